@@ -1,0 +1,231 @@
+"""The profiled graph: operations, the tensors between them, and what an iteration must leave behind.
+
+The graph is bipartite (the papers' FB-graph): operations (cNodes) read and write tensors (aNodes).
+Everything is kept in columns, so a million operations fit in memory; `Tensor` and `Operation` are
+views made on demand. Operations stand in the order in which plain PyTorch runs them, a valid
+topological order. Meaning of every field: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .adjacency import Adjacency
+from .machine import Machine
+
+
+class Kind(IntEnum):
+    """What a tensor is to training."""
+
+    INPUT = 0
+    PARAMETER = 1
+    BUFFER = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATION = 4
+    GRADIENT = 5
+    PARAMETER_GRADIENT = 6
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Phase(IntEnum):
+    """The part of the iteration an operation belongs to."""
+
+    FORWARD = 0
+    LOSS = 1
+    BACKWARD = 2
+    UPDATE = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Another way to run an operation, with the fields it changes already filled in.
+
+    time: seconds.  workspace: bytes.  writes, reads_host: tensor indices; `reads_host` are read where
+    they lie in host memory.  on_host: runs on the CPU, inputs and outputs in host memory.
+    """
+
+    name: str
+    time: float
+    workspace: int
+    writes: tuple[int, ...]
+    reads_host: tuple[int, ...] = ()
+    on_host: bool = False
+
+
+class Tensor(NamedTuple):
+    """One tensor, as a view for reading."""
+
+    name: str
+    bytes: int
+    kind: Kind
+    layer: str | None
+
+
+class Operation(NamedTuple):
+    """One operation, as a view for reading; `reads`, `writes`, `mutates` are tensor indices."""
+
+    name: str
+    phase: Phase
+    time: float
+    workspace: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    mutates: tuple[int, ...]
+    recompute: bool
+    random: bool
+    layer: str | None
+    modes: tuple[Mode, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """The tensor columns, one entry a tensor. bytes: int64. kind: uint8, values of `Kind`."""
+
+    name: Sequence[str]
+    bytes: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    layer: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """The operation columns, one entry an operation, in plain PyTorch's order.
+
+    time: float64, seconds.  workspace: int64, bytes.  phase: uint8, values of `Phase`.
+    recompute, random: bool.  reads, writes, mutates: tensor indices.  modes: only operations with any.
+    """
+
+    name: Sequence[str]
+    phase: NDArray[np.uint8]
+    time: NDArray[np.float64]
+    workspace: NDArray[np.int64]
+    reads: Adjacency
+    writes: Adjacency
+    mutates: Adjacency
+    recompute: NDArray[np.bool_]
+    random: NDArray[np.bool_]
+    layer: Sequence[str | None]
+    modes: Mapping[int, tuple[Mode, ...]]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A plan-graph/1. `results`: indices of the tensors that must exist when the iteration ends."""
+
+    name: str
+    tensors: Tensors
+    operations: Operations
+    results: Sequence[int]
+    machine: Machine | None = None
+    source: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def tensor(self, index: int) -> Tensor:
+        t = self.tensors
+        return Tensor(t.name[index], int(t.bytes[index]), Kind(int(t.kind[index])), t.layer[index])
+
+    def operation(self, index: int) -> Operation:
+        o = self.operations
+        return Operation(
+            o.name[index],
+            Phase(int(o.phase[index])),
+            float(o.time[index]),
+            int(o.workspace[index]),
+            tuple(o.reads[index].tolist()),
+            tuple(o.writes[index].tolist()),
+            tuple(o.mutates[index].tolist()),
+            bool(o.recompute[index]),
+            bool(o.random[index]),
+            o.layer[index],
+            o.modes.get(index, ()),
+        )
+
+    @cached_property
+    def tensor_index(self) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(self.tensors.name)}
+
+    @cached_property
+    def operation_index(self) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(self.operations.name)}
+
+    @cached_property
+    def producers(self) -> Adjacency:
+        """Row x: the operations that write tensor x (its contributions), in file order."""
+        return self.operations.writes.transpose(len(self.tensors))
+
+    @cached_property
+    def consumers(self) -> Adjacency:
+        """Row x: the operations that read tensor x, in file order (`mutates` not included)."""
+        return self.operations.reads.transpose(len(self.tensors))
+
+    @cached_property
+    def mutators(self) -> Adjacency:
+        """Row x: the operations that change tensor x in place, in file order."""
+        return self.operations.mutates.transpose(len(self.tensors))
+
+    @cached_property
+    def persistent(self) -> NDArray[np.bool_]:
+        """Per tensor: parameter, buffer or optimizer state, alive from iteration to iteration."""
+        kind = self.tensors.kind
+        return (kind >= Kind.PARAMETER) & (kind <= Kind.OPTIMIZER_STATE)
+
+    @cached_property
+    def resident(self) -> NDArray[np.bool_]:
+        """Per tensor: there when an iteration starts (an input or persistent)."""
+        return self.persistent | (self.tensors.kind == Kind.INPUT)
+
+    @cached_property
+    def read_lists(self) -> list[list[int]]:
+        """`operations.reads` as Python lists, what loops over single entries read fastest."""
+        return self.operations.reads.lists()
+
+    @cached_property
+    def mutate_lists(self) -> list[list[int]]:
+        return self.operations.mutates.lists()
+
+    @cached_property
+    def whole_contributions(self) -> list[int]:
+        """Per tensor: the set of all its contributions, bit k for its k-th producer in the file.
+
+        A tensor that nobody writes is one contribution, there from the start.
+        """
+        return [(1 << max(1, count)) - 1 for count in self.producers.counts().tolist()]
+
+    @cached_property
+    def _plain_contributions(self) -> list[list[tuple[int, int]]]:
+        seen = [0] * len(self.tensors)
+        table: list[list[tuple[int, int]]] = []
+        for written in self.operations.writes:
+            row: list[tuple[int, int]] = []
+            for tensor in written:
+                row.append((tensor, 1 << seen[tensor]))
+                seen[tensor] += 1
+            table.append(row)
+        return table
+
+    def contributions(self, operation: int, mode: int = 0) -> list[tuple[int, int]]:
+        """What a run makes: pairs (tensor, its contribution as a bit). mode: 0, or k for the k-th."""
+        made = self._plain_contributions[operation]
+        if mode == 0:
+            return made
+        writes = self.operations.modes[operation][mode - 1].writes
+        return [(tensor, bit) for tensor, bit in made if tensor in writes]

@@ -1,0 +1,48 @@
+"""The bytes of one memory, counted in list order: what is there, what is about to leave."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+
+class Ledger:
+    """used: bytes counted now, pending deletes included.  settled: the same were every delete immediate.
+
+    pending: deletes that still wait for transfers of their copy, oldest first: (bytes, transfers).
+    peak, least: the largest `used` and `settled` so far, with what runs at that moment.
+    """
+
+    __slots__ = ("least", "limit", "peak", "pending", "settled", "used")
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = inf if limit is None else limit
+        self.used = self.settled = self.peak = self.least = 0
+        self.pending: deque[tuple[int, tuple[int, ...]]] = deque()
+
+    def fits(self, size: int) -> bool:
+        return self.settled + size <= self.limit
+
+    def claim(self, kept: int, transient: int) -> list[int]:
+        """Allocate `kept` bytes to stay and `transient` for the running step; the transfers to wait for.
+
+        Only where `fits(kept + transient)`.
+        """
+        waits: list[int] = []
+        while self.used + kept + transient > self.limit:
+            size, transfers = self.pending.popleft()
+            self.used -= size
+            waits.extend(transfers)
+        self.used += kept
+        self.settled += kept
+        self.peak = max(self.peak, self.used + transient)
+        self.least = max(self.least, self.settled + transient)
+        return waits
+
+    def free(self, size: int, transfers: tuple[int, ...] = ()) -> None:
+        """Delete `size` bytes, at once or, where `transfers` are in flight, when they have ended."""
+        self.settled -= size
+        if transfers:
+            self.pending.append((size, transfers))
+        else:
+            self.used -= size

@@ -1,0 +1,18 @@
+"""The plain schedule: the file's order, each tensor deleted after its last use. The baseline of every report."""
+
+from __future__ import annotations
+
+from ..graphs.graph import Graph
+from .schedule import Schedule
+from .sequence import in_plain_mode, schedule_of
+from .simulate import Figures, simulate
+
+
+def plain_schedule(graph: Graph) -> Schedule:
+    """What eager PyTorch does, were it to free every tensor after its last use."""
+    return schedule_of(graph, in_plain_mode(range(len(graph.operations))))
+
+
+def baseline(graph: Graph) -> Figures:
+    """Time and peak of the plain schedule on a device of any size."""
+    return simulate(graph, plain_schedule(graph)).figures

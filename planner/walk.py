@@ -1,0 +1,349 @@
+"""Order decides memory: one pass over the steps that checks every rule and counts every byte.
+
+A copy is a tensor in a memory. `have[memory][tensor]` is the set of contributions in that copy (bits,
+0: no copy); it is complete when it equals `whole[tensor]`. `stale` holds the copies made before their
+tensor was changed in place elsewhere.
+
+`made[copy]` says which steps off the compute queue made it (one a queue, the newest): a reader waits
+for them. `flights[copy]` says which transfers read or make it and have not been waited for: a delete
+waits for them. Both hold step numbers of this iteration, below 0 for the one before.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ..graphs.graph import Graph, Kind
+from ..graphs.machine import Links, Machine, Memory
+from .clock import SOURCE, Queue, Waits, rate
+from .errors import InvalidScheduleError
+from .ledger import Ledger
+from .order import Guards
+from .schedule import PLAIN, Schedule, Verb
+
+Copy = tuple[Memory, int]
+Users = dict[Copy, dict[Queue, int]]
+
+_MEMORIES: tuple[Memory, ...] = tuple(Memory)
+_TRANSFERS: dict[tuple[int, int], Queue] = {
+    (Verb.OFFLOAD, Memory.HOST): Queue.D2H,
+    (Verb.OFFLOAD, Memory.DISK): Queue.DISK_WRITE,
+    (Verb.PREFETCH, Memory.DEVICE): Queue.H2D,
+    (Verb.PREFETCH, Memory.HOST): Queue.DISK_READ,
+}
+
+
+class Walk:
+    """One replay. After each `turn`: `queues`, `seconds` and `waits` per step for the clock, `curve`
+    (device bytes while each step runs), `ledgers` with the peaks so far."""
+
+    def __init__(
+        self, graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine | None
+    ) -> None:
+        self.graph, self.schedule = graph, schedule
+        machine = machine or Machine()
+        self.links: Links = machine.links
+        limits = [machine.capacity(memory) for memory in Memory]
+        limits[Memory.DEVICE] = min(
+            (x for x in (limits[Memory.DEVICE], budget) if x is not None), default=None
+        )
+        self.ledgers = [Ledger(limit) for limit in limits]
+
+        self.sizes: list[int] = graph.tensors.bytes.tolist()
+        self.whole = graph.whole_contributions
+        self.persistent: list[bool] = graph.persistent.tolist()
+        self.resident: list[bool] = graph.resident.tolist()
+        self.guards = Guards(graph)
+
+        self.have = [[0] * len(self.sizes) for _ in Memory]
+        self.stale: set[Copy] = set()
+        self.made: Users = {}
+        self.flights: Users = {}
+        self.step = -1
+        self._place_residents()
+
+    def turn(self) -> object:
+        """Walk one iteration; what it leaves for the next to wait for (falsy if nothing)."""
+        self.queues: list[int] = []
+        self.seconds: list[float] = []
+        self.waits: Waits = {}
+        self.curve: list[int] = []
+        self.guards.restart()
+        device = self.ledgers[Memory.DEVICE]
+        schedule = self.schedule
+        columns = zip(
+            schedule.verbs.tolist(),
+            schedule.targets.tolist(),
+            schedule.wheres.tolist(),
+            strict=True,
+        )
+        for step, (verb, target, where) in enumerate(columns):
+            self.step = step
+            if verb == Verb.COMPUTE:
+                self._compute(target, where)
+            elif verb == Verb.DELETE:
+                self._delete(target, _MEMORIES[where])
+                self.queues.append(-1)
+                self.seconds.append(0.0)
+                self.curve.append(device.used)
+            else:
+                self._transfer(target, _TRANSFERS[verb, where], Memory(where))
+        self._end_of_iteration()
+        return self._left_over()
+
+    # ── computations ────────────────────────────────────────────────────────────────────────────
+
+    def _compute(self, operation: int, mode_index: int) -> None:
+        graph = self.graph
+        columns = graph.operations
+        reads = graph.read_lists[operation]
+        mutates = graph.mutate_lists[operation]
+        memory, queue, reads_host = Memory.DEVICE, Queue.COMPUTE, ()
+        if mode_index == PLAIN:
+            seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
+            made = graph.contributions(operation)
+        else:
+            modes = columns.modes.get(operation, ())
+            if mode_index > len(modes):
+                self._refuse("unknown-mode", f"the operation has no mode number {mode_index}")
+            mode = modes[mode_index - 1]
+            seconds, transient, reads_host = mode.time, mode.workspace, mode.reads_host
+            made = graph.contributions(operation, mode_index)
+            if mode.on_host:
+                memory, queue = Memory.HOST, Queue.CPU
+
+        fault = self.guards.enter(operation)
+        if fault is not None:
+            rule, why, tensor = fault
+            self._refuse(rule, why, tensor)
+
+        have, whole, stale = self.have[memory], self.whole, self.stale
+        waits: list[int] = []
+        for x in reads + mutates if mutates else reads:
+            if x in reads_host:
+                self._read((Memory.HOST, x), queue, waits)
+            elif have[x] != whole[x] or stale or self.made:
+                self._read((memory, x), queue, waits)
+
+        kept = 0
+        for x, bit in made:
+            present = have[x]
+            if not present:
+                kept += self.sizes[x]
+            elif present & bit:
+                transient += self.sizes[x]
+        self._allocate(memory, kept, transient, waits)
+        for x, bit in made:
+            if self.made or queue == Queue.CPU:
+                self._contribute((memory, x), queue, waits)
+            have[x] |= bit
+        for x in mutates:
+            self._change_in_place((memory, x), queue)
+        self._enqueue(queue, seconds, waits)
+        device = self.ledgers[Memory.DEVICE]
+        self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
+
+    def _read(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+        """Check that a copy may be read; wait for what made it, which then is no longer in flight."""
+        memory, x = copy
+        present = self.have[memory][x]
+        if not present:
+            self._refuse("reads-present", f"{{}} is not on the {memory.word}", x)
+        if present != self.whole[x]:
+            self._refuse("reads-complete", f"{{}} on the {memory.word} lacks contributions", x)
+        if copy in self.stale:
+            self._refuse("reads-fresh", f"{{}} on the {memory.word} is stale", x)
+        self._wait_for(copy, queue, waits)
+
+    def _wait_for(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+        """A device copy is safe to reuse only when the compute queue itself has waited."""
+        _memory, x = copy
+        for maker, step in self.made.get(copy, {}).items():
+            waits.append(step)
+            if maker in SOURCE:
+                for side in (copy, (SOURCE[maker], x)):
+                    if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
+                        self._land(side, maker, step)
+
+    def _land(self, copy: Copy, queue: Queue, step: int) -> None:
+        flights = self.flights.get(copy)
+        if flights and flights.get(queue) == step:
+            del flights[queue]
+
+    def _contribute(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+        if self.have[copy[0]][copy[1]]:
+            waits.extend(self.made.get(copy, {}).values())
+        if queue != Queue.COMPUTE:
+            self.made.setdefault(copy, {})[queue] = self.step
+
+    def _change_in_place(self, copy: Copy, queue: Queue) -> None:
+        memory, x = copy
+        for other in Memory:
+            if other != memory and self.have[other][x]:
+                self.stale.add((other, x))
+        self.made.pop(copy, None)
+        if queue != Queue.COMPUTE:
+            self.made[copy] = {queue: self.step}
+
+    # ── deletes and transfers ───────────────────────────────────────────────────────────────────
+
+    def _delete(self, x: int, memory: Memory) -> None:
+        if self.graph.tensors.kind[x] == Kind.INPUT:
+            self._refuse("delete-input", "{} is an input", x)
+        if not self.have[memory][x]:
+            self._refuse("delete-present", f"{{}} is not on the {memory.word}", x)
+        if self.persistent[x] and (memory, x) not in self.stale:
+            others = [m for m in Memory if m != memory and self.have[m][x]]
+            if all((m, x) in self.stale for m in others):
+                self._refuse("delete-last-copy", f"{{}} has its last fresh copy on the {memory.word}", x)
+        self._drop((memory, x))
+
+    def _drop(self, copy: Copy) -> None:
+        memory, x = copy
+        self.have[memory][x] = 0
+        if not (self.flights or self.made or self.stale):
+            self.ledgers[memory].free(self.sizes[x])
+            return
+        self.stale.discard(copy)
+        self.made.pop(copy, None)
+        transfers = self.flights.pop(copy, {})
+        self.ledgers[memory].free(self.sizes[x], tuple(transfers.values()))
+
+    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
+        link = rate(self.links, queue)
+        if link is None:
+            self._refuse("transfer-link", f"the machine has no link {queue.name.lower()}", x)
+        source = (SOURCE[queue], x)
+        present = self.have[source[0]][x]
+        if not present or present != self.whole[x] or source in self.stale:
+            state = "not there" if not present else "stale" if source in self.stale else "incomplete"
+            self._refuse("transfer-source", f"{{}} on the {source[0].word} is {state}", x)
+        waits: list[int] = []
+        self._wait_for(source, queue, waits)
+        if not self.have[target][x]:
+            self._allocate(target, self.sizes[x], 0, waits)
+        self.have[target][x] = present
+        self.stale.discard((target, x))
+        self.made.setdefault((target, x), {})[queue] = self.step
+        for copy in (source, (target, x)):
+            self.flights.setdefault(copy, {})[queue] = self.step
+        self._enqueue(queue, self.sizes[x] / link, waits)
+        self.curve.append(self.ledgers[Memory.DEVICE].used)
+
+    # ── bookkeeping ─────────────────────────────────────────────────────────────────────────────
+
+    def _enqueue(self, queue: Queue, seconds: float, waits: list[int]) -> None:
+        if waits:
+            self.waits[self.step] = tuple(waits)
+        self.queues.append(queue)
+        self.seconds.append(seconds)
+
+    def _allocate(self, memory: Memory, kept: int, transient: int, waits: list[int]) -> None:
+        ledger = self.ledgers[memory]
+        if not ledger.fits(kept + transient):
+            self._refuse(
+                "capacity",
+                f"the {memory.word} would hold {ledger.settled + kept + transient:,} bytes, "
+                f"{ledger.limit:,} are allowed",
+            )
+        for transfer in ledger.claim(kept, transient):
+            waits.append(transfer)
+            x = self.schedule.targets.item(transfer % len(self.schedule))
+            queue = self._queue_of(transfer)
+            for copy in ((memory, x) for memory in Memory):
+                self._land(copy, queue, transfer)
+
+    def _queue_of(self, transfer: int) -> Queue:
+        index = transfer % len(self.schedule)
+        return _TRANSFERS[self.schedule.verbs.item(index), self.schedule.wheres.item(index)]
+
+    def _place_residents(self) -> None:
+        names, initial = self.graph.tensors.name, self.schedule.initial
+        places: dict[int, tuple[Memory, ...]] = {
+            x: (Memory.DEVICE,) for x, there in enumerate(self.resident) if there
+        }
+        for named, memories in (
+            (initial.host, (Memory.HOST,)),
+            (initial.disk, (Memory.DISK,)),
+            (initial.both, (Memory.DEVICE, Memory.HOST)),
+        ):
+            for x in sorted(named):
+                if not self.persistent[x]:
+                    self._refuse_whole("initial", f"{names[x]} is not persistent", x)
+                if places[x] != (Memory.DEVICE,):
+                    self._refuse_whole("initial", f"{names[x]} is named twice", x)
+                places[x] = memories
+        self.places = places
+        for x, memories in places.items():
+            for memory in memories:
+                self.have[memory][x] = self.whole[x]
+                if not self.ledgers[memory].fits(self.sizes[x]):
+                    self._refuse_whole(
+                        "capacity",
+                        f"the {memory.word} is too small for what lies there at first",
+                        x,
+                    )
+                self.ledgers[memory].claim(self.sizes[x], 0)
+
+    def _end_of_iteration(self) -> None:
+        """Check what must be there; the rest vanishes."""
+        names = self.graph.tensors.name
+        forgotten = self.guards.never_ran()
+        if forgotten is not None:
+            name = self.graph.operations.name[forgotten]
+            self._refuse_whole("runs-all", f"operation {name} never runs")
+        for x in self.graph.results:
+            if not any(self._readable((memory, x)) for memory in Memory):
+                self._refuse_whole("results", f"{names[x]} is not there at the end", x)
+        for x, there in enumerate(self.resident):
+            copies = [memory for memory in Memory if self.have[memory][x]]
+            if self.persistent[x] and (
+                copies != list(self.places[x]) or any((m, x) in self.stale for m in copies)
+            ):
+                self._refuse_whole("persistent-return", f"{names[x]} does not end, fresh, where it began", x)
+            for memory in copies:
+                if not there or (not self.persistent[x] and memory != Memory.DEVICE):
+                    self._drop((memory, x))
+
+    def _readable(self, copy: Copy) -> bool:
+        memory, x = copy
+        return self.have[memory][x] == self.whole[x] and copy not in self.stale
+
+    def _left_over(self) -> object:
+        """Number the steps still waited for from the next iteration's start; a comparable snapshot."""
+        steps = len(self.schedule)
+        for users in (self.made, self.flights):
+            for copy in list(users):
+                moved = {queue: step - steps for queue, step in users[copy].items()}
+                if moved:
+                    users[copy] = moved
+                else:
+                    del users[copy]
+        for ledger in self.ledgers:
+            ledger.pending = type(ledger.pending)(
+                (size, tuple(step - steps for step in transfers)) for size, transfers in ledger.pending
+            )
+        if not (self.made or self.flights or any(ledger.pending for ledger in self.ledgers)):
+            return None
+        return (
+            {copy: dict(users) for copy, users in self.made.items()},
+            {copy: dict(users) for copy, users in self.flights.items()},
+            [list(ledger.pending) for ledger in self.ledgers],
+        )
+
+    def _refuse(self, rule: str, fault: str, x: int | None = None) -> NoReturn:
+        schedule, names = self.schedule, self.graph.tensors.name
+        verb, target = Verb(schedule.verbs.item(self.step)), schedule.targets.item(self.step)
+        of = self.graph.operations.name if verb == Verb.COMPUTE else names
+        tensor = None if x is None else names[x]
+        raise InvalidScheduleError(
+            rule,
+            fault.format(tensor),
+            step=self.step,
+            what=f"{verb.word} {of[target]}",
+            tensor=tensor,
+        )
+
+    def _refuse_whole(self, rule: str, fault: str, x: int | None = None) -> NoReturn:
+        tensor = None if x is None else self.graph.tensors.name[x]
+        raise InvalidScheduleError(rule, fault, step=None, tensor=tensor)

@@ -1,0 +1,95 @@
+"""What a solver is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ..graphs.errors import MemplanError
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..planner.schedule import Schedule
+from ..planner.simulate import Figures
+
+
+class Status(StrEnum):
+    """How much a solver claims for its answer."""
+
+    OPTIMAL = "optimal"
+    """proven, for the solver's own formulation"""
+    FEASIBLE = "feasible"
+    """the best so far when a limit stopped the solver"""
+    HEURISTIC = "heuristic"
+    """nothing is claimed"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Find the fastest schedule of `graph` on `machine` whose device peak is at most `budget` bytes."""
+
+    graph: Graph
+    budget: int
+    machine: Machine | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """time_limit: seconds, None for no limit. settings: the solver's own `Settings` dataclass.
+
+    report: called with one line of progress at a time.
+    """
+
+    time_limit: float | None = None
+    settings: Any = None
+    report: Callable[[str], None] = field(default=lambda _line: None)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A solver's schedule and what it claims for it. lower_bound: seconds, for every schedule of
+    the graph within the budget (not only for this solver's formulation); None where unknown."""
+
+    schedule: Schedule
+    status: Status
+    lower_bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An answer that the simulator has accepted. seconds: what the solver took."""
+
+    solver: str
+    schedule: Schedule
+    figures: Figures
+    lower_bound: float | None
+    status: Status
+    seconds: float
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class InfeasibleError(MemplanError):
+    """No schedule within the budget.
+
+    least: the smallest budget (bytes) this solver can reach, None if it can't tell.
+    floor: bytes that no schedule of any solver can pass below.
+    """
+
+    def __init__(self, solver: str, budget: int, least: int | None, floor: int) -> None:
+        self.solver, self.budget, self.least, self.floor = solver, budget, least, floor
+        reach = (
+            f"the smallest budget {solver} can reach is {least:,} B"
+            if least is not None
+            else f"{solver} can't tell its smallest budget"
+        )
+        verdict = (
+            f"the budget is below the floor of {floor:,} B that no schedule can pass"
+            if budget < floor
+            else f"the floor that no schedule can pass is {floor:,} B: another solver may do it"
+        )
+        super().__init__(f"no schedule within {budget:,} B: {reach}; {verdict}")
+
+
+class NotAcceptedError(MemplanError):
+    """The graph is not of the form this solver takes (not a chain, no links, …)."""

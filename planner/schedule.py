@@ -87,6 +87,9 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.verbs)
 
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """The steps as bare integers, what a loop over many reads fastest."""
+        return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)
+
     def __iter__(self) -> Iterator[Step]:
-        rows = zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)
-        return (Step(Verb(verb), target, where) for verb, target, where in rows)
+        return (Step(Verb(verb), target, where) for verb, target, where in self.rows())

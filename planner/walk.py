@@ -71,13 +71,7 @@ class Walk:
         self.guards.restart()
         device = self.ledgers[Memory.DEVICE]
         schedule = self.schedule
-        columns = zip(
-            schedule.verbs.tolist(),
-            schedule.targets.tolist(),
-            schedule.wheres.tolist(),
-            strict=True,
-        )
-        for step, (verb, target, where) in enumerate(columns):
+        for step, (verb, target, where) in enumerate(schedule.rows()):
             self.step = step
             if verb == Verb.COMPUTE:
                 self._compute(target, where)

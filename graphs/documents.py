@@ -1,0 +1,116 @@
+"""Documents on disk: JSON or YAML by suffix, `.gz` behind it accepted; read with limits, written whole.
+
+A file is written beside its place and renamed, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .yaml_dialect import dump_yaml, load_yaml
+
+MOST_BYTES = {".json": 512 * 2**20, ".yaml": 64 * 2**20, ".yml": 64 * 2**20}
+"""The largest file that is read, uncompressed. A million operations take about 250 MB of JSON."""
+
+
+def read_document(path: Path) -> object:
+    """The data in a file. Raises InputError with one line: the file and what is wrong with it."""
+    suffix = document_suffix(path)
+    raw = _read_bytes(path, MOST_BYTES[suffix])
+    try:
+        text = raw.decode("utf-8")
+        del raw
+        return _load_json(text) if suffix == ".json" else load_yaml(text)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+    except MemoryError:
+        raise InputError(f"{path}: too large for this machine's memory") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write_document(document: object, path: Path) -> None:
+    """Write `document` whole or not at all. Raises InputError where the place can't be written."""
+    suffix = document_suffix(path)
+    buffer = io.StringIO()
+    if suffix == ".json":
+        json.dump(document, buffer, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        buffer.write("\n")
+    else:
+        dump_yaml(document, buffer)
+    data = buffer.getvalue().encode()
+    try:
+        write_whole(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_whole(data: bytes, path: Path) -> None:
+    """Write beside, then rename: the old file or the new one, never half of it."""
+    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(beside, 0o666 & ~umask)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def document_suffix(path: Path) -> str:
+    """'.json', '.yaml' or '.yml'. Raises InputError for another suffix."""
+    suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+    if suffix not in MOST_BYTES:
+        raise InputError(f"{path}: the suffix must be .json, .yaml or .yml, with or without .gz")
+    return suffix
+
+
+def _read_bytes(path: Path, most: int) -> bytes:
+    try:
+        with _open(path) as stream:
+            raw = stream.read(most + 1)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InputError(f"{path}: not a whole gzip file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > most:
+        raise InputError(f"{path}: larger than the {most // 2**20} MiB that are read")
+    return raw
+
+
+def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _load_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _value in pairs]
+        twice = next(name for name in fields if names.count(name) > 1)
+        raise ValueError(f"field {twice!r} stands twice in one object")
+    return fields
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a number that JSON has")

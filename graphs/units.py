@@ -1,0 +1,65 @@
+"""Bytes and rates as people write them. GB = 10^9, GiB = 2^30; the case of a unit does not matter."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from math import isfinite
+
+from .errors import InputError
+
+UNITS = {
+    "B": 1,
+    **{f"{prefix}B": 1000**k for k, prefix in enumerate("kMGTP", start=1)},
+    **{f"{prefix}iB": 1024**k for k, prefix in enumerate("KMGTP", start=1)},
+}
+_BY_LOWER_CASE = {unit.lower(): factor for unit, factor in UNITS.items()}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
+_LARGEST = 2**62
+
+
+def parse_bytes(value: object) -> int:
+    """A number of bytes: 12000000000, '12GB', '11.5 GiB'. Fractions of a byte are dropped.
+
+    Raises InputError: not a number, negative, not finite, an unknown unit.
+    """
+    if isinstance(value, str):
+        return _from_text(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number of bytes")
+    if not (value >= 0 and isfinite(value)):
+        raise InputError(f"{value!r} is not a finite, non-negative number of bytes")
+    return _in_range(Decimal(value), value)
+
+
+def parse_rate(value: object) -> float:
+    """A rate in bytes/s: 12e9, '12GB/s', '12 GiB'. Raises InputError like parse_bytes; 0 is no rate."""
+    text = value.removesuffix("/s") if isinstance(value, str) else value
+    rate = float(parse_bytes(text))
+    if rate == 0:
+        raise InputError(f"{value!r} is not a rate: it must be above 0")
+    return rate
+
+
+def format_bytes(count: int) -> str:
+    """'11.18 GiB', with the largest unit that leaves at least 1."""
+    if count < 1024:
+        return f"{count} B"
+    power = max(k for k in range(1, 6) if count >= 1024**k or k == 1)
+    return f"{count / 1024**power:.2f} {'KMGTP'[power - 1]}iB"
+
+
+def _from_text(text: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise InputError(f"{text!r} is not a number of bytes, like 12GB or 11.5GiB")
+    number, unit = match.groups()
+    if unit.lower() not in _BY_LOWER_CASE and unit:
+        raise InputError(f"{text!r} has the unknown unit {unit!r}: use one of {', '.join(UNITS)}")
+    return _in_range(Decimal(number) * _BY_LOWER_CASE[unit.lower() or "b"], text)
+
+
+def _in_range(count: Decimal, value: object) -> int:
+    if count > _LARGEST:
+        raise InputError(f"{value!r} is more bytes than any machine has")
+    return int(count)

@@ -49,7 +49,11 @@ class ScheduleFile:
 def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
     """Read a plan-schedule/1. Raises InputError: one line with the file, the place and the fault."""
     path = Path(path)
-    document = read_document(path)
+    return schedule_from_document(read_document(path), graph, str(path))
+
+
+def schedule_from_document(document: object, graph: Graph, where: str) -> ScheduleFile:
+    """The schedule a document holds. where: the file, for the InputError that names the fault."""
     try:
         row = mapping(document, "a schedule")
         if row.get("format") != FORMAT:
@@ -67,7 +71,7 @@ def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
             mapping(row.get("predicted") or {}, "predicted"),
         )
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
 
 
 def save_schedule(

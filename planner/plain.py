@@ -1,4 +1,4 @@
-"""The plain schedule, the baseline of every report: the file's order, each tensor deleted after its last use."""
+"""The plain schedule, the baseline of every report: file order, each tensor deleted after its last use."""
 
 from __future__ import annotations
 

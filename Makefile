@@ -1,0 +1,33 @@
+# Two commands do everything: `make demo` and `make test`. Both make their own virtual environment.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint wheel bench clean
+
+demo: $(VENV)/ready
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+wheel: $(VENV)/ready
+	PYTHON=$(BIN)/python sh tests/wheel.sh
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memplan needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,75 @@
+"""No schedule passes below the floor or the time bound; where exact optima are known, they agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memplan.graphs.draft import Draft
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.plain import baseline
+
+
+def from_oracle(instance: dict[str, Any]) -> Graph:
+    """An instance of tiny_exact_remat.json: one output an operation."""
+    draft = Draft(instance["name"])
+    made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
+    for node, reads in enumerate(instance["preds"]):
+        draft.operation(
+            f"n{node}",
+            time=instance["time"][node],
+            reads=[made[read] for read in reads],
+            writes=[made[node]],
+        )
+    return draft.graph()
+
+
+def test_floor_equals_the_oracles(corpora: Path) -> None:
+    instances = json.loads((corpora / "tiny_exact_remat.json").read_text())["instances"]
+    assert len(instances) == 105
+    for instance in instances:
+        graph = from_oracle(instance)
+        assert memory_floor(graph) == instance["node_lower_bound"]
+        assert memory_floor(graph) <= instance["pareto"][0][0]
+        assert time_bound(graph) == instance["sum_time"]
+
+
+@pytest.mark.parametrize("graph", [chain(7), unet(4), layered(80)], ids=lambda graph: graph.name)
+def test_the_plain_schedule_is_above_both(graph: Graph) -> None:
+    figures = baseline(graph)
+    assert memory_floor(graph) <= figures.peak
+    assert time_bound(graph) == figures.time
+
+
+def test_floor_counts_what_stays_and_what_a_mode_spares() -> None:
+    draft = Draft("weights")
+    x = draft.tensor("x", 1, Kind.INPUT)
+    w, state = draft.tensor("w", 10, Kind.PARAMETER), draft.tensor("s", 100, Kind.OPTIMIZER_STATE)
+    g = draft.tensor("g", 1000, Kind.PARAMETER_GRADIENT)
+    draft.operation("F", time=3, reads=[x, w], writes=[g], workspace=10_000)
+    draft.operation(
+        "U",
+        time=2,
+        reads=[g],
+        mutates=[w, state],
+        phase=Phase.UPDATE,
+        modes=[Mode("cpu", 9, 0, (), on_host=True)],
+    )
+    graph = draft.graph([g])
+    assert memory_floor(graph) == 1 + 10 + 100 + 1000 + 10_000
+    linked = Machine(links=Links(d2h=1, h2d=1))
+    assert memory_floor(graph, linked) == 1 + 10 + 1000 + 10_000
+    assert time_bound(graph) == 3
+
+
+def test_results_alone_can_set_the_floor() -> None:
+    draft = Draft("results")
+    made = [draft.tensor(f"r{k}", 5) for k in range(4)]
+    for k, tensor in enumerate(made):
+        draft.operation(f"n{k}", time=1, writes=[tensor])
+    assert memory_floor(draft.graph(made)) == 20

@@ -1,0 +1,64 @@
+"""Bytes and rates as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memplan.graphs.errors import InputError
+from memplan.graphs.units import UNITS, format_bytes, parse_bytes, parse_rate
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [
+        (0, 0),
+        (12_000_000_000, 12_000_000_000),
+        (12e9, 12_000_000_000),
+        ("12GB", 12_000_000_000),
+        ("12gb", 12_000_000_000),
+        (" 12 GB ", 12_000_000_000),
+        ("12GiB", 12 * 2**30),
+        ("11.5GiB", 23 * 2**29),
+        ("0.1KB", 100),
+        ("1e3", 1000),
+        ("2.5e-1kB", 250),
+        (".5MiB", 2**19),
+        ("7", 7),
+        ("7B", 7),
+        ("1PiB", 2**50),
+    ],
+)
+def test_bytes(written: object, count: int) -> None:
+    assert parse_bytes(written) == count
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "GB", "-1GB", "12Gbit", "12 G", "nan", "inf", "1e999", "1,5GB", "12GB13", "1e9999999", "٣GB"),
+        *(None, True, -1, float("nan"), float("inf"), [], "12GB/s", 10**25),
+    ],
+)
+def test_what_is_no_number_of_bytes(written: object) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse_bytes(written)
+    assert "\n" not in str(refusal.value)
+
+
+@given(st.integers(0, 2**40), st.sampled_from(sorted(UNITS)))
+def test_whole_numbers_of_a_unit_are_exact(count: int, unit: str) -> None:
+    if count * UNITS[unit] <= 2**62:
+        assert parse_bytes(f"{count}{unit}") == count * UNITS[unit]
+
+
+@given(st.integers(0, 2**60))
+def test_format_is_within_its_last_digit(count: int) -> None:
+    number, unit = format_bytes(count).split()
+    assert abs(float(number) * UNITS[unit] - count) <= 0.0051 * UNITS[unit]
+
+
+def test_rates() -> None:
+    assert parse_rate("12GB/s") == parse_rate("12e9") == parse_rate(12e9) == 12e9
+    with pytest.raises(InputError, match="must be above 0"):
+        parse_rate(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..graphs.graph import Graph
+from ..graphs.machine import Machine
 from .schedule import Schedule
 from .sequence import in_plain_mode, schedule_of
 from .simulate import Figures, simulate
@@ -15,4 +16,4 @@ def plain_schedule(graph: Graph) -> Schedule:
 
 def baseline(graph: Graph) -> Figures:
     """Time and peak of the plain schedule on a device of any size."""
-    return simulate(graph, plain_schedule(graph)).figures
+    return simulate(graph, plain_schedule(graph), machine=Machine()).figures

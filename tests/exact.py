@@ -1,0 +1,66 @@
+"""The least time of any schedule that only recomputes, by exhaustive search. For graphs of up to ten operations.
+
+Written from the rules alone: a shortest path over states (which contributions are there, what has run).
+Any order, any number of recomputations, any deletes. Knows neither the simulator nor a solver.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from memplan.graphs.graph import Graph
+
+State = tuple[int, int]
+"""Contributions there (bits over all (tensor, producer) pairs), operations that have run (bits)."""
+
+
+def optimal_time(graph: Graph, budget: int) -> float | None:
+    """Seconds, or None where no schedule exists within `budget` bytes. Plain modes only."""
+    operations = [graph.operation(index) for index in range(len(graph.operations))]
+    sizes = [int(size) for size in graph.tensors.bytes]
+    resident = {x for x in range(len(sizes)) if graph.resident[x]}
+    always = sum(sizes[x] for x in resident)
+    bit: dict[tuple[int, int], int] = {}
+    for index, operation in enumerate(operations):
+        for x in operation.writes:
+            bit[x, index] = 1 << len(bit)
+    whole = {x: sum(b for (y, _index), b in bit.items() if y == x) for x in range(len(sizes))}
+    movable = [x for x in range(len(sizes)) if x not in resident and whole[x]]
+
+    def occupied(there: int) -> int:
+        return always + sum(sizes[x] for x in movable if there & whole[x])
+
+    def complete(there: int, x: int) -> bool:
+        return x in resident or (there & whole[x]) == whole[x]
+
+    everything = (1 << len(operations)) - 1
+    best: dict[State, float] = {(0, 0): 0.0}
+    queue: list[tuple[float, State]] = [(0.0, (0, 0))]
+    while queue:
+        time, state = heappop(queue)
+        if time > best[state]:
+            continue
+        there, ran = state
+        if ran == everything and all(complete(there, x) for x in graph.results):
+            return time
+
+        def reach(time: float, state: State) -> None:
+            if time < best.get(state, float("inf")):
+                best[state] = time
+                heappush(queue, (time, state))
+
+        for x in movable:
+            if there & whole[x]:
+                reach(time, (there & ~whole[x], ran))
+        for index, operation in enumerate(operations):
+            if ran >> index & 1 and not operation.recompute:
+                continue
+            if not all(complete(there, x) for x in operation.reads):
+                continue
+            remade = sum(sizes[x] for x in operation.writes if there & bit[x, index])
+            after = there
+            for x in operation.writes:
+                after |= bit[x, index]
+            if occupied(after) + operation.workspace + remade <= budget:
+                reach(time + operation.time, (after, ran | 1 << index))
+    return None

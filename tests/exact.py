@@ -1,4 +1,4 @@
-"""The least time of any schedule that only recomputes, by exhaustive search. For graphs of up to ten operations.
+"""The least time of any schedule that only recomputes, by exhaustive search: for up to ten operations.
 
 Written from the rules alone: a shortest path over states (which contributions are there, what has run).
 Any order, any number of recomputations, any deletes. Knows neither the simulator nor a solver.

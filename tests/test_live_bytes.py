@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from memplan.runtime.live_bytes import Block, live_curve, live_peak
 
 N = 1000

@@ -1,0 +1,100 @@
+"""One call's time and workspace, against calls whose cost is known by construction."""
+
+import time
+from collections import Counter
+
+import pytest
+import torch
+from memplan.runtime import measure as module
+from memplan.runtime.measure import FEWEST, MOST, MOST_COPIES, copies, measure
+
+N = 1000
+
+
+@pytest.fixture
+def x():
+    return torch.ones(N)
+
+
+def test_the_time_of_a_call_that_sleeps():
+    measured = measure([lambda: time.sleep(0.01)])
+    assert 0.01 <= measured.seconds < 0.05
+
+
+def test_one_slow_run_among_many_does_not_move_the_median():
+    runs = iter(range(10_000))
+    measured = measure([lambda: time.sleep(0.05 if next(runs) == 4 else 0.001)])
+    assert 0.001 <= measured.seconds < 0.02
+
+
+def test_the_spread_tells_steady_from_wild():
+    runs = iter(range(10_000))
+    steady = measure([lambda: time.sleep(0.004)])
+    wild = measure([lambda: time.sleep((0.001, 0.012)[next(runs) % 2])])
+    assert steady.spread < wild.spread
+    assert wild.spread > 0.3
+
+
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, MOST, MOST), (0.03, FEWEST, FEWEST)])
+def test_a_fast_call_runs_more_often_than_a_slow_one(seconds, fewest, most):
+    runs = Counter()
+
+    def call():
+        runs["run"] += 1
+        time.sleep(seconds)
+
+    measure([call])
+    tracked_and_warm = 2
+    assert fewest <= runs["run"] - tracked_and_warm <= most
+
+
+def test_the_copies_take_turns():
+    runs = Counter()
+    calls = [lambda name=name: runs.update(name) for name in "abcd"]
+    measure(calls)
+    assert max(runs.values()) - min(runs.values()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("call", "workspace"),
+    [
+        (lambda x: x + x, 0),
+        (lambda x: x.view(10, 100).t(), 0),
+        (lambda x: x.add_(x), 0),
+        (lambda x: (x + x) * x, 4 * N),
+        (lambda x: torch.split(x + x, 100), 0),
+        (lambda x: torch.nn.functional.logsigmoid(x), 4 * N),
+        (lambda x: (torch.empty(3 * N), None)[1], 12 * N),
+    ],
+    ids=["add", "view", "in place", "temporary", "views of a new tensor", "buffer inside", "no result"],
+)
+def test_workspace_is_what_is_above_inputs_and_outputs(x, call, workspace):
+    assert measure([lambda: call(x)]).workspace_bytes == workspace
+
+
+def test_copies_fill_the_cache_and_no_more(monkeypatch):
+    monkeypatch.setattr(module, "_cpu_cache", lambda: 32 * 2**20)
+    assert copies(64 * 2**20) == 1
+    assert copies(32 * 2**20) == 1
+    assert copies(8 * 2**20) == 4
+    assert copies(3 * 2**20) == 11
+    assert copies(100) == copies(0) == MOST_COPIES
+
+
+def test_a_giant_cache_does_not_make_profiling_large(monkeypatch):
+    monkeypatch.setattr(module, "_cpu_cache", lambda: 2**40)
+    assert copies(16 * 2**20) == 4
+
+
+def test_larger_inputs_take_longer():
+    small, large = torch.ones(2**10), torch.ones(2**22)
+    assert measure([lambda: small + small]).seconds < measure([lambda: large + large]).seconds
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_events_time_the_kernel_not_its_launch():
+    x = torch.ones(2**26, device="cuda")
+    measured = measure([lambda: x + x], "cuda")
+    assert measured.workspace_bytes == 0
+    assert 2e-5 < measured.seconds < 0.1

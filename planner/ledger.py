@@ -46,3 +46,10 @@ class Ledger:
             self.pending.append((size, transfers))
         else:
             self.used -= size
+
+    def next_iteration(self, steps: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Count the transfers that pending deletes wait for from the next iteration's start; a snapshot."""
+        self.pending = deque(
+            (size, tuple(step - steps for step in transfers)) for size, transfers in self.pending
+        )
+        return list(self.pending)

@@ -1,13 +1,4 @@
-"""Order decides memory: one pass over the steps that checks every rule and counts every byte.
-
-A copy is a tensor in a memory. `have[memory][tensor]` is the set of contributions in that copy (bits,
-0: no copy); it is complete when it equals `whole[tensor]`. `stale` holds the copies made before their
-tensor was changed in place elsewhere.
-
-`made[copy]` says which steps off the compute queue made it (one a queue, the newest): a reader waits
-for them. `flights[copy]` says which transfers read or make it and have not been waited for: a delete
-waits for them. Both hold step numbers of this iteration, below 0 for the one before.
-"""
+"""Order decides memory: one pass over the steps that checks every rule and counts every byte."""
 
 from __future__ import annotations
 
@@ -16,13 +7,11 @@ from typing import NoReturn
 from ..graphs.graph import Graph, Kind
 from ..graphs.machine import Links, Machine, Memory
 from .clock import SOURCE, Queue, Waits, rate
+from .copies import Copies, Copy
 from .errors import InvalidScheduleError
 from .ledger import Ledger
 from .order import Guards
 from .schedule import PLAIN, Schedule, Verb
-
-Copy = tuple[Memory, int]
-Users = dict[Copy, dict[Queue, int]]
 
 _MEMORIES: tuple[Memory, ...] = tuple(Memory)
 _TRANSFERS: dict[tuple[int, int], Queue] = {
@@ -50,15 +39,11 @@ class Walk:
         self.ledgers = [Ledger(limit) for limit in limits]
 
         self.sizes: list[int] = graph.tensors.bytes.tolist()
-        self.whole = graph.whole_contributions
         self.persistent: list[bool] = graph.persistent.tolist()
         self.resident: list[bool] = graph.resident.tolist()
         self.guards = Guards(graph)
 
-        self.have = [[0] * len(self.sizes) for _ in Memory]
-        self.stale: set[Copy] = set()
-        self.made: Users = {}
-        self.flights: Users = {}
+        self.copies = Copies(graph.whole_contributions)
         self.step = -1
         self._place_residents()
 
@@ -111,12 +96,14 @@ class Walk:
             rule, why, tensor = fault
             self._refuse(rule, why, tensor)
 
-        have, whole, stale = self.have[memory], self.whole, self.stale
+        copies = self.copies
+        have, whole = copies.have[memory], copies.whole
+        shared = copies.stale or copies.made
         waits: list[int] = []
         for x in reads + mutates if mutates else reads:
             if x in reads_host:
                 self._read((Memory.HOST, x), queue, waits)
-            elif have[x] != whole[x] or stale or self.made:
+            elif shared or have[x] != whole[x]:
                 self._read((memory, x), queue, waits)
 
         kept = 0
@@ -128,99 +115,59 @@ class Walk:
                 transient += self.sizes[x]
         self._allocate(memory, kept, transient, waits)
         for x, bit in made:
-            if self.made or queue == Queue.CPU:
-                self._contribute((memory, x), queue, waits)
-            have[x] |= bit
+            if shared or queue == Queue.CPU:
+                copies.contribute((memory, x), bit, queue, self.step, waits)
+            else:
+                have[x] |= bit
         for x in mutates:
-            self._change_in_place((memory, x), queue)
+            copies.change_in_place((memory, x), queue, self.step)
         self._enqueue(queue, seconds, waits)
         device = self.ledgers[Memory.DEVICE]
         self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
 
     def _read(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
-        """Check that a copy may be read; wait for what made it, which then is no longer in flight."""
+        """Check that a copy may be read, and wait for what made it."""
         memory, x = copy
-        present = self.have[memory][x]
+        present = self.copies.have[memory][x]
         if not present:
             self._refuse("reads-present", f"{{}} is not on the {memory.word}", x)
-        if present != self.whole[x]:
+        if present != self.copies.whole[x]:
             self._refuse("reads-complete", f"{{}} on the {memory.word} lacks contributions", x)
-        if copy in self.stale:
+        if copy in self.copies.stale:
             self._refuse("reads-fresh", f"{{}} on the {memory.word} is stale", x)
-        self._wait_for(copy, queue, waits)
-
-    def _wait_for(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
-        """A device copy is safe to reuse only when the compute queue itself has waited."""
-        _memory, x = copy
-        for maker, step in self.made.get(copy, {}).items():
-            waits.append(step)
-            if maker in SOURCE:
-                for side in (copy, (SOURCE[maker], x)):
-                    if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
-                        self._land(side, maker, step)
-
-    def _land(self, copy: Copy, queue: Queue, step: int) -> None:
-        flights = self.flights.get(copy)
-        if flights and flights.get(queue) == step:
-            del flights[queue]
-
-    def _contribute(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
-        if self.have[copy[0]][copy[1]]:
-            waits.extend(self.made.get(copy, {}).values())
-        if queue != Queue.COMPUTE:
-            self.made.setdefault(copy, {})[queue] = self.step
-
-    def _change_in_place(self, copy: Copy, queue: Queue) -> None:
-        memory, x = copy
-        for other in Memory:
-            if other != memory and self.have[other][x]:
-                self.stale.add((other, x))
-        self.made.pop(copy, None)
-        if queue != Queue.COMPUTE:
-            self.made[copy] = {queue: self.step}
+        self.copies.await_makers(copy, queue, waits)
 
     # ── deletes and transfers ───────────────────────────────────────────────────────────────────
 
     def _delete(self, x: int, memory: Memory) -> None:
         if self.graph.tensors.kind[x] == Kind.INPUT:
             self._refuse("delete-input", "{} is an input", x)
-        if not self.have[memory][x]:
+        if not self.copies.have[memory][x]:
             self._refuse("delete-present", f"{{}} is not on the {memory.word}", x)
-        if self.persistent[x] and (memory, x) not in self.stale:
-            others = [m for m in Memory if m != memory and self.have[m][x]]
-            if all((m, x) in self.stale for m in others):
+        if self.persistent[x] and self.copies.readable((memory, x)):
+            others = (m for m in self.copies.memories(x) if m != memory)
+            if not any(self.copies.readable((other, x)) for other in others):
                 self._refuse("delete-last-copy", f"{{}} has its last fresh copy on the {memory.word}", x)
         self._drop((memory, x))
 
     def _drop(self, copy: Copy) -> None:
         memory, x = copy
-        self.have[memory][x] = 0
-        if not (self.flights or self.made or self.stale):
-            self.ledgers[memory].free(self.sizes[x])
-            return
-        self.stale.discard(copy)
-        self.made.pop(copy, None)
-        transfers = self.flights.pop(copy, {})
-        self.ledgers[memory].free(self.sizes[x], tuple(transfers.values()))
+        self.ledgers[memory].free(self.sizes[x], self.copies.drop(copy))
 
     def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
         link = rate(self.links, queue)
         if link is None:
             self._refuse("transfer-link", f"the machine has no link {queue.name.lower()}", x)
         source = (SOURCE[queue], x)
-        present = self.have[source[0]][x]
-        if not present or present != self.whole[x] or source in self.stale:
-            state = "not there" if not present else "stale" if source in self.stale else "incomplete"
+        if not self.copies.readable(source):
+            present = self.copies.have[source[0]][x]
+            state = "not there" if not present else "stale" if source in self.copies.stale else "incomplete"
             self._refuse("transfer-source", f"{{}} on the {source[0].word} is {state}", x)
         waits: list[int] = []
-        self._wait_for(source, queue, waits)
-        if not self.have[target][x]:
+        self.copies.await_makers(source, queue, waits)
+        if not self.copies.have[target][x]:
             self._allocate(target, self.sizes[x], 0, waits)
-        self.have[target][x] = present
-        self.stale.discard((target, x))
-        self.made.setdefault((target, x), {})[queue] = self.step
-        for copy in (source, (target, x)):
-            self.flights.setdefault(copy, {})[queue] = self.step
+        self.copies.transfer(x, queue, target, self.step)
         self._enqueue(queue, self.sizes[x] / link, waits)
         self.curve.append(self.ledgers[Memory.DEVICE].used)
 
@@ -243,9 +190,7 @@ class Walk:
         for transfer in ledger.claim(kept, transient):
             waits.append(transfer)
             x = self.schedule.targets.item(transfer % len(self.schedule))
-            queue = self._queue_of(transfer)
-            for copy in ((memory, x) for memory in Memory):
-                self._land(copy, queue, transfer)
+            self.copies.land(x, self._queue_of(transfer), transfer)
 
     def _queue_of(self, transfer: int) -> Queue:
         index = transfer % len(self.schedule)
@@ -270,7 +215,7 @@ class Walk:
         self.places = places
         for x, memories in places.items():
             for memory in memories:
-                self.have[memory][x] = self.whole[x]
+                self.copies.have[memory][x] = self.copies.whole[x]
                 if not self.ledgers[memory].fits(self.sizes[x]):
                     self._refuse_whole(
                         "capacity",
@@ -287,43 +232,25 @@ class Walk:
             name = self.graph.operations.name[forgotten]
             self._refuse_whole("runs-all", f"operation {name} never runs")
         for x in self.graph.results:
-            if not any(self._readable((memory, x)) for memory in Memory):
+            if not any(self.copies.readable((memory, x)) for memory in Memory):
                 self._refuse_whole("results", f"{names[x]} is not there at the end", x)
         for x, there in enumerate(self.resident):
-            copies = [memory for memory in Memory if self.have[memory][x]]
+            memories = self.copies.memories(x)
             if self.persistent[x] and (
-                copies != list(self.places[x]) or any((m, x) in self.stale for m in copies)
+                memories != list(self.places[x])
+                or any((memory, x) in self.copies.stale for memory in memories)
             ):
                 self._refuse_whole("persistent-return", f"{names[x]} does not end, fresh, where it began", x)
-            for memory in copies:
+            for memory in memories:
                 if not there or (not self.persistent[x] and memory != Memory.DEVICE):
                     self._drop((memory, x))
 
-    def _readable(self, copy: Copy) -> bool:
-        memory, x = copy
-        return self.have[memory][x] == self.whole[x] and copy not in self.stale
-
     def _left_over(self) -> object:
-        """Number the steps still waited for from the next iteration's start; a comparable snapshot."""
+        """What the next iteration waits for, counted from its start: a snapshot, None if nothing."""
         steps = len(self.schedule)
-        for users in (self.made, self.flights):
-            for copy in list(users):
-                moved = {queue: step - steps for queue, step in users[copy].items()}
-                if moved:
-                    users[copy] = moved
-                else:
-                    del users[copy]
-        for ledger in self.ledgers:
-            ledger.pending = type(ledger.pending)(
-                (size, tuple(step - steps for step in transfers)) for size, transfers in ledger.pending
-            )
-        if not (self.made or self.flights or any(ledger.pending for ledger in self.ledgers)):
-            return None
-        return (
-            {copy: dict(users) for copy, users in self.made.items()},
-            {copy: dict(users) for copy, users in self.flights.items()},
-            [list(ledger.pending) for ledger in self.ledgers],
-        )
+        users = self.copies.next_iteration(steps)
+        pending = [ledger.next_iteration(steps) for ledger in self.ledgers]
+        return (users, pending) if any(users) or any(pending) else None
 
     def _refuse(self, rule: str, fault: str, x: int | None = None) -> NoReturn:
         schedule, names = self.schedule, self.graph.tensors.name

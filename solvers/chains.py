@@ -1,0 +1,120 @@
+"""What all solvers for chains share: the chain, how fine it is cut, and how a list of moves is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graphs.graph import Graph, Phase
+from ..graphs.machine import Machine
+from ..graphs.structure import Chain, chain_of
+from ..planner.bounds import memory_floor
+from ..planner.plain import plain_schedule
+from ..planner.schedule import Schedule
+from ..planner.sequence import schedule_of
+from ..planner.simulate import simulate
+from .chain_runs import BlockRuns, Move, block_runs, sequence
+from .problem import InfeasibleError, NotAcceptedError, Problem
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with its simulated figures: seconds and bytes."""
+
+    schedule: Schedule
+    time: float
+    peak: int
+
+
+@dataclass(frozen=True)
+class ChainProblem:
+    """limit: device bytes."""
+
+    graph: Graph
+    chain: Chain
+    runs: list[BlockRuns]
+    limit: int
+
+    @property
+    def blocks(self) -> int:
+        return len(self.chain.blocks)
+
+    def candidate(self, moves: Iterable[Move]) -> Candidate:
+        return judged(self.graph, schedule_of(self.graph, sequence(self.chain, self.runs, moves)))
+
+
+def judged(graph: Graph, schedule: Schedule) -> Candidate:
+    """The schedule's figures on a device of any size."""
+    figures = simulate(graph, schedule, machine=Machine()).figures
+    return Candidate(schedule, figures.time, figures.peak)
+
+
+def plain_candidate(graph: Graph) -> Candidate:
+    return judged(graph, plain_schedule(graph))
+
+
+def device_limit(problem: Problem) -> int:
+    """The budget, or the device's capacity where that is smaller; bytes."""
+    machine = problem.machine or problem.graph.machine
+    capacity = machine.device_capacity if machine else None
+    return problem.budget if capacity is None else min(problem.budget, capacity)
+
+
+def infeasible(solver: str, problem: Problem, least: int) -> InfeasibleError:
+    """least: the smallest budget that the solver can reach, bytes."""
+    return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))
+
+
+def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:
+    """The problem on the graph's chain, with neighbours joined where it has more than `blocks` blocks.
+
+    Raises NotAcceptedError where the graph is no chain of at least two blocks with a backward part.
+    """
+    graph = problem.graph
+    if not (graph.operations.phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
+    chain = chain_of(graph)
+    if len(chain.blocks) < 2:
+        raise NotAcceptedError(f"{solver} takes chains of blocks; {graph.name} is none: it has 1 block")
+    chain = coarser(graph, chain, blocks)
+    return ChainProblem(graph, chain, block_runs(graph, chain), device_limit(problem))
+
+
+def coarser(graph: Graph, chain: Chain, blocks: int) -> Chain:
+    """At most `blocks` blocks: the lightest pair of neighbours becomes one, again and again.
+
+    A block's weight is its share of the forward seconds plus its share of the bytes that forward makes.
+    """
+    count = len(chain.blocks)
+    if count <= blocks:
+        return chain
+    weight: list[float] = _weights(graph, chain).tolist()
+    after, before = list(range(1, count + 1)), list(range(-1, count - 1))
+    alive = [True] * count
+    pairs = [(weight[b] + weight[b + 1], b, b + 1) for b in range(count - 1)]
+    heapify(pairs)
+    left = count
+    while left > blocks:
+        joint, first, second = heappop(pairs)
+        if not (alive[first] and after[first] == second and joint == weight[first] + weight[second]):
+            continue
+        alive[second], weight[first], after[first] = False, joint, after[second]
+        left -= 1
+        if after[first] < count:
+            before[after[first]] = first
+            heappush(pairs, (joint + weight[after[first]], first, after[first]))
+        if before[first] >= 0:
+            heappush(pairs, (weight[before[first]] + joint, before[first], first))
+    return chain.joined([b for b in range(count) if alive[b]])
+
+
+def _weights(graph: Graph, chain: Chain) -> NDArray[np.float64]:
+    writes = graph.operations.writes
+    made = np.bincount(writes.rows(), graph.tensors.bytes[writes.columns], minlength=len(writes))
+    seconds = np.array([graph.operations.time[list(block.forward)].sum() for block in chain.blocks])
+    sizes = np.array([made[list(block.forward)].sum() for block in chain.blocks])
+    return seconds / max(seconds.sum(), 1e-300) + sizes / max(sizes.sum(), 1.0)

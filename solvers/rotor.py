@@ -1,0 +1,138 @@
+"""Rotor: the fastest persistent schedule of a chain of blocks, by dynamic programming.
+
+Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains: how to
+train deep neural networks with limited memory" (Inria RR-9302, 2019); thesis of Zhao (2024), 2.1.2. A block's
+forward keeps nothing, its input, or all that its backward reads; a checkpoint stays until that backward
+(persistence). The program is in rotor_table.py, what a block costs in chain_costs.py; O(L³ M) for L blocks
+and M slots of memory.
+
+Rounding. The memory beside what is always there is divided into `slots`, and sizes are rounded up to whole
+slots (exact where they have a common divisor that large). A sequence that keeps n tensors then uses up to n
+slots more than it needs: the program's answer is at least as fast as the optimum for n slots less. Most of
+this is won back: the table goes on above the budget, and of all its sequences the fastest whose *simulated*
+peak fits is taken. The same search goes below the budget should a peak be above the program's figure.
+
+Proof. A second table with sizes rounded down bounds all persistent schedules of the chain from below: an
+answer no slower is `optimal` for them; others are `heuristic`, with the bound reported. Where no sequence of
+the tables fits, the one of least memory is tried, found exactly (rotor_least.py); its simulated peak is also
+the smallest budget that this solver can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from time import monotonic
+
+import numpy as np
+
+from ..graphs.errors import InputError
+from ..planner.bounds import time_bound
+from .chain_costs import ChainCosts, chain_costs
+from .chains import Candidate, ChainProblem, chain_problem, infeasible, plain_candidate
+from .problem import Answer, Options, Problem, Status
+from .rotor_least import LeastMemory
+from .rotor_table import RotorTable
+
+NAME = "rotor"
+
+PROVEN = 1e-9
+"""Relative difference up to which two times are the same."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely."""
+
+    slots: int = 500
+    blocks: int = 200
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("slots", self.slots, 1), ("blocks", self.blocks, 2)):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    deadline = None if options.time_limit is None else monotonic() + options.time_limit
+    chained = chain_problem(NAME, problem, settings.blocks)
+    bound = time_bound(problem.graph)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, bound)
+    costs = chain_costs(chained.graph, chained.chain, chained.runs)
+    search = _Search(chained, costs, settings.slots, lambda: deadline is None or monotonic() < deadline)
+    best, least_time = search.best(), search.bound
+    if best is None:
+        raise infeasible(NAME, problem, search.thriftiest.peak)
+    options.report(
+        f"{chained.blocks} blocks: {best.time:.6g} s, no persistent schedule below {least_time:.6g} s"
+    )
+    status = Status.FEASIBLE if search.stopped else Status.HEURISTIC
+    if best.time <= least_time * (1 + PROVEN):
+        status = Status.OPTIMAL
+    return Answer(best.schedule, status, bound)
+
+
+class _Search:
+    """bound: seconds below which no persistent schedule of the chain runs. stopped: by the time limit.
+
+    free: bytes beside what is always there. above: slots that the table goes on beyond them.
+    """
+
+    def __init__(
+        self, chained: ChainProblem, costs: ChainCosts, slots: int, proceed: Callable[[], bool]
+    ) -> None:
+        self.chained, self.costs, self.proceed = chained, costs, proceed
+        self.free = max(0, chained.limit - costs.resident_bytes)
+        divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
+        self.slot_bytes = max(1, divisor, -(-self.free // slots))
+        self.exact = self.slot_bytes == divisor
+        self.above = slots // 20 + (0 if self.exact else len(costs) // 2)
+        self.least = LeastMemory(costs)
+        self.thriftiest = chained.candidate(self.least.moves(self.least.bytes))
+        self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
+        self.stopped = False
+
+    def best(self) -> Candidate | None:
+        """The fastest candidate that fits."""
+        found = [self.thriftiest]
+        if self.free > self.least.bytes:
+            found.append(self.chained.candidate(self.least.moves(self.free)))
+        whole, spare = divmod(self.free, self.slot_bytes)
+        table = RotorTable(self.costs, whole + self.above, self.slot_bytes, spare, proceed=self.proceed)
+        found += self._fastest(table)
+        if not self.exact:
+            table = RotorTable(
+                self.costs, whole, self.slot_bytes, spare, optimistic=True, proceed=self.proceed
+            )
+            found += self._fastest(table)
+        if table.complete and np.isfinite(table.times()[whole]):
+            self.bound = self.costs.fixed_seconds + float(table.times()[whole])
+        return min(filter(self._fits, found), key=lambda candidate: candidate.time, default=None)
+
+    def _fastest(self, table: RotorTable) -> list[Candidate]:
+        """The fastest that fits of the table's sequences, if one does.
+
+        By bisection over the amounts of memory at which the time drops: simulated peaks grow with them.
+        """
+        found: list[Candidate] = []
+        if not table.complete:
+            self.stopped = True
+            return found
+        times = table.times()
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        low, high = 0, len(drops) - 1
+        while low <= high:
+            middle = (low + high) // 2
+            candidate = self.chained.candidate(table.moves(drops[middle]))
+            if self._fits(candidate):
+                found, low = [candidate], middle + 1
+            else:
+                high = middle - 1
+        return found
+
+    def _fits(self, candidate: Candidate) -> bool:
+        return candidate.peak <= self.chained.limit

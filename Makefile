@@ -4,10 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint wheel bench clean
+.PHONY: demo test lint wheel clean
 
 demo: $(VENV)/ready
-	$(BIN)/python examples/demo.py
+	mkdir -p demo
+	$(BIN)/plan profile examples/gpt2.py -o demo/graph.yaml
+	$(BIN)/plan solve demo/graph.yaml --budget 60% -o demo/schedule.json
+	$(BIN)/plan check demo/schedule.json --graph demo/graph.yaml
+	$(BIN)/plan run demo/schedule.json --graph demo/graph.yaml --model examples/gpt2.py
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)

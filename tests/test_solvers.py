@@ -1,0 +1,150 @@
+"""Every solver on every small instance at every budget, against exhaustive search.
+
+For each: a schedule that the simulator accepts within the budget, never faster than the exact optimum over
+all orders and recomputations, never below its own lower bound; or a refusal whose least budget is honest.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from exact import optimal_time
+from memplan.graphs.draft import Draft
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.simulate import simulate
+from memplan.solvers import registry
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
+
+CHAINS = [
+    chain(2, seed=1, parameters=False),
+    chain(3, seed=2, fast_forward=False),
+    chain(3, seed=3, parameters=False),
+    chain(4, uniform=True, parameters=False),
+]
+NO_CHAINS = [layered(9, width=3), layered(8, seed=5, width=2)]
+GRAPHS = {graph.name + str(index): graph for index, graph in enumerate([*CHAINS, unet(1), *NO_CHAINS])}
+SOLVERS = [entry.name for entry in registry.entries()]
+ANY_GRAPH = {"store-all", "checkmate"}
+
+
+@cache
+def budgets(graph: str) -> list[int]:
+    """From the floor to the plain peak, in five steps."""
+    low, high = memory_floor(GRAPHS[graph]), baseline(GRAPHS[graph]).peak
+    return sorted({low + (high - low) * step // 4 for step in range(5)})
+
+
+@cache
+def optimum(graph: str, budget: int) -> float | None:
+    return optimal_time(GRAPHS[graph], budget)
+
+
+def attempt(solver: str, graph: Graph, budget: int) -> Solution | InfeasibleError:
+    try:
+        return registry.solve(solver, Problem(graph, budget))
+    except InfeasibleError as refusal:
+        return refusal
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solver_against_exhaustive_search(solver: str, graph: str) -> None:
+    if solver not in ANY_GRAPH and GRAPHS[graph] in NO_CHAINS:
+        with pytest.raises(NotAcceptedError):
+            registry.solve(solver, Problem(GRAPHS[graph], budgets(graph)[-2]))
+        return
+    times: list[float] = []
+    for budget in budgets(graph):
+        best, found = optimum(graph, budget), attempt(solver, GRAPHS[graph], budget)
+        if isinstance(found, InfeasibleError):
+            assert not times, "feasible at a smaller budget"
+            assert found.floor == memory_floor(GRAPHS[graph])
+            assert budget < baseline(GRAPHS[graph]).peak
+            assert found.least is not None
+            assert found.least > budget
+            continue
+        assert best is not None
+        figures = simulate(GRAPHS[graph], found.schedule, budget=budget).figures
+        assert figures == found.figures
+        assert figures.peak <= budget
+        assert figures.time >= best * (1 - 1e-12)
+        assert found.lower_bound is not None
+        assert found.lower_bound <= best * (1 + 1e-12)
+        times.append(figures.time)
+    if solver != "revolve":  # which never saves two blocks at once
+        assert times[-1] == baseline(GRAPHS[graph]).time
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_least_budget_of_a_refusal_is_reached(solver: str, graph: str) -> None:
+    refused = 0
+    for budget in budgets(graph):
+        try:
+            found = attempt(solver, GRAPHS[graph], budget)
+        except NotAcceptedError:
+            return
+        if isinstance(found, InfeasibleError):
+            refused += 1
+            assert found.least is not None
+            again = attempt(solver, GRAPHS[graph], found.least)
+            assert isinstance(again, Solution)
+            assert again.figures.peak <= found.least
+    if solver == "store-all":
+        assert refused == len(budgets(graph)) - 1
+
+
+@pytest.mark.parametrize("index", range(len(CHAINS)))
+def test_checkmate_is_never_above_rotor_on_chains(index: int) -> None:
+    graph = CHAINS[index]
+    compared = 0
+    for budget in budgets(list(GRAPHS)[index]):
+        rotor, checkmate = (attempt(solver, graph, budget) for solver in ("rotor", "checkmate"))
+        if isinstance(rotor, Solution):
+            assert isinstance(checkmate, Solution)
+            assert checkmate.status == Status.OPTIMAL
+            assert checkmate.figures.time <= rotor.figures.time * (1 + 1e-9)
+            compared += 1
+    assert compared
+
+
+def test_checkmate_on_the_published_oracles(corpora: Path) -> None:
+    """tiny_exact_remat.json: exact optima over all orders. There only targets must run, so compare where
+    every node is one or leads to one; the file's order may cost checkmate more, never less."""
+    instances = json.loads((corpora / "tiny_exact_remat.json").read_text())["instances"]
+    equal = compared = 0
+    for instance in instances[::7]:
+        graph = tiny(instance)
+        for budget, best in instance["pareto"]:
+            if best is None or len(instance["preds"]) > 10:
+                continue
+            found = attempt("checkmate", graph, budget)
+            if isinstance(found, Solution) and leads_to_targets(instance):
+                compared += 1
+                assert found.figures.time >= best * (1 - 1e-12)
+                equal += found.figures.time <= best * (1 + 1e-9)
+    assert compared >= 10
+    assert equal >= compared // 2
+
+
+def tiny(instance: dict[str, list[int]]) -> Graph:
+    draft = Draft(str(instance["name"]))
+    made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
+    for node, (reads, time) in enumerate(zip(instance["preds"], instance["time"], strict=True)):
+        draft.operation(f"n{node}", time=time, reads=[made[r] for r in reads], writes=[made[node]])
+    return draft.graph()
+
+
+def leads_to_targets(instance: dict[str, list[list[int]]]) -> bool:
+    needed = set(instance["targets"])
+    for node in reversed(range(len(instance["preds"]))):
+        if node in needed:
+            needed.update(instance["preds"][node])
+    return len(needed) == len(instance["preds"])

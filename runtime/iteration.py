@@ -1,0 +1,105 @@
+"""What one training iteration is: a module, an example of its inputs, and how the loss comes of them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import InputError, MismatchError
+
+Inputs = tuple[Any, ...] | dict[str, Any]
+LossFunction = Callable[[Any], Tensor]
+
+
+class Iteration(NamedTuple):
+    """inputs: positional (a tuple) or by keyword (a dict). loss_fn: from the module's output to the loss;
+    None where the output has a `.loss` or is the loss."""
+
+    module: nn.Module
+    inputs: Inputs
+    loss_fn: LossFunction | None = None
+
+
+def call(module: Callable[..., Any], inputs: Inputs) -> Any:
+    return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+
+
+def loss_of(output: Any, loss_fn: LossFunction | None) -> Tensor:
+    """The scalar to differentiate. Raises InputError where there is none."""
+    loss = loss_fn(output) if loss_fn is not None else _own_loss(output)
+    if not isinstance(loss, Tensor):
+        raise InputError(f"the loss is {_what(loss)}, not a tensor")
+    if loss.numel() != 1:
+        raise InputError(f"the loss has the shape {tuple(loss.shape)}: it must be one number")
+    if not loss.requires_grad:
+        raise InputError("the loss depends on no parameter that requires a gradient")
+    return loss
+
+
+def _own_loss(output: Any) -> Any:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, Mapping):
+        loss = output.get("loss")
+    if loss is not None:
+        return loss
+    if isinstance(output, Tensor) and output.numel() == 1:
+        return output
+    raise InputError(f"the module returns {_what(output)} without a loss: pass a loss_fn(output)")
+
+
+def _what(thing: Any) -> str:
+    if isinstance(thing, Tensor):
+        return f"a tensor of shape {tuple(thing.shape)}"
+    return "None" if thing is None else f"an object of type {type(thing).__name__}"
+
+
+# ── tensors among nested inputs ─────────────────────────────────────────────────────────────────────
+
+
+def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors in nested tuples, lists and mappings, in order, named by their place: `past.0.key`."""
+    found: dict[str, Tensor] = {}
+    if isinstance(inputs, Tensor):
+        found[name] = inputs
+    for key, part in _parts(inputs):
+        found.update(tensors_in(part, f"{name}.{key}" if name else str(key)))
+    return found
+
+
+def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:
+    """The same nest with other tensors in the places of `tensors_in`."""
+    if isinstance(inputs, Tensor):
+        return tensors[name]
+    parts = {
+        key: with_tensors(part, tensors, f"{name}.{key}" if name else str(key))
+        for key, part in _parts(inputs)
+    }
+    if not parts:
+        return inputs
+    if isinstance(inputs, Mapping):
+        return parts
+    if hasattr(inputs, "_fields"):
+        return type(inputs)(*parts.values())
+    return type(inputs)(parts.values())
+
+
+def same_form(name: str, given: Tensor, example: tuple[tuple[int, ...], torch.dtype, torch.device]) -> None:
+    """Raises MismatchError unless an input is of the shape, type and device that was traced."""
+    form = (tuple(given.shape), given.dtype, given.device)
+    if form != example:
+        (shape, dtype, device), (old_shape, old_dtype, old_device) = form, example
+        raise MismatchError(
+            f"input {name} is {dtype} {list(shape)} on {device}, the plan is for "
+            f"{old_dtype} {list(old_shape)} on {old_device}"
+        )
+
+
+def _parts(inputs: Any) -> list[tuple[Any, Any]]:
+    if isinstance(inputs, Mapping):
+        return list(inputs.items())
+    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else []

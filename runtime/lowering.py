@@ -1,0 +1,192 @@
+"""From the joint graph to a Program: which calls make storage, and which are only views of it.
+
+The operators' schemas don't tell (`_unsafe_view` claims to make storage), so the fake tensors of the trace
+decide: a call whose results all lie in storages that are there already is a view, any other an
+operation. What nobody needs is left out, but for calls that draw random numbers: eager draws them too.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..graphs.graph import Kind, Phase
+from .blocks import Blocks
+from .joint import Joint
+from .layers import MARK, Mark
+from .names import Names, operation_name
+from .program import Call, Operation, Program, Ref, values_read
+from .randomness import draws
+
+aten: Any = torch.ops.aten
+
+
+def lower(joint: Joint) -> Program:
+    """The program of a joint graph, without fingerprint."""
+    loss, *gradients = _results(joint)
+    lowering = _Lowering(joint, loss.meta["val"].device)
+    for node in _needed(joint.graph.graph):
+        lowering.add(node)
+    return lowering.program(loss, dict(zip(joint.gradients, gradients, strict=True)))
+
+
+def _results(joint: Joint) -> list[fx.Node]:
+    output: Any = next(iter(reversed(joint.graph.graph.nodes)))
+    return list(output.args[0])
+
+
+def _needed(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that the results, a change in place or eager's random numbers need, in order."""
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        is_root = node.op in ("placeholder", "output") or _changes_in_place(node) or _draws(node)
+        if is_root or node in needed:
+            needed.add(node)
+            needed.update(node.all_input_nodes)
+    return [node for node in graph.nodes if node in needed]
+
+
+def _changes_in_place(node: fx.Node) -> bool:
+    return node.target is aten.copy_.default
+
+
+def _draws(node: fx.Node) -> bool:
+    return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
+
+
+class _Lowering:
+    """Takes the nodes in order. made: per node its values, None for a result that nobody reads."""
+
+    def __init__(self, joint: Joint, device: torch.device) -> None:
+        self.joint = joint
+        self.blocks = Blocks(device)
+        self.names = Names()
+        self.operations: list[Operation] = []
+        self.views: dict[int, Call] = {}
+        self.constants: dict[int, Tensor] = {}
+        self.made: dict[fx.Node, tuple[int | None, ...]] = {}
+        self.placeholders: list[int] = []
+        self.expected = _residents(joint)
+
+    def add(self, node: Any) -> None:
+        if node.op == "placeholder":
+            self.placeholders.append(self._resident(node, *next(self.expected)))
+        elif node.op == "get_attr":
+            value = self._resident(node, f"constants.{len(self.constants)}", Kind.BUFFER)
+            self.constants[value] = getattr(self.joint.graph, node.target)
+        elif node.target is operator.getitem:
+            tuple_node, index = node.args
+            self.made[node] = (self.made[tuple_node][index],)
+        elif node.op == "call_function":
+            self._call(node)
+
+    def program(self, loss: fx.Node, gradients: Mapping[str, fx.Node]) -> Program:
+        groups = (self.joint.parameters, self.joint.buffers, self.joint.inputs)
+        residents = iter(self.placeholders)
+        parameters, buffers, inputs = ({name: next(residents) for name in group} for group in groups)
+        found = {name: self._value_of(node) for name, node in gradients.items()}
+        self._mark_results(self._value_of(loss), found)
+        return Program(
+            self.blocks.device,
+            self.blocks.storages,
+            self.blocks.values,
+            self.operations,
+            self.views,
+            parameters,
+            buffers,
+            inputs,
+            self.constants,
+            self._value_of(loss),
+            found,
+        )
+
+    def _resident(self, node: Any, name: str, kind: Kind) -> int:
+        tensor: Tensor = node.meta["val"]
+        if tensor not in self.blocks:
+            layer = name.rpartition(".")[0] if kind == Kind.PARAMETER else ""
+            self.blocks.storage(tensor, name, kind, layer or None)
+        value = self.blocks.value(tensor)
+        self.made[node] = (value,)
+        return value
+
+    def _call(self, node: Any) -> None:
+        several = isinstance(node.meta["val"], tuple | list)
+        results: list[Any] = list(node.meta["val"]) if several else [node.meta["val"]]
+        if _changes_in_place(node) or any(_is_new(result, self.blocks) for result in results):
+            self._operation(node, results, several)
+        else:
+            call = self._bind(node, results, several)
+            self.views.update((value, call) for value in call.outputs if value is not None)
+
+    def _operation(self, node: Any, results: list[Any], several: bool) -> None:
+        mark: Mark = node.meta.get(MARK) or Mark(None, False)
+        changes = _changes_in_place(node)
+        phase = Phase.UPDATE if changes else Phase.BACKWARD if mark.backward else Phase.FORWARD
+        name = self.names.unique(operation_name(node.target, mark.layer, phase))
+        kind = Kind.GRADIENT if mark.backward else Kind.ACTIVATION
+        writes = tuple(
+            self.blocks.storage(result, f"{name}.{index}" if several else name, kind, mark.layer)
+            for index, result in enumerate(results)
+            if _is_new(result, self.blocks)
+        )
+        call = self._bind(node, results, several)
+        read = dict.fromkeys(self.blocks.values[value].storage for value in values_read(call))
+        changed = (self.blocks.values[self._value_of(node.args[0])].storage,) if changes else ()
+        reads = tuple(storage for storage in read if storage not in changed)
+        self.operations.append(Operation(name, phase, mark.layer, call, reads, writes, changed, _draws(node)))
+
+    def _bind(self, node: Any, results: list[Any], several: bool) -> Call:
+        """The node's call, its results as new values."""
+        wanted = {user.args[1] for user in node.users} if several else {0}
+        self.made[node] = tuple(
+            self.blocks.value(result) if isinstance(result, Tensor) and index in wanted else None
+            for index, result in enumerate(results)
+        )
+        arguments, keywords = self._refer(node.args), self._refer(node.kwargs)
+        return Call(node.target, arguments, keywords, self.made[node], several)
+
+    def _refer(self, argument: Any) -> Any:
+        """The argument, in plain containers, with a Ref in the place of every node."""
+        if isinstance(argument, fx.Node):
+            return Ref(self._value_of(argument))
+        if isinstance(argument, dict):
+            return {name: self._refer(part) for name, part in argument.items()}
+        if isinstance(argument, tuple | list):
+            parts = (self._refer(part) for part in argument)
+            return list(parts) if isinstance(argument, list) else tuple(parts)
+        return argument
+
+    def _value_of(self, node: Any) -> int:
+        (value,) = self.made[node]
+        assert value is not None
+        return value
+
+    def _mark_results(self, loss: int, gradients: Mapping[str, int]) -> None:
+        """Name the storages of the results, and give the loss's operation its phase."""
+        values = self.blocks.values
+        for name, value in gradients.items():
+            self.blocks.rename(values[value].storage, f"{name}.grad", Kind.PARAMETER_GRADIENT)
+        self.blocks.rename(values[loss].storage, "loss", Kind.ACTIVATION)
+        for index, operation in enumerate(self.operations):
+            if values[loss].storage in operation.writes:
+                self.operations[index] = operation._replace(phase=Phase.LOSS)
+
+
+def _is_new(result: Any, blocks: Blocks) -> bool:
+    return isinstance(result, Tensor) and result not in blocks
+
+
+def _residents(joint: Joint) -> Iterator[tuple[str, Kind]]:
+    """Names and kinds of the placeholders, in order."""
+    for name in joint.parameters:
+        yield name, Kind.PARAMETER
+    for name in joint.buffers:
+        yield name, Kind.BUFFER
+    for name in joint.inputs:
+        yield f"inputs.{name}", Kind.INPUT

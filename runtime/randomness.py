@@ -1,0 +1,57 @@
+"""Which calls draw random numbers, and the state of the generators they draw them from."""
+
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .fused import RANDOM
+
+_OFF_AT_ZERO = {"dropout_p", "dropout", "p"}
+_OFF_AT_FALSE = {"train", "training"}
+_PROBABILITY_MEANS_DROPOUT = {"aten::native_dropout", "aten::_fused_dropout"}
+
+
+def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+    """Whether the call draws: its operator may (torch tags it so), and no argument switches that off."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target in RANDOM
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = _by_name(target, arguments, keywords)
+    name = target._schema.name
+    for argument, value in given.items():
+        if argument in _OFF_AT_FALSE and value is False:
+            return False
+        is_dropout = argument != "p" or name in _PROBABILITY_MEANS_DROPOUT
+        if argument in _OFF_AT_ZERO and is_dropout and value == 0:
+            return False
+    return True
+
+
+def save_generator(device: torch.device) -> bytes:
+    """The state of the device's default generator. As bytes: it must not count as a tensor's storage."""
+    return _generator(device).get_state().numpy().tobytes()
+
+
+def restore_generator(device: torch.device, state: bytes) -> None:
+    _generator(device).set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        torch.cuda.init()
+        generators: Any = torch.cuda.default_generators
+        return generators[torch.cuda.current_device() if device.index is None else device.index]
+    return torch.default_generator
+
+
+def _by_name(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    schema = target._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    named = {argument.name: value for argument, value in zip(schema, arguments, strict=False)}
+    return {**defaults, **named, **keywords}

@@ -1,0 +1,52 @@
+"""Why a model can't be traced, in one line: where in the user's code, and torch's reason in plain words."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from ..graphs.errors import MemplanError
+
+_OURS = Path(__file__).parent
+_TORCH = Path(torch.__file__).parent
+_VALUES = "its code depends on the values of tensors"
+_LONGEST = 300
+
+
+class TraceError(MemplanError):
+    """A model that can't be traced."""
+
+
+def is_value_dependent(error: BaseException) -> bool:
+    """Whether the model's code asked for the values of tensors: `.item()`, `if tensor:`, `nonzero()`."""
+    return isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+
+
+def refusal(error: Exception) -> MemplanError:
+    """The error to raise in the place of `error`."""
+    if isinstance(error, MemplanError):
+        return error
+    return TraceError(f"the model can't be traced: {_place(error)}{_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DataDependentOutputException):
+        return f"{_VALUES} (an `.item()`, an `if tensor:` …; {error})"
+    if isinstance(error, DynamicOutputShapeException):
+        return f"{_VALUES}, which decide a shape ({error})"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:_LONGEST]
+
+
+def _place(error: Exception) -> str:
+    """`model.py:12: `, the innermost line that is neither torch's nor ours; empty where there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and _OURS not in path.parents and _TORCH not in path.parents:
+            return f"{path.name}:{frame.lineno}: "
+    return ""

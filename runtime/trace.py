@@ -1,0 +1,45 @@
+"""From a module, an example of its inputs and a loss to the program of one training iteration."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+
+from .fingerprint import fingerprint
+from .fused import fuse_dropout_masks
+from .iteration import Iteration
+from .joint import compiling, joint_graph
+from .lowering import lower
+from .program import Program
+from .refusals import TraceError, is_value_dependent, refusal
+
+
+def trace(iteration: Iteration) -> Program:
+    """The program of one iteration, at the shapes of its example inputs and in the module's present mode.
+
+    Neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced alike.
+    A model whose code asks for the values of its tensors is traced a second time with
+    `torch.compiler.is_compiling()` true, since many models then don't ask. Raises TraceError, one line.
+    """
+    start = perf_counter()
+    try:
+        program = _trace(iteration, flag=False)
+    except Exception as error:
+        if not is_value_dependent(error):
+            raise refusal(error) from error
+        try:
+            program = _trace(iteration, flag=True)
+        except Exception as again:
+            raise refusal(again) from again
+    if not program.operations:
+        raise TraceError("the iteration computes nothing")
+    return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)
+
+
+def _trace(iteration: Iteration, *, flag: bool) -> Program:
+    with compiling(flag):
+        joint = joint_graph(iteration)
+    fuse_dropout_masks(joint.graph.graph)
+    return replace(lower(joint), compiling=flag)

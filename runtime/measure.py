@@ -1,9 +1,9 @@
-"""How long one call takes on this machine, and what it takes beside its inputs and its result.
+"""How long one call takes on this machine, and how much memory beside its inputs.
 
 Time: the median of several runs after a warm-up, on the CPU by the clock, on CUDA by events. A fast call
 runs more often than a slow one: as often as `TARGET_SECONDS` allows, within `FEWEST` and `MOST`. Freeing
-the result belongs to the run, as it does in training. Workspace: the peak of live storage while the call
-runs, less what is left when it returns: neither the inputs, there before, nor the new outputs count.
+the result belongs to the run, as it does in training. Memory: the peak of live storage while the call runs,
+above the inputs, which were there before; outputs count, the rest of it is workspace.
 
 A call that always meets the same inputs finds them in the cache, which a training iteration would have
 filled with other things since: the sum of an iteration's calls came to 0.87 to 0.96 of its own time so
@@ -38,11 +38,11 @@ Call = Callable[[], object]
 
 
 class Measurement(NamedTuple):
-    """seconds: the median. spread: interquartile range over the median. workspace_bytes: exact on CPU."""
+    """seconds: the median. spread: interquartile range over the median. peak_bytes: above the inputs."""
 
     seconds: float
     spread: float
-    workspace_bytes: int
+    peak_bytes: int
 
 
 def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
@@ -51,13 +51,11 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
     With enough copies no run finds its inputs in a cache where the one before has left them.
     """
     timed = _cuda_seconds if torch.device(device).type == "cuda" else _cpu_seconds
-    peak = live_peak(calls[0], device)
-    workspace = peak.peak_bytes - peak.left_bytes
-    del peak
+    peak_bytes = live_peak(calls[0], device).peak_bytes
     warm = timed(calls[-1])
     runs = min(MOST, max(FEWEST, ceil(TARGET_SECONDS / max(warm, 1e-9))))
     low, median, high = np.percentile([timed(call) for call in islice(cycle(calls), runs)], [25, 50, 75])
-    return Measurement(float(median), float((high - low) / median), workspace)
+    return Measurement(float(median), float((high - low) / median), peak_bytes)
 
 
 def copies(input_bytes: int, device: str = "cpu") -> int:

@@ -28,6 +28,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from .fused import dropout_mask
 from .gpus import Gpu
 
 COMPUTE_EFFICIENCY = 0.7
@@ -37,7 +38,9 @@ LAUNCH_SECONDS = 5e-6
 aten: Any = torch.ops.aten
 CONVOLUTIONS = {aten.convolution, aten._convolution, aten.convolution_backward}
 PICKS_ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take}
-TOUCHES_NOTHING = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+MAKES_ROOM = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+LIKE = {aten.full_like, aten.ones_like, aten.zeros_like, aten.rand_like, aten.randn_like, dropout_mask}
+READS_LAYOUT = {*LIKE, aten.new_full, aten.new_ones, aten.new_zeros}
 
 
 class Work(NamedTuple):
@@ -79,9 +82,11 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _bytes(operation: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
-    if operation in TOUCHES_NOTHING:
+    if operation in MAKES_ROOM:
         return 0
     written = _sum(outputs)
+    if operation in READS_LAYOUT:
+        return written
     if operation in PICKS_ROWS:
         return min(distinct_bytes(inputs[0]), written) + _sum(inputs[1:]) + written
     return _sum(inputs) + written

@@ -6,8 +6,8 @@
 |                         | save_seconds      | F_all: forward that makes all that backward reads, and x_s   |
 | u_b^s                   | backward_seconds  |                                                              |
 | x_{s-1}                 | input_bytes       | the block's input; 0 for the first, its batch is there       |
-| x̄_s                     | saved_bytes       | kept by F_all until the backward, the output x_s included    |
-| g_t                     | gradient_bytes    | what later blocks' backward leaves for this and earlier ones |
+| x̄_s                     | saved_bytes       | what F_all adds until the backward, the output x_s included  |
+| g_t                     | gradient_bytes    | there when B_t starts, for it and blocks before it           |
 | x_s + o_f^s             | advance_peak      | of F_ck, its input not counted                               |
 | x_{s-1} + x_s + o_f^s   | through_peak      | of F_∅, its input counted until its last use                 |
 | x̄_s + o_f^s             | save_peak         | of F_all, its input not counted                              |
@@ -18,10 +18,11 @@
     m_all^{s,t} = max(g_t + peak of F_all^s, peak of B_s)      with turn_peak where s = t
 
 The overheads o are not formed: the peaks are replayed on the block's operations, each tensor freed after its
-last use. g_t holds more than one gradient: parameter gradients, and sums still under way, stay
-from the block that makes them to the end (or to the update). What crosses from block t+1's backward to
-block t's does not depend on the split, so it is added to every peak as the paper adds |g_t|.
-Batch, persistent and shared tensors count all the time, in `resident_bytes`.
+last use. g_t holds more than one gradient: parameter gradients, and sums still under way, stay from the block
+that makes them to the end (or to the update); shared tensors to the last block that reads them. All this does
+not depend on the split, so it is added to every peak as the paper adds |g_t|. An input that no backward reads
+goes while F_all runs, so x̄_s and the peaks from then on are less by it. Batch and persistent tensors count
+all the time.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ChainCosts:
-    """One entry a block; the table above. fixed_seconds: what runs once whatever the moves."""
+    """One entry a block; the table above. resident_bytes: of batch and persistent tensors.
+
+    fixed_seconds: what runs once whatever the moves.
+    """
 
     advance_seconds: Seconds
     save_seconds: Seconds
@@ -71,8 +75,9 @@ class ChainCosts:
 def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainCosts:
     sizes: list[int] = graph.tensors.bytes.tolist()
     made, last = _first_maker(graph, chain), last_reader(graph, chain)
-    gradient = _crossing_bytes(sizes, made, last, len(runs))
-    everywhere = set(graph.resident.nonzero()[0].tolist()) | chain.shared
+    gradient = _crossing_bytes(sizes, made, last | _last_shared_use(graph, chain, last), len(runs))
+    resident: list[int] = graph.resident.nonzero()[0].tolist()
+    everywhere = chain.shared.union(resident)
     seconds = [
         [_seconds(graph, part) for part in (r.advance, r.save, r.turn, r.backward, r.first_save)]
         for r in runs
@@ -89,15 +94,18 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         entering = sum(sizes[x] for x in inputs)
         start = gradient[number] + sum(sizes[x] for x in waiting)
         given = everywhere | inputs
+        unread = inputs.difference(last)
+        going = sum(sizes[x] for x in unread)
+        turn = run.first_save if output is None else run.turn
         bytes_.append(
             (
                 entering,
-                sum(sizes[x] for x in run.saved),
+                sum(sizes[x] for x in run.saved) - going,
                 run_peak(graph, run.first_advance, given, kept=outputs),
                 run_peak(graph, run.first_advance, everywhere, inputs, kept=outputs, start=entering),
-                run_peak(graph, run.first_save, given, kept=run.saved),
-                run_peak(graph, run.turn if output is not None else run.first_save, given, kept=waiting),
-                run_peak(graph, run.backward, given, earlier, kept=lower, start=start),
+                run_peak(graph, run.first_save, given - unread, unread, kept=run.saved, start=going) - going,
+                run_peak(graph, turn, given - unread, unread, kept=waiting, start=going) - going,
+                run_peak(graph, run.backward, given, earlier, kept=lower, start=start) - going,
             )
         )
         inputs = outputs
@@ -112,7 +120,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         saved,
         np.array(gradient, np.int64),
         *peaks,
-        resident_bytes=sum(sizes[x] for x in everywhere),
+        resident_bytes=sum(sizes[x] for x in resident),
         fixed_seconds=fsum(first - save) + float(graph.operations.time[list(chain.after)].sum()),
     )
 
@@ -178,15 +186,26 @@ def _seconds(graph: Graph, runs: Sequence[Run]) -> float:
 
 
 def _first_maker(graph: Graph, chain: Chain) -> dict[int, int]:
-    """Per tensor that is made and not shared: the block in which it is first there in the backward sweep."""
-    made: dict[int, int] = {}
+    """Per tensor that is made: the block in which it is first there in the backward sweep; shared tensors
+    are there before."""
+    made = dict.fromkeys(chain.shared, len(chain.blocks))
     for number in reversed(range(len(chain.blocks))):
         block = chain.blocks[number]
         for operation in (*block.forward, *block.backward):
             for x in _written(graph, operation):
-                if x not in chain.shared:
-                    made.setdefault(x, number)
+                made.setdefault(x, number)
     return made
+
+
+def _last_shared_use(graph: Graph, chain: Chain, last: dict[int, int]) -> dict[int, int]:
+    """Per shared tensor: the block with whose backward its last use is over, forward passes included."""
+    use = {x: last.get(x, len(chain.blocks)) for x in chain.shared}
+    for number in reversed(range(len(chain.blocks))):
+        for operation in chain.blocks[number].forward:
+            for x in graph.read_lists[operation]:
+                if x in use:
+                    use[x] = min(use[x], number)
+    return use
 
 
 def _crossing_bytes(

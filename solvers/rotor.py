@@ -20,16 +20,15 @@ the smallest budget that this solver can reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 from time import monotonic
 
 import numpy as np
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
-from .chain_costs import ChainCosts, chain_costs
+from .chain_costs import chain_costs
 from .chains import Candidate, ChainProblem, chain_problem, infeasible, plain_candidate
 from .problem import Answer, Options, Problem, Status
 from .rotor_least import LeastMemory
@@ -56,22 +55,19 @@ class Settings:
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
-    deadline = None if options.time_limit is None else monotonic() + options.time_limit
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     chained = chain_problem(NAME, problem, settings.blocks)
     bound = time_bound(problem.graph)
     plain = plain_candidate(problem.graph)
     if plain.peak <= chained.limit:
         return Answer(plain.schedule, Status.OPTIMAL, bound)
-    costs = chain_costs(chained.graph, chained.chain, chained.runs)
-    search = _Search(chained, costs, settings.slots, lambda: deadline is None or monotonic() < deadline)
-    best, least_time = search.best(), search.bound
-    if best is None:
-        raise infeasible(NAME, problem, search.thriftiest.peak)
+    search = _Search(problem, chained, settings.slots, deadline)
+    best = search.best()
     options.report(
-        f"{chained.blocks} blocks: {best.time:.6g} s, no persistent schedule below {least_time:.6g} s"
+        f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
     )
     status = Status.FEASIBLE if search.stopped else Status.HEURISTIC
-    if best.time <= least_time * (1 + PROVEN):
+    if best.time <= search.bound * (1 + PROVEN):
         status = Status.OPTIMAL
     return Answer(best.schedule, status, bound)
 
@@ -82,28 +78,23 @@ class _Search:
     free: bytes beside what is always there. above: slots that the table goes on beyond them.
     """
 
-    def __init__(
-        self, chained: ChainProblem, costs: ChainCosts, slots: int, proceed: Callable[[], bool]
-    ) -> None:
-        self.chained, self.costs, self.proceed = chained, costs, proceed
+    def __init__(self, problem: Problem, chained: ChainProblem, slots: int, deadline: float) -> None:
+        costs = chain_costs(chained.graph, chained.chain, chained.runs)
+        self.problem, self.chained, self.costs = problem, chained, costs
+        self.proceed = lambda: monotonic() < deadline
         self.free = max(0, chained.limit - costs.resident_bytes)
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
         self.slot_bytes = max(1, divisor, -(-self.free // slots))
         self.exact = self.slot_bytes == divisor
         self.above = slots // 20 + (0 if self.exact else len(costs) // 2)
-        self.least = LeastMemory(costs)
-        self.thriftiest = chained.candidate(self.least.moves(self.least.bytes))
         self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
         self.stopped = False
 
-    def best(self) -> Candidate | None:
-        """The fastest candidate that fits."""
-        found = [self.thriftiest]
-        if self.free > self.least.bytes:
-            found.append(self.chained.candidate(self.least.moves(self.free)))
+    def best(self) -> Candidate:
+        """The fastest candidate that fits. Raises InfeasibleError."""
         whole, spare = divmod(self.free, self.slot_bytes)
         table = RotorTable(self.costs, whole + self.above, self.slot_bytes, spare, proceed=self.proceed)
-        found += self._fastest(table)
+        found = self._fastest(table)
         if not self.exact:
             table = RotorTable(
                 self.costs, whole, self.slot_bytes, spare, optimistic=True, proceed=self.proceed
@@ -111,7 +102,17 @@ class _Search:
             found += self._fastest(table)
         if table.complete and np.isfinite(table.times()[whole]):
             self.bound = self.costs.fixed_seconds + float(table.times()[whole])
-        return min(filter(self._fits, found), key=lambda candidate: candidate.time, default=None)
+        return min(found or self._thrifty(), key=lambda candidate: candidate.time)
+
+    def _thrifty(self) -> list[Candidate]:
+        """What fits of the sequences that save memory first."""
+        least = LeastMemory(self.costs)
+        amounts = {least.bytes, max(least.bytes, self.free)}
+        found = [self.chained.candidate(least.moves(memory)) for memory in amounts]
+        fitting = [candidate for candidate in found if self._fits(candidate)]
+        if not fitting:
+            raise infeasible(NAME, self.problem, min(candidate.peak for candidate in found))
+        return fitting
 
     def _fastest(self, table: RotorTable) -> list[Candidate]:
         """The fastest that fits of the table's sequences, if one does.

@@ -115,11 +115,14 @@ class RotorTable:
                 yield Pass.SAVE, s
                 pending.append((Pass.BACKWARD, s))
                 if s < t:
-                    pending.append((s + 1, t, m - self.saved[s]))
+                    pending.append((s + 1, t, self._after_save(s, m)))
             else:
                 yield from ((Pass.ADVANCE, k) for k in range(s, split))
                 pending.append((s, split - 1, m))
                 pending.append((split, t, m - self.input[split]))
+
+    def _after_save(self, s: int, m: int) -> int:
+        return min(m - self.saved[s], self.slots)
 
     def _split(self, s: int, t: int, m: int) -> int | None:
         """The s' of the best C_1, or None where C_2 is as good."""
@@ -127,7 +130,7 @@ class RotorTable:
         stored, split = np.inf, np.inf
         choices = self.left[s, s:t, m] + self.right[t, s + 1 : t + 1, m]
         if m >= max(save[s], self.saved[s]):
-            rest = self.left[s + 1, t, m - self.saved[s]] - self._advance_seconds(s + 1, t + 1)
+            rest = self.left[s + 1, t, self._after_save(s, m)] - self._advance_seconds(s + 1, t + 1)
             stored = self.both[s] + rest
         if m >= advance[s]:
             split = choices.min()
@@ -135,8 +138,10 @@ class RotorTable:
 
 
 def shifted(row: Row, slots: int) -> Row:
-    """row[m - slots] for every m; ∞ where m < slots."""
-    result = np.full(len(row), np.inf)
-    if slots < len(row):
+    """row[m - slots] for every m: ∞ where that is below 0, the last entry where it is above."""
+    result = np.full(len(row), np.inf if slots > 0 else row[-1])
+    if 0 <= slots < len(row):
         result[slots:] = row[: len(row) - slots]
+    elif -len(row) < slots < 0:
+        result[:slots] = row[-slots:]
     return result

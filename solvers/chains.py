@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -42,6 +42,11 @@ class ChainProblem:
     @property
     def blocks(self) -> int:
         return len(self.chain.blocks)
+
+    def joined(self, firsts: Sequence[int]) -> ChainProblem:
+        """The same on a less fine chain. firsts: as in `Chain.joined`."""
+        chain = self.chain.joined(firsts)
+        return ChainProblem(self.graph, chain, block_runs(self.graph, chain), self.limit)
 
     def candidate(self, moves: Iterable[Move]) -> Candidate:
         return judged(self.graph, schedule_of(self.graph, sequence(self.chain, self.runs, moves)))

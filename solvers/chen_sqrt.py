@@ -6,7 +6,7 @@ forward once more before its backward. With k segments of a chain of L equal blo
 checkpoints and L / k saved blocks, least at k = √L: hence the name. Extra time: at most one forward pass.
 
 By default every number of segments is tried (all up to 32, then in steps of about 3 %), the fastest first,
-and the first that fits wins; `segments` fixes the number. One segment recomputes nothing.
+and the first that fits wins; `segments` fixes the number. One segment is the plain schedule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
 from .chain_runs import Move, Pass
-from .chains import ChainProblem, chain_problem, infeasible
+from .chains import Candidate, ChainProblem, chain_problem, infeasible, plain_candidate
 from .problem import Answer, Options, Problem, Status
 
 NAME = "chen-sqrt"
@@ -44,12 +44,18 @@ def solve(problem: Problem, options: Options) -> Answer:
     chained = chain_problem(NAME, problem, settings.blocks)
     peaks: list[int] = []
     for segments in _by_time(chained, settings.segments):
-        candidate = chained.candidate(moves(chained.blocks, segments))
+        candidate = _candidate(chained, segments)
         options.report(f"{segments} segments: {candidate.time:.6g} s, peak {candidate.peak:,} B")
         if candidate.peak <= chained.limit:
             return Answer(candidate.schedule, Status.HEURISTIC, time_bound(problem.graph))
         peaks.append(candidate.peak)
     raise infeasible(NAME, problem, min(peaks))
+
+
+def _candidate(chained: ChainProblem, segments: int) -> Candidate:
+    if segments == 1:
+        return plain_candidate(chained.graph)
+    return chained.candidate(moves(chained.blocks, segments))
 
 
 def moves(blocks: int, segments: int) -> Iterator[Move]:

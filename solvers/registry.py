@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from math import isfinite
 from time import perf_counter
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -133,9 +134,16 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
         raise InputError(f"{solver}: {error}") from None
 
 
+def _number(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError
+    return number
+
+
 _READERS: dict[type, Callable[[str], Any]] = {
     int: int,
-    float: float,
+    float: _number,
     bool: lambda text: _BOOLS[text.lower()],
     str: str,
 }

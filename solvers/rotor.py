@@ -61,7 +61,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(problem.graph)
     if plain.peak <= chained.limit:
         return Answer(plain.schedule, Status.OPTIMAL, bound)
-    search = _Search(problem, chained, settings.slots, deadline)
+    search = _Search(problem, chained, plain, settings.slots, deadline)
     best = search.best()
     options.report(
         f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
@@ -78,9 +78,11 @@ class _Search:
     free: bytes beside what is always there. above: slots that the table goes on beyond them.
     """
 
-    def __init__(self, problem: Problem, chained: ChainProblem, slots: int, deadline: float) -> None:
+    def __init__(
+        self, problem: Problem, chained: ChainProblem, plain: Candidate, slots: int, deadline: float
+    ) -> None:
         costs = chain_costs(chained.graph, chained.chain, chained.runs)
-        self.problem, self.chained, self.costs = problem, chained, costs
+        self.problem, self.chained, self.plain, self.costs = problem, chained, plain, costs
         self.proceed = lambda: monotonic() < deadline
         self.free = max(0, chained.limit - costs.resident_bytes)
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
@@ -111,7 +113,8 @@ class _Search:
         found = [self.chained.candidate(least.moves(memory)) for memory in amounts]
         fitting = [candidate for candidate in found if self._fits(candidate)]
         if not fitting:
-            raise infeasible(NAME, self.problem, min(candidate.peak for candidate in found))
+            peaks = [candidate.peak for candidate in (self.plain, *found)]
+            raise infeasible(NAME, self.problem, min(peaks))
         return fitting
 
     def _fastest(self, table: RotorTable) -> list[Candidate]:

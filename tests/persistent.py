@@ -1,4 +1,4 @@
-"""All persistent sequences of a chain of `graphs.generators.chain`, by brute force, each with its time and peak.
+"""All persistent sequences of a `graphs.generators.chain`, by brute force, each with its time and peak.
 
 Written from the definition alone: knows neither blocks nor a solver nor the simulator. A checkpoint is an x_i
 or all that B_i reads; it stays until the backward that reads it.

@@ -1,4 +1,4 @@
-"""The solvers by name: settings from text, one-line refusals, judgement of answers, solvers of other packages."""
+"""The solvers by name: settings from text, one-line refusals, judgement of answers, others' solvers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_rotor_checks_its_settings() -> None:
 def test_an_unknown_solver_is_answered_with_close_names() -> None:
     with pytest.raises(InputError, match=r"^unknown solver 'rottor': did you mean rotor"):
         registry.solve("rottor", Problem(chain(2), 10**9))
-    with pytest.raises(InputError, match="did you mean .*store-all"):
+    with pytest.raises(InputError, match=r"did you mean .*store-all"):
         registry.entry("zzz")
 
 

@@ -1,4 +1,4 @@
-"""Random training graphs with what real traces have: residuals, masks, norms, dropout, tied weights, updates."""
+"""Random training graphs with what real traces have: residuals, masks, norms, dropout, tied weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What one training iteration is: a module, an example of its inputs, and how the loss comes of them."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..graphs.errors import InputError, MismatchError
+from ..graphs.errors import InputError
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 LossFunction = Callable[[Any], Tensor]
@@ -23,6 +23,12 @@ class Iteration(NamedTuple):
     module: nn.Module
     inputs: Inputs
     loss_fn: LossFunction | None = None
+
+
+def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
+    """The iteration on a device; the module itself moves."""
+    tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
+    return Iteration(iteration.module.to(device), with_tensors(iteration.inputs, tensors), iteration.loss_fn)
 
 
 def call(module: Callable[..., Any], inputs: Inputs) -> Any:
@@ -63,11 +69,11 @@ def _what(thing: Any) -> str:
 
 def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
     """The tensors in nested tuples, lists and mappings, in order, named by their place: `past.0.key`."""
-    found: dict[str, Tensor] = {}
     if isinstance(inputs, Tensor):
-        found[name] = inputs
-    for key, part in _parts(inputs):
-        found.update(tensors_in(part, f"{name}.{key}" if name else str(key)))
+        return {name: inputs}
+    found: dict[str, Tensor] = {}
+    for key, part in _parts(inputs) or ():
+        found.update(tensors_in(part, _place(name, key)))
     return found
 
 
@@ -75,31 +81,34 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
     """The same nest with other tensors in the places of `tensors_in`."""
     if isinstance(inputs, Tensor):
         return tensors[name]
-    parts = {
-        key: with_tensors(part, tensors, f"{name}.{key}" if name else str(key))
-        for key, part in _parts(inputs)
-    }
-    if not parts:
+    parts = _parts(inputs)
+    if parts is None:
         return inputs
+    made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
     if isinstance(inputs, Mapping):
-        return parts
-    if hasattr(inputs, "_fields"):
-        return type(inputs)(*parts.values())
-    return type(inputs)(parts.values())
+        return made
+    return type(inputs)(*made.values()) if hasattr(inputs, "_fields") else type(inputs)(made.values())
 
 
-def same_form(name: str, given: Tensor, example: tuple[tuple[int, ...], torch.dtype, torch.device]) -> None:
-    """Raises MismatchError unless an input is of the shape, type and device that was traced."""
-    form = (tuple(given.shape), given.dtype, given.device)
-    if form != example:
-        (shape, dtype, device), (old_shape, old_dtype, old_device) = form, example
-        raise MismatchError(
-            f"input {name} is {dtype} {list(shape)} on {device}, the plan is for "
-            f"{old_dtype} {list(old_shape)} on {old_device}"
-        )
+def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
+    """What is not a tensor in nested inputs, by its place: the trace holds it as it was."""
+    if isinstance(inputs, Tensor):
+        return {}
+    parts = _parts(inputs)
+    if parts is None:
+        return {name: inputs}
+    found: dict[str, Any] = {}
+    for key, part in parts:
+        found.update(others_in(part, _place(name, key)))
+    return found
 
 
-def _parts(inputs: Any) -> list[tuple[Any, Any]]:
+def _place(name: str, key: Any) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
+    """The parts of a container with their keys, None for anything else."""
     if isinstance(inputs, Mapping):
         return list(inputs.items())
-    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else []
+    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else None

@@ -3,33 +3,35 @@
 Two passes with `make_fx` on fake tensors (shapes without data), so no memory is needed whatever the model:
 
     1. forward, then torch.autograd.grad: what eager PyTorch dispatches, in-place operations included;
-    2. that graph again under torch.func.functionalize: no in-place operations but, at the end, a `copy_`
-       for each buffer (or other resident) that the iteration changes.
+    2. that graph again without in-place operations (functional.py) but, at the end, a `copy_` for each
+       buffer (or other resident) that the iteration changes.
 
-Batch norms change their statistics behind their schema's back, so the second pass puts their functional
-form in their place. Parameters come in once even where tied, so their gradients are summed once. All
-that is not public in torch is here: the fake tensors, the proxy's current graph and the is-compiling flag.
+Parameters come in once even where tied, so their gradients are summed once.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..graphs.errors import InputError
+from .blocks import memory_of
+from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
-from .layers import MARK, Marks, stamp
+from .known_values import KnownValues
+from .layers import OWN_RECOMPUTATION, Marks
+from .pretence import compiling, not_called_fake
 
-aten: Any = torch.ops.aten
+T = TypeVar("T")
+Named = Mapping[str, Tensor]
 
 
 class Joint(NamedTuple):
@@ -39,125 +41,110 @@ class Joint(NamedTuple):
     """
 
     graph: fx.GraphModule
-    parameters: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-    inputs: Mapping[str, Tensor]
+    parameters: Named
+    buffers: Named
+    inputs: Named
     gradients: Sequence[str]
 
 
-@contextmanager
-def compiling(flag: bool) -> Generator[None]:
-    """`torch.compiler.is_compiling()` answers `flag`: some models then leave out what can't be traced."""
-    state: Any = torch.compiler
-    before = state._is_compiling_flag
-    state._is_compiling_flag = flag
-    try:
-        yield
-    finally:
-        state._is_compiling_flag = before
-
-
-def joint_graph(iteration: Iteration) -> Joint:
-    module = iteration.module
-    given = (dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs))
-    mode = _fake_mode([tensor for group in given for tensor in group.values()])
-    parameters, buffers, inputs = (
-        {name: _fake(mode, tensor) for name, tensor in group.items()} for group in given
-    )
-    flat = [*parameters.values(), *buffers.values(), *inputs.values()]
+def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
+    """flag: trace as `torch.compile` would, with is_compiling() true and no value known."""
+    given = residents(iteration)
+    flat = [tensor for group in given for tensor in group.values()]
+    mode = _fake_mode(flat)
+    parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
+    examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     gradients: list[str] = []
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
-        names = iter(tensors)
-        groups = [{name: next(names) for name in group} for group in (parameters, buffers, inputs)]
+        following = iter(tensors)
+        groups = [{name: next(following) for name in group} for group in given]
         gradients.clear()
-        return _forward_backward(iteration, *groups, gradients)
+        return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
 
-    with mode, torch.autograd.set_multithreading_enabled(False):
-        eager = make_fx(forward_backward)(*flat)
-        with torch.no_grad():
-            functional = make_fx(torch.func.functionalize(_Functional(eager).run_flat))
-            graph = functional(*(tensor.detach() for tensor in flat))
+    with compiling() if flag else not_called_fake(), mode, torch.autograd.set_multithreading_enabled(False):
+        graph = functional_graph(make_fx(forward_backward)(*examples), examples, flat)
     return Joint(graph, parameters, buffers, inputs, gradients)
 
 
-def _forward_backward(
-    iteration: Iteration,
-    parameters: dict[str, Tensor],
-    buffers: dict[str, Tensor],
-    inputs: dict[str, Tensor],
-    gradients: list[str],
-) -> list[Tensor]:
-    """The loss and the gradients; `gradients` takes the names of those that there are."""
-    marks = Marks(iteration.module)
-    state = {**parameters, **buffers}
-
-    def module(*arguments: Any, **keywords: Any) -> Any:
-        return torch.func.functional_call(iteration.module, state, arguments, keywords)
-
-    with marks.forward():
-        output = call(module, with_tensors(iteration.inputs, inputs))
-        loss = loss_of(output, iteration.loss_fn)
-    del output
-    marks.backward(loss)
-    wanted = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
-    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-    kept: list[Tensor] = []
-    for (name, parameter), gradient in zip(wanted.items(), found, strict=True):
-        if gradient is not None:
-            gradients.append(name)
-            kept.append(_as_accumulated(gradient, parameter))
-    with torch.no_grad():
-        for name, buffer in buffers.items():
-            if state[name] is not buffer:
-                buffer.copy_(state[name])
-    stamp(None)
-    return [loss, *kept]
+def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters, buffers and inputs by name, each tensor once."""
+    module = iteration.module
+    return dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs)
 
 
-def _as_accumulated(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """What autograd leaves in `.grad`: it keeps a gradient of the parameter's layout and copies any other."""
+class _ForwardBackward:
+    """One iteration as a function of all it starts from."""
+
+    def __init__(
+        self, iteration: Iteration, parameters: Named, buffers: Named, inputs: Named, *, flag: bool
+    ) -> None:
+        self.iteration = iteration
+        self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
+        self.wanted = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
+        self.values = nullcontext() if flag else KnownValues()
+        self.marks = Marks(iteration.module)
+
+    def results(self, names: list[str]) -> list[Tensor]:
+        """The loss and the gradients; `names` takes the parameters that get one."""
+        state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
+        loss, gradients = torch.func.functional_call(_Holder(self.iteration.module), state, (self._run,))
+        kept = [loss]
+        taken = [_span(tensor) for tensor in (loss, *state.values(), *self.inputs.values())]
+        for (name, parameter), gradient in zip(self.wanted.items(), gradients, strict=True):
+            if gradient is not None:
+                names.append(name)
+                kept.append(_as_accumulated(gradient, parameter, taken))
+                taken.append(_span(kept[-1]))
+        with torch.no_grad():
+            for name, buffer in self.buffers.items():
+                if state[f"module.{name}"] is not buffer:
+                    buffer.copy_(state[f"module.{name}"])
+        self.marks.finish()
+        return kept
+
+    def _run(self, module: nn.Module) -> tuple[Tensor, Sequence[Tensor | None]]:
+        with torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION):
+            with self.marks.forward(), self.values:
+                output = call(module, with_tensors(self.iteration.inputs, self.inputs))
+                loss = loss_of(output, self.iteration.loss_fn)
+            del output
+            self.marks.backward(loss)
+            return loss, torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
+
+
+class _Holder(nn.Module):
+    """Runs anything while the parameters and buffers of `module` are replaced."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, run: Callable[[nn.Module], T]) -> T:
+        return run(self.module)
+
+
+Span = tuple[int, int, int]
+"""The memory a tensor lies in, and its first and last byte there (the last excluded)."""
+
+
+def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) -> Tensor:
+    """What autograd leaves in `.grad`: memory of its own, in the parameter's layout; a copy where need be."""
     if gradient.is_sparse:
         raise InputError("a gradient is sparse: make the embedding with sparse=False")
-    if gradient.stride() == parameter.stride():
+    memory, start, end = _span(gradient)
+    overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
+    if gradient.stride() == parameter.stride() and not overlaps:
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
 
 
-class _Functional(fx.Interpreter):
-    """Runs a graph node by node, batch norms in functional form; new nodes inherit their node's mark."""
-
-    def run_flat(self, *tensors: Tensor) -> Any:
-        return self.run(*tensors, enable_io_processing=False)
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        stamp(n.meta.get(MARK))
-        return result
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is aten.native_batch_norm.default:
-            return _batch_norm(*args, **kwargs)
-        return super().call_function(target, args, kwargs)
-
-
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    training: bool,
-    *numbers: float,
-) -> tuple[Tensor, ...]:
-    if not training or mean is None or variance is None:
-        return aten.native_batch_norm.default(x, weight, bias, mean, variance, training, *numbers)
-    *results, new_mean, new_variance = aten._native_batch_norm_legit_functional.default(
-        x, weight, bias, mean, variance, training, *numbers
+def _span(tensor: Tensor) -> Span:
+    extent = 1 + sum(
+        int((size - 1) * stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    mean.copy_(new_mean)
-    variance.copy_(new_variance)
-    return tuple(results)
+    first = int(tensor.storage_offset())
+    return memory_of(tensor), first * tensor.itemsize, (first + extent) * tensor.itemsize
 
 
 def _fake_mode(tensors: Sequence[Tensor]) -> FakeTensorMode:
@@ -167,6 +154,4 @@ def _fake_mode(tensors: Sequence[Tensor]) -> FakeTensorMode:
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    if isinstance(tensor, FakeTensor):
-        return tensor
-    return mode.from_tensor(tensor, static_shapes=True)
+    return tensor if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor, static_shapes=True)

@@ -20,7 +20,15 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from .refusals import TraceError
+
 MARK = "memplan_mark"
+
+_RUNS_ITS_OWN_BACKWARD = {"CheckpointFunctionBackward"}
+OWN_RECOMPUTATION = (
+    "the model saves or recomputes activations its own way (torch.utils.checkpoint, save_on_cpu, …): "
+    "switch that off, the schedule decides it"
+)
 
 
 class Mark(NamedTuple):
@@ -41,6 +49,9 @@ class Marks:
         """Give the nodes traced since the last change their mark; `mark` is for those that follow."""
         stamp(self._current)
         self._current = mark
+
+    def finish(self) -> None:
+        stamp(self._current)
 
     @contextmanager
     def forward(self) -> Generator[None]:
@@ -75,6 +86,8 @@ class Marks:
         open_nodes = [tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None]
         while open_nodes:
             node = open_nodes.pop()
+            if node.name() in _RUNS_ITS_OWN_BACKWARD:
+                raise TraceError(OWN_RECOMPUTATION)
             if node not in self._owner:
                 self._owner[node] = layer
                 open_nodes.extend(following for following, _index in node.next_functions if following)

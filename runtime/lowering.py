@@ -20,9 +20,10 @@ from ..graphs.graph import Kind, Phase
 from .blocks import Blocks
 from .joint import Joint
 from .layers import MARK, Mark
-from .names import Names, operation_name
+from .names import Names, full_name, operation_name
 from .program import Call, Operation, Program, Ref, values_read
 from .randomness import draws
+from .refusals import TraceError
 
 aten: Any = torch.ops.aten
 
@@ -122,6 +123,7 @@ class _Lowering:
             self._operation(node, results, several)
         else:
             call = self._bind(node, results, several)
+            self._lies_in(call, {self.blocks.values[value].storage for value in values_read(call)}, one=True)
             self.views.update((value, call) for value in call.outputs if value is not None)
 
     def _operation(self, node: Any, results: list[Any], several: bool) -> None:
@@ -138,8 +140,15 @@ class _Lowering:
         call = self._bind(node, results, several)
         read = dict.fromkeys(self.blocks.values[value].storage for value in values_read(call))
         changed = (self.blocks.values[self._value_of(node.args[0])].storage,) if changes else ()
+        self._lies_in(call, {*writes, *changed})
         reads = tuple(storage for storage in read if storage not in changed)
         self.operations.append(Operation(name, phase, mark.layer, call, reads, writes, changed, _draws(node)))
+
+    def _lies_in(self, call: Call, storages: set[int], *, one: bool = False) -> None:
+        """Refuse a call that returns a view together with new memory, or a view of several storages."""
+        made = {self.blocks.values[value].storage for value in call.outputs if value is not None}
+        if not made <= storages or (one and len(storages) != 1):
+            raise TraceError(f"{full_name(call.target)} returns views in a way that can't be planned")
 
     def _bind(self, node: Any, results: list[Any], several: bool) -> Call:
         """The node's call, its results as new values."""
@@ -171,7 +180,9 @@ class _Lowering:
         """Name the storages of the results, and give the loss's operation its phase."""
         values = self.blocks.values
         for name, value in gradients.items():
-            self.blocks.rename(values[value].storage, f"{name}.grad", Kind.PARAMETER_GRADIENT)
+            storage = values[value].storage
+            if self.blocks.storages[storage].kind != Kind.PARAMETER_GRADIENT:
+                self.blocks.rename(storage, f"{name}.grad", Kind.PARAMETER_GRADIENT)
         self.blocks.rename(values[loss].storage, "loss", Kind.ACTIVATION)
         for index, operation in enumerate(self.operations):
             if values[loss].storage in operation.writes:

@@ -35,19 +35,16 @@ def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) 
 
 def save_generator(device: torch.device) -> bytes:
     """The state of the device's default generator. As bytes: it must not count as a tensor's storage."""
-    return _generator(device).get_state().numpy().tobytes()
+    state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    return state.numpy().tobytes()
 
 
 def restore_generator(device: torch.device, state: bytes) -> None:
-    _generator(device).set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-
-
-def _generator(device: torch.device) -> torch.Generator:
+    tensor = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     if device.type == "cuda":
-        torch.cuda.init()
-        generators: Any = torch.cuda.default_generators
-        return generators[torch.cuda.current_device() if device.index is None else device.index]
-    return torch.default_generator
+        torch.cuda.set_rng_state(tensor, device)
+    else:
+        torch.set_rng_state(tensor)
 
 
 def _by_name(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,11 @@ class TraceError(MemplanError):
     """A model that can't be traced."""
 
 
-def is_value_dependent(error: BaseException) -> bool:
-    """Whether the model's code asked for the values of tensors: `.item()`, `if tensor:`, `nonzero()`."""
-    return isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+def is_value_dependent(error: BaseException | None) -> bool:
+    """Whether it comes of the model's asking for values of tensors: `.item()`, `if tensor:`, `nonzero()`."""
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return True
+    return error is not None and is_value_dependent(error.__cause__)
 
 
 def refusal(error: Exception) -> MemplanError:

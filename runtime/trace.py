@@ -10,7 +10,7 @@ from time import perf_counter
 from .fingerprint import fingerprint
 from .fused import fuse_dropout_masks
 from .iteration import Iteration
-from .joint import compiling, joint_graph
+from .joint import joint_graph
 from .lowering import lower
 from .program import Program
 from .refusals import TraceError, is_value_dependent, refusal
@@ -39,7 +39,6 @@ def trace(iteration: Iteration) -> Program:
 
 
 def _trace(iteration: Iteration, *, flag: bool) -> Program:
-    with compiling(flag):
-        joint = joint_graph(iteration)
+    joint = joint_graph(iteration, flag=flag)
     fuse_dropout_masks(joint.graph.graph)
     return replace(lower(joint), compiling=flag)

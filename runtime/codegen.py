@@ -1,0 +1,175 @@
+"""A schedule as straight-line Python: one line a call, one `del` a delete.
+
+    def step(residents):                          # the tensors that the caller brings
+        v0, v1, v2, … = residents
+        v9 = f0(v2, v1)                           # compute
+        v10 = f1(v9, c0)                          # a view, where it is first needed
+        del v9, v10                               # delete: the storage with every view of it
+        …
+        return v41, v40, v37                      # loss and gradients
+
+The names are indices: of values (v), of targets (f), of arguments that are not plain numbers (c) and of
+saved generator states (s). Nothing in the source comes from a name in a file. A storage is freed when the
+last value in it is deleted, so every line that follows a `del` has that memory.
+
+An operation that runs again makes all its results again; those that are there already are dropped at
+once. A random operation that will run again has the generator's state saved before its first run, restored
+for the next ones and put back after them: numbers are drawn once, in eager's order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+from ..graphs.errors import MemplanError
+from ..planner.schedule import PLAIN, Schedule, Verb
+from .program import Call, Operation, Program, Ref, values_read
+from .randomness import restore_generator, save_generator
+
+
+class Code(NamedTuple):
+    """source: of a function `step`. names: its free names. residents: the values that it is given."""
+
+    source: str
+    names: Mapping[str, Any]
+    residents: tuple[int, ...]
+
+    def compile(self) -> Callable[..., tuple[Any, ...]]:
+        names = dict(self.names)
+        exec(compile(self.source, "<memplan schedule>", "exec"), names)
+        return names["step"]
+
+
+def generate(program: Program, schedule: Schedule) -> Code:
+    """Raises MemplanError for a schedule with transfers or modes: this code runs on one device, plainly."""
+    writer = _Writer(program, schedule)
+    for verb, target, where in schedule.rows():
+        if verb == Verb.COMPUTE and where == PLAIN:
+            writer.compute(target)
+        elif verb == Verb.DELETE and where == 0:
+            writer.delete(target)
+        else:
+            raise MemplanError(f"the schedule has a step ({Verb(verb).word}) that can't be run yet")
+    return writer.code()
+
+
+class _Writer:
+    """held: per storage that is there, its values that have a local variable."""
+
+    def __init__(self, program: Program, schedule: Schedule) -> None:
+        self.program = program
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"save": save_generator, "restore": restore_generator}
+        self.names["device"] = program.device
+        self.known: dict[Any, str] = {}
+        runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
+        self.runs_left = Counter[int](runs)
+        self.saved: set[int] = set()
+        self.residents = (
+            *program.parameters.values(),
+            *program.buffers.values(),
+            *program.inputs.values(),
+            *program.constants,
+        )
+        self.held: dict[int, set[int]] = {}
+        for value in self.residents:
+            self.held.setdefault(program.values[value].storage, set()).add(value)
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────
+
+    def compute(self, index: int) -> None:
+        operation = self.program.operations[index]
+        for value in values_read(operation.call):
+            self._need(value)
+        self.runs_left[index] -= 1
+        if operation.random and (index in self.saved or self.runs_left[index]):
+            self._replayed(index, operation)
+        else:
+            self._run(operation)
+
+    def delete(self, storage: int) -> None:
+        values = self.held.pop(storage, set())
+        if values:
+            self.lines.append(f"del {', '.join(f'v{value}' for value in sorted(values))}")
+
+    def code(self) -> Code:
+        results = (self.program.loss, *self.program.gradients.values())
+        for value in results:
+            self._need(value)
+        first = f"{', '.join(f'v{value}' for value in self.residents)}, = residents"
+        last = f"return {', '.join(f'v{value}' for value in results)},"
+        body = "\n    ".join((first, *self.lines, last))
+        return Code(f"def step(residents):\n    {body}\n", self.names, self.residents)
+
+    # ── calls ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _replayed(self, index: int, operation: Operation) -> None:
+        if index not in self.saved:
+            self.saved.add(index)
+            self.lines.append(f"s{index} = save(device)")
+            self._run(operation)
+            return
+        self.lines.append("now = save(device)")
+        self.lines.append(f"restore(device, s{index})")
+        self._run(operation)
+        self.lines.append("restore(device, now)")
+
+    def _run(self, operation: Operation) -> None:
+        call = operation.call
+        made = [storage for storage in operation.writes if storage not in self.held]
+        for storage in made:
+            self.held[storage] = set()
+        self._assign(call, {value for value in call.outputs if self._lies_in(value, made)})
+
+    def _need(self, value: int) -> None:
+        """See to it that the value has a local variable: make it where it is a view."""
+        held = self.held[self.program.values[value].storage]
+        if value in held:
+            return
+        call = self.program.views[value]
+        for base in values_read(call):
+            self._need(base)
+        self._assign(call, {output for output in call.outputs if output is not None})
+
+    def _assign(self, call: Call, kept: set[int | None]) -> None:
+        """`v1, _, v3 = f(…)`: the results kept, the others dropped at once."""
+        names = [f"v{value}" if value in kept else "_" for value in call.outputs]
+        for value in kept:
+            if value is not None:
+                self.held[self.program.values[value].storage].add(value)
+        left = ", ".join(names) + ("," if call.several and len(names) == 1 else "")
+        keywords = ", ".join(f"{name}={self._text(part)}" for name, part in call.keywords.items())
+        arguments = ", ".join(self._text(part) for part in call.arguments)
+        both = ", ".join(part for part in (arguments, keywords) if part)
+        self.lines.append(f"{left} = {self._name('f', call.target)}({both})")
+        if "_" in names:
+            self.lines.append("del _")
+
+    def _lies_in(self, value: int | None, storages: list[int]) -> bool:
+        return value is not None and self.program.values[value].storage in storages
+
+    # ── arguments ───────────────────────────────────────────────────────────────────────────────────
+
+    def _text(self, argument: Any) -> str:
+        if isinstance(argument, Ref):
+            return f"v{argument.value}"
+        if isinstance(argument, list):
+            return f"[{', '.join(self._text(part) for part in argument)}]"  # pyright: ignore
+        if isinstance(argument, tuple):
+            return f"({''.join(f'{self._text(part)}, ' for part in argument)})"  # pyright: ignore
+        if argument is None or type(argument) in (bool, int):
+            return repr(argument)
+        if type(argument) is float and isfinite(argument):
+            return repr(argument)
+        return self._name("c", argument)
+
+    def _name(self, letter: str, thing: Any) -> str:
+        """The free name that stands for a target or an argument."""
+        key = (letter, f"{type(thing).__name__} {thing!r}" if letter == "c" else thing)
+        if key not in self.known:
+            self.known[key] = f"{letter}{len(self.known)}"
+            self.names[self.known[key]] = thing
+        return self.known[key]

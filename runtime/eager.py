@@ -1,0 +1,126 @@
+"""A planned iteration beside plain PyTorch's, bit by bit, from the same random state."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .execute import Outcome, PlannedStep
+from .iteration import Iteration, call, loss_of, tensors_in
+from .joint import residents
+from .pretence import compiling
+from .randomness import restore_generator, save_generator
+
+
+class Comparison(NamedTuple):
+    """first: the first tensor that differs (`loss`, a gradient's or a buffer's name), None if none does.
+
+    largest: the largest difference of any element in `first`.  compared: how many tensors.
+    compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
+    """
+
+    first: str | None
+    largest: float
+    compared: int
+    compiling: bool = False
+
+    @property
+    def equal(self) -> bool:
+        return self.first is None
+
+    def __str__(self) -> str:
+        where = " on the path for torch.compile" if self.compiling else ""
+        if self.first is None:
+            return f"{self.compared} tensors bitwise equal to eager{where}"
+        return f"{self.first} differs from eager{where} by up to {self.largest:.3g}"
+
+
+def run_eager(iteration: Iteration) -> Outcome:
+    """One iteration by `loss.backward()`. The `.grad` that were there are put back; buffers change."""
+    parameters, _buffers, inputs = residents(iteration)
+    tensors = [*parameters.values(), *inputs.values()]
+    before = [tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    try:
+        loss = loss_of(call(iteration.module, iteration.inputs), iteration.loss_fn)
+        loss.backward()
+        gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+    finally:
+        for tensor, gradient in zip(tensors, before, strict=True):
+            tensor.grad = gradient
+    return Outcome(loss.detach(), gradients)
+
+
+def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
+    """Run both, and compare loss, gradients and buffers bitwise. Module and generators stay as they are.
+
+    A trace on the path for `torch.compile` that differs from plain eager is compared with eager there.
+    """
+    device = step.program.device
+    with unchanged(iteration, device):
+        planned = _everything(iteration, step.run(iteration.inputs))
+    for flag in (False, True):
+        with unchanged(iteration, device), compiling(flag):
+            eager = _everything(iteration, run_eager(iteration))
+        comparison = _difference(eager, planned)._replace(compiling=flag)
+        if comparison.equal or not step.program.compiling:
+            break
+    return comparison
+
+
+def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Comparison:
+    if unmatched := sorted(eager.keys() ^ planned.keys()):
+        return Comparison(unmatched[0], float("inf"), len(eager))
+    for name, tensor in eager.items():
+        if not _same_bits(tensor, planned[name]):
+            return Comparison(name, _largest_difference(tensor, planned[name]), len(eager))
+    return Comparison(None, 0.0, len(eager))
+
+
+def _everything(iteration: Iteration, outcome: Outcome) -> dict[str, Tensor]:
+    buffers = {name: tensor.clone() for name, tensor in iteration.module.named_buffers()}
+    gradients = {f"{name}.grad": tensor for name, tensor in outcome.gradients.items()}
+    return {"loss": outcome.loss, **gradients, **buffers}
+
+
+@contextmanager
+def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
+    """Afterwards buffers, inputs, parameters that changed, and random generators are what they were."""
+    module = iteration.module
+    devices = {torch.device("cpu"), device}
+    states = {each: save_generator(each) for each in devices}
+    places = [(part, name) for part in module.modules() for name in part._buffers]
+    buffers = [(part, name, part._buffers[name]) for part, name in places]
+    tensors = [*module.buffers(), *tensors_in(iteration.inputs).values()]
+    copies = [(tensor, tensor.clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for part, name, buffer in buffers:
+            part._buffers[name] = buffer
+        with torch.no_grad():
+            for tensor, copy in copies:
+                tensor.copy_(copy)
+        for each, state in states.items():
+            restore_generator(each, state)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    return torch.equal(first, second)
+
+
+def _largest_difference(one: Tensor, other: Tensor) -> float:
+    if one.shape != other.shape or one.numel() == 0:
+        return float("inf")
+    return float((one.double() - other.double()).abs().max())

@@ -1,0 +1,115 @@
+"""Run a schedule in the place of forward and backward."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import MismatchError
+from ..planner.schedule import Schedule
+from .codegen import generate
+from .iteration import Inputs, Iteration, others_in, tensors_in
+from .program import Program
+
+
+class Outcome(NamedTuple):
+    """What an iteration computes. gradients: by parameter name, each parameter once."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+
+
+class PlannedStep:
+    """One training iteration by a schedule: forward and backward, buffers changed in place.
+
+        step = PlannedStep(iteration, program, schedule)
+        loss = step(*inputs)          # the gradients are added to the parameters' `.grad`
+        optimizer.step()
+
+    A step holds for the shapes, types, other arguments and train or eval mode it was traced with: inputs
+    of another form raise MismatchError, a module that has changed its mode is not noticed.
+    """
+
+    def __init__(self, iteration: Iteration, program: Program, schedule: Schedule) -> None:
+        code = generate(program, schedule)
+        self.source = code.source
+        self.program = program
+        self._run = code.compile()
+        self._module = iteration.module
+        self._others = others_in(iteration.inputs)
+        self._places = [_place(self._module, name) for name in (*program.parameters, *program.buffers)]
+        self._parameters = list(program.parameters)
+        self._constants = tuple(program.constants.values())
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does."""
+        outcome = self.run(keywords if keywords else arguments)
+        tensors = dict(zip(self._parameters, self._residents(), strict=False))
+        for name, gradient in outcome.gradients.items():
+            parameter = tensors[name]
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return outcome.loss
+
+    def run(self, inputs: Inputs) -> Outcome:
+        """The loss and the gradients; `.grad` is left alone."""
+        given = self._checked(inputs)
+        with as_traced(self.program.device):
+            loss, *gradients = self._run((*self._residents(), *given, *self._constants))
+        return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
+
+    def _residents(self) -> list[Tensor]:
+        """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
+        return [getattr(module, name) for module, name in self._places]
+
+    def _checked(self, inputs: Inputs) -> list[Tensor]:
+        tensors = tensors_in(inputs)
+        _same_names(tensors, self.program.inputs)
+        for name, index in self.program.inputs.items():
+            value, tensor = self.program.values[index], tensors[name]
+            form = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+            if form != (value.shape, value.strides, value.dtype, value.device):
+                raise MismatchError(
+                    f"input {name} is {_form(*form)}; the plan is for "
+                    f"{_form(value.shape, value.strides, value.dtype, value.device)}"
+                )
+        others = others_in(inputs)
+        _same_names(others, self._others)
+        for name, other in self._others.items():
+            if others[name] is not other and others[name] != other:
+                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
+        return [tensors[name] for name in self.program.inputs]
+
+
+@contextmanager
+def as_traced(device: torch.device) -> Generator[None]:
+    """Calls go straight to the kernels, as they did below autograd when the model was traced.
+
+    Nothing is recorded for a backward, nor cast. Gradient mode stays on: some kernels ask for it (an LSTM on
+    the CPU keeps its workspace only then).
+    """
+    below_autograd: Any = torch._C._AutoDispatchBelowAutograd()
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False), below_autograd:
+        yield
+
+
+def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule and the attribute of a dotted name."""
+    path, _, attribute = name.rpartition(".")
+    return module.get_submodule(path), attribute
+
+
+def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    if missing := [name for name in expected if name not in given]:
+        raise MismatchError(f"input {missing[0]} is missing")
+    if extra := [name for name in given if name not in expected]:
+        raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
+
+
+def _form(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+    return f"{dtype} {list(shape)} with strides {list(strides)} on {device}"

@@ -1,0 +1,84 @@
+"""A traced graph without in-place operations: the second pass of tracing.
+
+`torch.func.functionalize` rewrites what operators declare. Batch norms change their statistics behind
+their schema's back; their functional form stands in for them, and the change becomes a declared one.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .layers import MARK, stamp
+from .refusals import TraceError
+
+aten: Any = torch.ops.aten
+
+
+def functional_graph(
+    graph: fx.GraphModule, examples: Sequence[Tensor], given: Sequence[Tensor]
+) -> fx.GraphModule:
+    """Changes of the graph's inputs become `copy_` at its end.
+
+    examples: the inputs to trace with. given: the real tensors they stand for.
+    """
+    functionalised = torch.func.functionalize(_Rewriting(graph, given).run_flat)
+    with torch.no_grad():
+        return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
+
+
+class _Rewriting(fx.Interpreter):
+    """Runs a graph node by node; new nodes inherit their node's mark."""
+
+    def __init__(self, graph: fx.GraphModule, given: Sequence[Tensor]) -> None:
+        super().__init__(graph)
+        self._position = {id(tensor): index for index, tensor in enumerate(given)}
+        self._inputs: tuple[Tensor, ...] = ()
+
+    def run_flat(self, *tensors: Tensor) -> Any:
+        self._inputs = tensors
+        return self.run(*tensors, enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        stamp(n.meta.get(MARK))
+        return result
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor that the model's code holds itself; where it is one of the inputs, that is meant."""
+        tensor: Tensor = self.fetch_attr(target)
+        if id(tensor) in self._position:
+            return self._inputs[self._position[id(tensor)]]
+        if tensor.requires_grad:
+            raise TraceError("the model uses a tensor that needs a gradient and is no parameter of it")
+        return tensor
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is aten.native_batch_norm.default:
+            return _batch_norm(*args, **kwargs)
+        return super().call_function(target, args, kwargs)
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    *numbers: float,
+) -> tuple[Tensor, ...]:
+    if not training or mean is None or variance is None:
+        return aten.native_batch_norm.default(x, weight, bias, mean, variance, training, *numbers)
+    *results, new_mean, new_variance = aten._native_batch_norm_legit_functional.default(
+        x, weight, bias, mean, variance, training, *numbers
+    )
+    mean.copy_(new_mean)
+    variance.copy_(new_variance)
+    return tuple(results)

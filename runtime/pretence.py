@@ -1,0 +1,43 @@
+"""What models ask before they take another path when traced, and what the trace answers."""
+
+# pyright: reportUnknownMemberType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def compiling(flag: bool = True) -> Generator[None]:
+    """`torch.compiler.is_compiling()` answers `flag`: some models then leave out what can't be traced."""
+    state: Any = torch.compiler
+    before = state._is_compiling_flag
+    state._is_compiling_flag = flag
+    try:
+        yield
+    finally:
+        state._is_compiling_flag = before
+
+
+@contextmanager
+def not_called_fake() -> Generator[None]:
+    """Hugging Face models leave their eager path where a tensor is fake: tell them that none is."""
+    module: Any = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(module, "is_fake_tensor"):
+        yield
+        return
+    before = module.is_fake_tensor
+    module.is_fake_tensor = _never
+    try:
+        yield
+    finally:
+        module.is_fake_tensor = before
+
+
+def _never(_tensor: object) -> bool:
+    return False

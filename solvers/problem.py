@@ -49,11 +49,13 @@ class Options:
 @dataclass(frozen=True)
 class Answer:
     """A solver's schedule and what it claims for it. lower_bound: seconds, for every schedule of
-    the graph within the budget (not only for this solver's formulation); None where unknown."""
+    the graph within the budget (not only for this solver's formulation); None where unknown.
+    interrupted: the user ended the search, and this is the best so far."""
 
     schedule: Schedule
     status: Status
     lower_bound: float | None = None
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Solution:
     status: Status
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    interrupted: bool = False
 
 
 class InfeasibleError(MemplanError):

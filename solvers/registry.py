@@ -111,7 +111,16 @@ def solve(
     seconds = perf_counter() - start
     figures = _judge(name, problem, answer)
     bounds = [time_bound(problem.graph), answer.lower_bound or 0.0]
-    return Solution(name, answer.schedule, figures, max(bounds), answer.status, seconds, asdict(chosen))
+    return Solution(
+        name,
+        answer.schedule,
+        figures,
+        max(bounds),
+        answer.status,
+        seconds,
+        asdict(chosen),
+        answer.interrupted,
+    )
 
 
 def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) -> Any:

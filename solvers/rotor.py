@@ -69,13 +69,14 @@ def solve(problem: Problem, options: Options) -> Answer:
     status = Status.FEASIBLE if search.stopped else Status.HEURISTIC
     if best.time <= search.bound * (1 + PROVEN):
         status = Status.OPTIMAL
-    return Answer(best.schedule, status, bound)
+    return Answer(best.schedule, status, bound, search.interrupted)
 
 
 class _Search:
-    """bound: seconds below which no persistent schedule of the chain runs. stopped: by the time limit.
+    """bound: seconds below which no persistent schedule of the chain runs. found: candidates that fit.
 
     free: bytes beside what is always there. above: slots that the table goes on beyond them.
+    stopped: by the time limit or by the user (interrupted).
     """
 
     def __init__(
@@ -83,60 +84,66 @@ class _Search:
     ) -> None:
         costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.problem, self.chained, self.plain, self.costs = problem, chained, plain, costs
-        self.proceed = lambda: monotonic() < deadline
+        self.deadline, self.stopped, self.interrupted = deadline, False, False
+        self.found: list[Candidate] = []
         self.free = max(0, chained.limit - costs.resident_bytes)
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
         self.slot_bytes = max(1, divisor, -(-self.free // slots))
         self.exact = self.slot_bytes == divisor
         self.above = slots // 20 + (0 if self.exact else len(costs) // 2)
         self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
-        self.stopped = False
 
     def best(self) -> Candidate:
         """The fastest candidate that fits. Raises InfeasibleError."""
+        try:
+            self._search_tables()
+        except KeyboardInterrupt:
+            self.stopped = self.interrupted = True
+        return min(self.found or self._thrifty(), key=lambda candidate: candidate.time)
+
+    def _search_tables(self) -> None:
         whole, spare = divmod(self.free, self.slot_bytes)
-        table = RotorTable(self.costs, whole + self.above, self.slot_bytes, spare, proceed=self.proceed)
-        found = self._fastest(table)
-        if not self.exact:
-            table = RotorTable(
-                self.costs, whole, self.slot_bytes, spare, optimistic=True, proceed=self.proceed
-            )
-            found += self._fastest(table)
+        up = RotorTable(self.costs, whole + self.above, self.slot_bytes, spare, proceed=self._proceed)
+        self._search(up)
+        if self.exact:
+            self._bound_by(up, whole)
+            return
+        down = RotorTable(self.costs, whole, self.slot_bytes, spare, optimistic=True, proceed=self._proceed)
+        self._bound_by(down, whole)
+        self._search(down)
+
+    def _bound_by(self, table: RotorTable, whole: int) -> None:
         if table.complete and np.isfinite(table.times()[whole]):
             self.bound = self.costs.fixed_seconds + float(table.times()[whole])
-        return min(found or self._thrifty(), key=lambda candidate: candidate.time)
+
+    def _search(self, table: RotorTable) -> None:
+        """Find the fastest that fits of the table's sequences.
+
+        By bisection over the amounts of memory at which the time drops: simulated peaks grow with them.
+        """
+        times = table.times() if table.complete else np.full(1, np.inf)
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        low, high = 0, len(drops) - 1
+        while low <= high and self._proceed():
+            middle = (low + high) // 2
+            candidate = self.chained.candidate(table.moves(drops[middle]))
+            if candidate.peak <= self.chained.limit:
+                self.found.append(candidate)
+                low = middle + 1
+            else:
+                high = middle - 1
 
     def _thrifty(self) -> list[Candidate]:
         """What fits of the sequences that save memory first."""
         least = LeastMemory(self.costs)
         amounts = {least.bytes, max(least.bytes, self.free)}
         found = [self.chained.candidate(least.moves(memory)) for memory in amounts]
-        fitting = [candidate for candidate in found if self._fits(candidate)]
+        fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
         if not fitting:
             peaks = [candidate.peak for candidate in (self.plain, *found)]
             raise infeasible(NAME, self.problem, min(peaks))
         return fitting
 
-    def _fastest(self, table: RotorTable) -> list[Candidate]:
-        """The fastest that fits of the table's sequences, if one does.
-
-        By bisection over the amounts of memory at which the time drops: simulated peaks grow with them.
-        """
-        found: list[Candidate] = []
-        if not table.complete:
-            self.stopped = True
-            return found
-        times = table.times()
-        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
-        low, high = 0, len(drops) - 1
-        while low <= high:
-            middle = (low + high) // 2
-            candidate = self.chained.candidate(table.moves(drops[middle]))
-            if self._fits(candidate):
-                found, low = [candidate], middle + 1
-            else:
-                high = middle - 1
-        return found
-
-    def _fits(self, candidate: Candidate) -> bool:
-        return candidate.peak <= self.chained.limit
+    def _proceed(self) -> bool:
+        self.stopped = self.stopped or monotonic() > self.deadline
+        return not self.stopped

@@ -1,0 +1,67 @@
+"""Budgets as users give them: bytes with a unit, or a percentage of the plain schedule's peak."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+import click
+
+from ..graphs.errors import InputError
+from ..graphs.machine import Machine
+from ..graphs.units import format_bytes, parse_bytes
+
+_PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """text: as the user wrote it. size: bytes, or None where `percent` of the plain peak is meant."""
+
+    text: str
+    size: int | None = None
+    percent: Fraction = Fraction(0)
+
+    def bytes_of(self, plain_peak: int) -> int:
+        """The budget in bytes; parts of a byte are dropped."""
+        return int(plain_peak * self.percent / 100) if self.size is None else self.size
+
+    def echo(self, plain_peak: int) -> str:
+        """'12GB = 12,000,000,000 B = 11.18 GiB', with what a percentage is of."""
+        of_plain = f" of the plain peak ({format_bytes(plain_peak)})" if self.size is None else ""
+        return f"{self.text.strip()}{of_plain} = {spelled(self.bytes_of(plain_peak))}"
+
+
+def parse_budget(text: str) -> Budget:
+    """Raises InputError: no budget, or none that is above 0."""
+    match = _PERCENT.fullmatch(text)
+    if match:
+        budget = Budget(text, percent=Fraction(match[1]))
+    elif "%" in text:
+        raise InputError(f"{text!r} is not a percentage, like 60%")
+    else:
+        budget = Budget(text, size=parse_bytes(text))
+    if not (budget.size or budget.percent):
+        raise InputError(f"{text!r} is no budget: it must be above 0")
+    return budget
+
+
+def device_budget(machine: Machine | None) -> Budget | None:
+    """What the machine's device holds, where that is known."""
+    capacity = machine.device_capacity if machine else None
+    return Budget("the device's capacity", size=capacity) if capacity else None
+
+
+def spelled(size: int) -> str:
+    """'12,000,000,000 B = 11.18 GiB'; a few bytes as '512 B'."""
+    exact = f"{size:,} B"
+    return exact if size < 1024 else f"{exact} = {format_bytes(size)}"
+
+
+def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
+    """Callback of an option that takes a budget."""
+    try:
+        return None if text is None else parse_budget(text)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None

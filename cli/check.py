@@ -1,0 +1,82 @@
+"""`plan check`: a schedule, replayed by the rules of plan-schedule/1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..planner.errors import InvalidScheduleError
+from ..planner.report import Report
+from .budget import Budget, spelled
+from .exits import CheckFailedError
+from .figures import graph_row, report_document, report_rows
+from .options import FILE, budget_option, graph_option, machine_option, output_options
+from .output import Output, labelled
+from .replay import judged, open_schedule
+
+_TOLERANCE = 1e-6
+
+
+@click.command()
+@click.argument("schedule", type=FILE)
+@graph_option
+@budget_option
+@machine_option
+@output_options
+def check(
+    schedule: Path, graph_path: Path, budget: Budget | None, machine_path: Path | None, output: Output
+) -> None:
+    """Replay SCHEDULE by the rules, and report its figures.
+
+    The budget and the machine are those recorded in the schedule, unless given. Exit code 5 where the
+    schedule breaks a rule or its recorded figures are not the replayed ones, 6 where it was made for
+    another graph.
+    """
+    held = open_schedule(schedule, graph_path, budget, machine_path)
+    try:
+        report = held.report(judged(held, schedule))
+        if held.own:
+            _compare(schedule, report, held.file.predicted)
+    except CheckFailedError as error:
+        output.document(_refused(error))
+        raise
+    output.result(
+        {"valid": True, **report_document(report, held.budget)},
+        labelled(
+            [
+                graph_row(held.graph),
+                ("schedule", f"valid: {len(held.file.schedule):,} steps keep every rule"),
+                ("budget", "none" if held.budget is None else spelled(held.budget)),
+                *report_rows(report, held.budget),
+            ]
+        ),
+    )
+
+
+def _refused(error: CheckFailedError) -> dict[str, Any]:
+    """rule, step and tensor are null where the schedule keeps the rules and its figures are wrong."""
+    cause = error.__cause__
+    broken = cause if isinstance(cause, InvalidScheduleError) else None
+    places = {place: getattr(broken, place, None) for place in ("rule", "step", "tensor")}
+    return {"valid": False, **places, "message": str(error)}
+
+
+def _compare(path: Path, report: Report, predicted: Mapping[str, Any]) -> None:
+    """Raises CheckFailedError where a recorded figure is not the replayed one."""
+    for name, replayed in report.predicted().items():
+        if name not in predicted or replayed is None or predicted[name] is None:
+            continue
+        recorded = predicted[name]
+        if isinstance(recorded, bool) or not isinstance(recorded, int | float) or not isfinite(recorded):
+            raise CheckFailedError(f"{path}: its recorded {name} is {recorded!r}, not a number")
+        if abs(recorded - replayed) > _TOLERANCE * abs(replayed):
+            raise CheckFailedError(f"{path}: its recorded {name} is {recorded!r}, the replay's {replayed!r}")
+    bound = report.lower_bound
+    if bound is not None and bound > report.figures.time * (1 + _TOLERANCE):
+        raise CheckFailedError(
+            f"{path}: its recorded lower_bound, {bound!r} s, is above its own time, {report.figures.time!r} s"
+        )

@@ -1,0 +1,67 @@
+"""Exit codes, and the code and the one line that an error leads to."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import click
+
+from ..graphs.errors import MemplanError, MismatchError, MissingPackageError
+
+
+class Exit(IntEnum):
+    """docs/cli.md lists these for users."""
+
+    DONE = 0
+    FAULT = 1
+    USAGE = 2
+    NO_SCHEDULE = 3
+    MISSING = 4
+    CHECK_FAILED = 5
+    MISMATCH = 6
+    INTERRUPTED = 130
+
+
+class CheckFailedError(MemplanError):
+    """A schedule is refused, its figures are wrong, or a planned run differs from eager."""
+
+
+EXTRAS = {"torch": "torch", "gurobipy": "gurobi"}
+"""Packages that memplan can do without -> the extra that installs them."""
+
+
+def verdict(error: BaseException) -> tuple[Exit, str]:
+    """The exit code for an error that ended a command, and its line."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return Exit.INTERRUPTED, "interrupted"
+    if isinstance(error, click.UsageError):
+        return Exit.USAGE, _usage(error)
+    if isinstance(error, click.ClickException):
+        return Exit.USAGE, error.format_message()
+    if isinstance(error, MemplanError):
+        return _code(error), str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        extra = f"memplan[{EXTRAS[error.name]}]"
+        return Exit.MISSING, f"this needs {error.name}, which is not installed: pip install '{extra}'"
+    return Exit.FAULT, f"a fault of ours: {type(error).__name__}: {error} (--debug shows where)"
+
+
+def _usage(error: click.UsageError) -> str:
+    if error.ctx is None:
+        return error.format_message()
+    return f"{error.format_message()} (see '{error.ctx.command_path} --help')"
+
+
+def _code(error: MemplanError) -> Exit:
+    from ..planner.errors import InvalidScheduleError
+    from ..solvers.problem import InfeasibleError
+
+    if isinstance(error, InvalidScheduleError):
+        return Exit.FAULT  # of a schedule that we made: one that a user gave is a CheckFailedError
+    codes = {
+        InfeasibleError: Exit.NO_SCHEDULE,
+        MissingPackageError: Exit.MISSING,
+        CheckFailedError: Exit.CHECK_FAILED,
+        MismatchError: Exit.MISMATCH,
+    }
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), Exit.USAGE)

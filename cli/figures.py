@@ -1,0 +1,60 @@
+"""The figures of a schedule as every command prints them, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..graphs.graph import Graph
+from ..planner.report import Report
+from .budget import spelled
+from .output import Row
+
+
+def report_document(report: Report, budget: int | None) -> dict[str, Any]:
+    """`predicted` of plan-schedule/1 with the budget (bytes or null), the overhead and the gap."""
+    return {
+        **report.predicted(),
+        "budget": budget,
+        "overhead": report.overhead,
+        "gap": report.gap,
+    }
+
+
+def report_rows(report: Report, budget: int | None) -> Iterator[Row]:
+    figures, plain = report.figures, report.baseline
+    of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
+    yield "time", f"{duration(figures.time)}, {signed(report.overhead)} against plain"
+    yield "peak", f"{spelled(figures.peak)}{of_budget}"
+    if figures.least_budget != figures.peak:
+        yield "least budget", spelled(figures.least_budget)
+    yield "plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
+    yield "host peak", spelled(figures.host_peak)
+    if figures.disk_peak:
+        yield "disk peak", spelled(figures.disk_peak)
+    if report.lower_bound is not None and report.gap is not None:
+        yield "lower bound", f"{duration(report.lower_bound)}, gap {report.gap:.1%}"
+    else:
+        yield "lower bound", "none known"
+
+
+def graph_row(graph: Graph) -> Row:
+    size = f"{len(graph.operations):,} operations, {len(graph.tensors):,} tensors"
+    return "graph", f"{graph.name}: {size}"
+
+
+def duration(seconds: float) -> str:
+    """'1.20 ms': three digits, in the unit that fits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{seconds / factor:.{_places(seconds / factor)}f} {unit}"
+    return f"{seconds / 1e-6:.{_places(seconds / 1e-6)}f} µs" if seconds else "0 s"
+
+
+def signed(fraction: float) -> str:
+    """'+6.9%'."""
+    return f"{fraction + 0.0:+.1%}"
+
+
+def _places(value: float) -> int:
+    return 2 if value < 10 else 1 if value < 100 else 0

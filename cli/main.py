@@ -1,0 +1,72 @@
+"""The command `plan`: its subcommands, each imported only when it is called, and how errors end it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from .. import __version__
+from .exits import Exit, verdict
+
+COMMANDS = {
+    "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
+    "solve": "Find a fast schedule of a graph within a memory budget.",
+    "check": "Replay a schedule by the rules and report its figures.",
+    "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
+    "run": "Run a schedule beside eager PyTorch: time, memory, results.",
+    "solvers": "List the solvers.",
+}
+
+
+class Plan(click.Group):
+    """Subcommand `name` is the object `name` in the module `.name`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        return getattr(import_module(f".{cmd_name}", __package__), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        """Run, and leave by an exit code of `Exit`; an error is one line on standard error."""
+        debug = "--debug" in (sys.argv[1:] if args is None else args)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # names in files may hold what a terminal's encoding lacks
+                stream.reconfigure(errors="backslashreplace")  # pyright: ignore
+        try:
+            code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(Exit.USAGE)
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                traceback.print_exception(error)
+            code, line = verdict(error)
+            click.echo(f"plan: error: {' '.join(line.split())}", err=True)
+        sys.exit(code or Exit.DONE)
+
+
+@click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="plan")
+def main() -> None:
+    """Train a PyTorch model within a memory budget, at the least cost in time.
+
+    \b
+        plan profile model.py -o graph.yaml
+        plan solve graph.yaml --budget 12GB -o schedule.json
+        plan run schedule.json --graph graph.yaml --model model.py
+    """

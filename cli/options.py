@@ -1,0 +1,69 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..graphs.documents import document_suffix
+from ..graphs.errors import InputError
+from .budget import budget_argument
+from .output import Output
+
+FILE = click.Path(path_type=Path)
+
+
+def writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Callback of an option that names a file to write: a fault is found before the work is done."""
+    try:
+        if path is not None:
+            document_suffix(path)
+            if path.is_dir():
+                raise InputError(f"{path}: cannot be written: it is a folder")
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        return path
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    except OSError as error:
+        fault = f"{path}: cannot be written: {error.strerror}"
+        raise click.BadParameter(fault, ctx, param) from None
+
+
+def output_options(function: Callable[..., None]) -> Callable[..., None]:
+    """--json, --quiet and --debug; the command gets an `output`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @click.option("--quiet", "-q", is_flag=True, help="No notes and no progress on standard error.")
+    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+    @wraps(function)
+    def command(*args: Any, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
+        del debug  # the group has read it: it is wanted for faults in the command line too
+        function(*args, output=Output(as_json, quiet), **options)
+
+    return command
+
+
+destination_option = click.option(
+    "-o",
+    "--output",
+    "destination",
+    type=FILE,
+    callback=writable,
+    help="Write here: .json, .yaml; .gz behind it.",
+)
+graph_option = click.option("--graph", "graph_path", type=FILE, required=True, help="The schedule's graph.")
+budget_option = click.option(
+    "--budget",
+    callback=budget_argument,
+    metavar="12GB|11.5GiB|60%",
+    help="Device memory. A percentage is of the plain schedule's peak.",
+)
+machine_option = click.option(
+    "--machine", "machine_path", type=FILE, help="A machine file, in place of the one recorded."
+)

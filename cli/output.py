@@ -1,0 +1,114 @@
+"""What a command says: its result on standard output, notes and progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from ..graphs.errors import InputError
+
+Row = tuple[str, str]
+"""A label and what it labels."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """as_json: the result is one JSON object. quiet: no notes, no progress."""
+
+    as_json: bool = False
+    quiet: bool = False
+
+    def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
+        """Print the result: `document` with --json, else `lines`."""
+        self.document(document)
+        if self.as_json:
+            return
+        console = _console()
+        with console.capture() as captured:
+            for line in lines:
+                console.print(line, soft_wrap=True)
+        _write(captured.get())
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print `document` with --json, else nothing."""
+        if self.as_json:
+            _write(json.dumps(document, allow_nan=False) + "\n")
+
+    def note(self, line: str) -> None:
+        """One line for the user on standard error."""
+        if not self.quiet:
+            click.echo(f"plan: {line}", err=True)
+
+    @contextmanager
+    def status(self, line: str) -> Generator[Callable[[str], None]]:
+        """A line on the terminal that can be replaced while the block runs; it is gone afterwards."""
+        console = _console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda _line: None
+            return
+        with console.status(Text(line)) as status:
+            yield lambda line: status.update(Text(line))
+
+    @contextmanager
+    def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:
+        """A bar on the terminal, told how many are done, of how many, and the name of the last."""
+        console = _console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda _done, _total, _name: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(line, total=None)
+            yield lambda done, total, _name: bar.update(task, completed=done, total=total)
+
+    @property
+    def width(self) -> int:
+        """Columns to fill: the terminal's, COLUMNS, or 80."""
+        return _console().width
+
+    @property
+    def blocks(self) -> bool:
+        """Whether block characters can be shown."""
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        return encoding.lower().replace("-", "") in ("utf8", "utf16", "utf32")
+
+
+def labelled(rows: Iterable[Row]) -> Iterator[Text]:
+    """Lines `label  what`, labels in one column."""
+    rows = list(rows)
+    width = max((len(label) for label, _what in rows), default=0)
+    for label, what in rows:
+        yield Text.assemble((label.ljust(width), "bold"), "  ", what)
+
+
+def table(heads: list[str], rows: Iterable[list[str]]) -> Iterator[Text]:
+    """Lines of a table: the last column (names, of any length) to the left, the others to the right."""
+    rows = [heads, *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads) - 1)]
+    for position, row in enumerate(rows):
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+        yield Text("  ".join([*cells, row[-1]]), style="" if position else "bold")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _write(text: str) -> None:
+    """Write and flush. A reader that has gone (`| head`) is no fault: what follows goes nowhere."""
+    try:
+        click.echo(text, nl=False, color=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output cannot be written: {error.strerror}") from None

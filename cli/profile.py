@@ -1,0 +1,95 @@
+"""`plan profile`: a model traced and measured, as a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..graphs.files import save_graph
+from ..graphs.graph import Graph
+from ..planner.plain import baseline
+from .budget import spelled
+from .figures import duration, graph_row
+from .options import destination_option, output_options
+from .output import Output, Row, labelled
+
+
+@click.command()
+@click.argument("model", metavar="MODEL.py[:ENTRY]")
+@destination_option
+@click.option(
+    "--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Measure on this device."
+)
+@click.option(
+    "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, without memory."
+)
+@click.option("--gpu", metavar="NAME", help="The GPU to estimate for, like rtx3060 or a100.")
+@output_options
+def profile(
+    model: str, destination: Path | None, device: str, estimate: bool, gpu: str | None, output: Output
+) -> None:
+    """Trace MODEL.py and measure its operations: makes a graph.
+
+    ENTRY (default: build) is a function that returns (module, example_inputs) or (module, example_inputs,
+    loss_fn). The file is run. --estimate traces without memory for the model, for a GPU that need not be
+    here.
+    """
+    if estimate != (gpu is not None):
+        raise click.UsageError("--estimate and --gpu NAME go together")
+    graph = _estimated(model, gpu, output) if gpu else _measured(model, device, output)
+    if destination is not None:
+        save_graph(graph, destination)
+    plain = baseline(graph)
+    output.result(
+        {
+            "name": graph.name,
+            "operations": len(graph.operations),
+            "tensors": len(graph.tensors),
+            "baseline_time": plain.time,
+            "baseline_peak": plain.peak,
+            "source": dict(graph.source),
+            "graph": None if destination is None else str(destination),
+        },
+        labelled(
+            [
+                graph_row(graph),
+                ("plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
+                *_source_rows(graph.source),
+                *([("written", str(destination))] if destination else []),
+            ]
+        ),
+    )
+
+
+def _measured(model: str, device: str, output: Output) -> Graph:
+    from ..runtime.profile import profile as measure
+    from ..runtime.verdict import warning
+
+    with output.progress("profiling") as progress:
+        graph = measure(model, device, progress)
+    if line := warning(graph):
+        output.note(f"warning: {line}")
+    return graph
+
+
+def _estimated(model: str, gpu: str, output: Output) -> Graph:
+    from ..runtime.estimate import estimate
+
+    with output.progress("estimating") as progress:
+        return estimate(model, gpu, progress)
+
+
+def _source_rows(source: Any) -> list[Row]:
+    rows = [("fingerprint", str(source.get("fingerprint", "")))]
+    if measured := source.get("measured"):
+        rows.append(
+            ("measured", f"{measured['signatures']} distinct calls, median spread {measured['spread']:.1%}")
+        )
+    if estimated := source.get("estimate"):
+        rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
+    if eager := source.get("eager"):
+        equal = {True: "bitwise equal", False: "different", None: "not compared"}[eager["equal"]]
+        rows.append(("eager", f"loss, gradients and buffers {equal}"))
+    return rows

@@ -1,0 +1,99 @@
+"""A schedule file and its graph file, read together and replayed: what check, show and run start from."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..graphs.documents import read_document
+from ..graphs.errors import MismatchError
+from ..graphs.files import graph_digest, load_graph
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..graphs.machine_file import load_machine
+from ..planner.bounds import time_bound
+from ..planner.errors import InvalidScheduleError
+from ..planner.plain import baseline
+from ..planner.report import Report
+from ..planner.schedule_file import ScheduleFile, schedule_from_document
+from ..planner.simulate import Figures, Replay, simulate
+from .budget import Budget
+from .exits import CheckFailedError
+
+
+@dataclass(frozen=True)
+class Held:
+    """A schedule file that belongs to its graph, with the budget and machine it is to hold for.
+
+    budget: device bytes, None for no limit. own: both are those recorded in the file.
+    """
+
+    graph: Graph
+    file: ScheduleFile
+    plain: Figures
+    budget: int | None
+    machine: Machine | None
+    own: bool
+
+    def replay(self) -> Replay:
+        """Raises InvalidScheduleError."""
+        return simulate(self.graph, self.file.schedule, budget=self.budget, machine=self.machine)
+
+    def report(self, replay: Replay) -> Report:
+        """The lower bound is the recorded one, as far as it was made for this budget and machine."""
+        recorded = self.file.predicted.get("lower_bound")
+        claimed = recorded if self.own and isinstance(recorded, int | float) else None
+        return Report(replay.figures, self.plain, time_bound(self.graph) if claimed is None else claimed)
+
+
+def open_schedule(
+    schedule_path: Path, graph_path: Path, budget: Budget | None = None, machine_path: Path | None = None
+) -> Held:
+    """Read both files. budget, machine_path: in place of those recorded in the schedule.
+
+    Raises InputError, and MismatchError where the schedule was made for another graph.
+    """
+    graph = load_graph(graph_path)
+    machine = None if machine_path is None else load_machine(machine_path)
+    document = read_document(schedule_path)
+    _check_graph(document, schedule_path, graph, graph_path)
+    file = schedule_from_document(document, graph, str(schedule_path))
+    plain = baseline(graph)
+    return Held(
+        graph,
+        file,
+        plain,
+        file.budget if budget is None else budget.bytes_of(plain.peak),
+        machine or file.machine or graph.machine,
+        own=budget is None and machine is None,
+    )
+
+
+def judged(held: Held, path: Path) -> Replay:
+    """The replay of a schedule that holds. Raises CheckFailedError: step, tensor and rule in one line."""
+    try:
+        return held.replay()
+    except InvalidScheduleError as error:
+        raise CheckFailedError(f"{path}: {error}") from error
+
+
+def _check_graph(document: object, schedule_path: Path, graph: Graph, graph_path: Path) -> None:
+    """The SHA-256 in the schedule is that of the graph's content, or of its file's bytes."""
+    made_for = document.get("graph") if isinstance(document, dict) else None  # pyright: ignore
+    digest = made_for.get("sha256") if isinstance(made_for, dict) else None  # pyright: ignore
+    if not isinstance(digest, str):
+        return  # no schedule: reading it as one says what is wrong
+    digest = digest.removeprefix("sha256:")
+    if digest != graph_digest(graph) and digest not in _file_digests(graph_path):
+        raise MismatchError(
+            f"{schedule_path} was made for another graph than {graph_path}: its graph has the sha256 "
+            f"{digest[:12]}…, this one {graph_digest(graph)[:12]}…"
+        )
+
+
+def _file_digests(path: Path) -> set[str]:
+    raw = path.read_bytes()
+    contents = [raw, gzip.decompress(raw)] if path.suffix == ".gz" else [raw]
+    return {hashlib.sha256(content).hexdigest() for content in contents}

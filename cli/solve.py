@@ -1,0 +1,142 @@
+"""`plan solve`: a fast schedule within a budget, judged by the simulator before anyone sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..graphs.errors import InputError
+from ..graphs.files import load_graph
+from ..graphs.machine import Machine
+from ..graphs.machine_file import load_machine
+from ..planner.plain import baseline
+from ..planner.report import Report
+from ..planner.schedule_file import save_schedule
+from ..solvers import registry
+from ..solvers.problem import NotAcceptedError, Problem, Solution
+from .budget import Budget, device_budget
+from .exits import Exit
+from .figures import duration, graph_row, report_document, report_rows
+from .options import FILE, budget_option, destination_option, machine_option, output_options
+from .output import Output, labelled
+
+DEFAULT = "rotor"
+
+
+def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """Callback of --set: 'key=value' texts as a mapping."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (equals and key.strip()):
+            raise click.BadParameter(f"{text!r} is not of the form key=value", ctx, param)
+        if key.strip() in settings:
+            raise click.BadParameter(f"{key.strip()!r} is given twice", ctx, param)
+        settings[key.strip()] = value
+    return settings
+
+
+@click.command()
+@click.argument("graph", type=FILE)
+@budget_option
+@click.option("--solver", default=DEFAULT, show_default=True, metavar="NAME", help="See `plan solvers`.")
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="A setting of the solver; may be given several times.",
+)
+@machine_option
+@destination_option
+@output_options
+def solve(
+    graph: Path,
+    budget: Budget | None,
+    solver: str,
+    time_limit: float | None,
+    settings: dict[str, str],
+    machine_path: Path | None,
+    destination: Path | None,
+    output: Output,
+) -> None:
+    """Find a fast schedule of GRAPH within a memory budget.
+
+    Without --budget the device's capacity is the budget, where the machine has one. Ctrl-C ends the search:
+    the best schedule so far is written, and the exit code is 130.
+    """
+    registry.entry(solver)
+    loaded = load_graph(graph)
+    machine = load_machine(machine_path) if machine_path else loaded.machine
+    wanted = budget or device_budget(machine)
+    if wanted is None:
+        raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
+    plain = baseline(loaded)
+    problem = Problem(loaded, wanted.bytes_of(plain.peak), machine)
+    output.note(f"budget {wanted.echo(plain.peak)}")
+    with output.status(f"{solver}: solving") as report:
+        solution = _solved(solver, problem, time_limit, settings, report)
+    outcome = Report(solution.figures, plain, solution.lower_bound)
+    if destination is not None:
+        _write(destination, problem, solution, outcome)
+    output.result(
+        {
+            **report_document(outcome, problem.budget),
+            "solver": _provenance(solution),
+            "status": solution.status.value,
+            "seconds": solution.seconds,
+            "schedule": None if destination is None else str(destination),
+        },
+        labelled(
+            [
+                graph_row(loaded),
+                ("budget", wanted.echo(plain.peak)),
+                ("solver", f"{solver}: {solution.status.value}, {duration(solution.seconds)}"),
+                *report_rows(outcome, problem.budget),
+                *([("schedule", str(destination))] if destination else []),
+            ]
+        ),
+    )
+    if solution.interrupted:
+        output.note("interrupted: this is the best schedule so far")
+        raise SystemExit(Exit.INTERRUPTED)
+
+
+def _solved(
+    solver: str,
+    problem: Problem,
+    time_limit: float | None,
+    settings: dict[str, str],
+    report: Callable[[str], None],
+) -> Solution:
+    try:
+        return registry.solve(solver, problem, time_limit, settings, report)
+    except NotAcceptedError as error:
+        others = [entry.name for entry in registry.entries() if entry.accepts.startswith("any graph")]
+        raise NotAcceptedError(f"{error} (solvers for any graph: {', '.join(others)})") from error
+
+
+def _write(path: Path, problem: Problem, solution: Solution, outcome: Report) -> None:
+    save_schedule(
+        path,
+        problem.graph,
+        solution.schedule,
+        budget=problem.budget,
+        machine=problem.machine or Machine(),
+        solver=_provenance(solution),
+        predicted=outcome.predicted(),
+    )
+
+
+def _provenance(solution: Solution) -> dict[str, Any]:
+    return {
+        "name": solution.solver,
+        "options": solution.settings,
+        "seconds": solution.seconds,
+        "status": solution.status.value,
+    }

@@ -1,3 +1,91 @@
-"""memplan: train neural networks within a memory budget, at the least cost in time."""
+"""memplan: train neural networks within a memory budget, at the least cost in time.
+
+    import memplan
+
+    step = memplan.optimize(model, inputs, budget="12GB")     # traces, measures, solves, checks
+    loss = step(*inputs)                                      # forward and backward, within the budget
+    optimizer.step()
+
+and for those who compare schedulers: `load_graph`, `solve`, `simulate`, `load_schedule`, `save_schedule`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .graphs.files import load_graph as load_graph
+    from .graphs.files import save_graph as save_graph
+    from .planner.schedule_file import load_schedule as load_schedule
+    from .planner.schedule_file import save_schedule as save_schedule
+    from .planner.simulate import simulate as simulate
+    from .runtime.execute import PlannedStep
+    from .solvers.problem import Problem as Problem
+    from .solvers.registry import solve as solve
 
 __version__ = "0.1.0"
+
+_FROM = {
+    "load_graph": ".graphs.files",
+    "save_graph": ".graphs.files",
+    "load_schedule": ".planner.schedule_file",
+    "save_schedule": ".planner.schedule_file",
+    "simulate": ".planner.simulate",
+    "Problem": ".solvers.problem",
+    "solve": ".solvers.registry",
+}
+
+__all__ = [
+    "Problem",
+    "load_graph",
+    "load_schedule",
+    "optimize",
+    "save_graph",
+    "save_schedule",
+    "simulate",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module 'memplan' has no attribute {name!r}")
+    return getattr(import_module(_FROM[name], __name__), name)
+
+
+def optimize(
+    module: Any,
+    inputs: tuple[Any, ...] | dict[str, Any],
+    *,
+    budget: int | str,
+    loss_fn: Callable[[Any], Any] | None = None,
+    solver: str = "rotor",
+    time_limit: float | None = None,
+) -> PlannedStep:
+    """Plan one training iteration of `module` within `budget`: a callable in place of forward and backward.
+
+    module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
+    tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain peak.
+    loss_fn: from the module's output to the loss, where the output has no `.loss` and is not the loss.
+    The step adds gradients to the parameters' `.grad`, like `loss.backward()`, and holds for these shapes.
+    Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), …
+    """
+    from .planner.budget import parse_budget
+    from .planner.plain import baseline
+    from .runtime.execute import PlannedStep
+    from .runtime.iteration import Iteration
+    from .runtime.profile import costs_of, measure_program, residents
+    from .runtime.program_graph import graph_of
+    from .runtime.trace import trace
+    from .solvers.problem import Problem
+    from .solvers.registry import solve
+
+    iteration = Iteration(module, inputs, loss_fn)
+    program = trace(iteration)
+    graph = graph_of(program, costs_of(program, measure_program(program, residents(program, iteration))))
+    limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)
+    solution = solve(solver, Problem(graph, limit), time_limit)
+    return PlannedStep(iteration, program, solution.schedule)

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from ..planner.budget import Budget, spelled
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
-from .budget import Budget, spelled
 from .exits import CheckFailedError
 from .figures import graph_row, report_document, report_rows
 from .options import FILE, budget_option, graph_option, machine_option, output_options

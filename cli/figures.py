@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..graphs.graph import Graph
+from ..planner.budget import spelled
 from ..planner.report import Report
-from .budget import spelled
 from .output import Row
 
 

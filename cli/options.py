@@ -12,7 +12,7 @@ import click
 
 from ..graphs.documents import document_suffix
 from ..graphs.errors import InputError
-from .budget import budget_argument
+from ..planner.budget import Budget, parse_budget
 from .output import Output
 
 FILE = click.Path(path_type=Path)
@@ -33,6 +33,14 @@ def writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> P
     except OSError as error:
         fault = f"{path}: cannot be written: {error.strerror}"
         raise click.BadParameter(fault, ctx, param) from None
+
+
+def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
+    """Callback of an option that takes a budget."""
+    try:
+        return None if text is None else parse_budget(text)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def output_options(function: Callable[..., None]) -> Callable[..., None]:

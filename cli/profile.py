@@ -9,8 +9,8 @@ import click
 
 from ..graphs.files import save_graph
 from ..graphs.graph import Graph
+from ..planner.budget import spelled
 from ..planner.plain import baseline
-from .budget import spelled
 from .figures import duration, graph_row
 from .options import destination_option, output_options
 from .output import Output, Row, labelled

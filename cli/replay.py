@@ -14,12 +14,12 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.machine_file import load_machine
 from ..planner.bounds import time_bound
+from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
 from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule_file import ScheduleFile, schedule_from_document
 from ..planner.simulate import Figures, Replay, simulate
-from .budget import Budget
 from .exits import CheckFailedError
 
 

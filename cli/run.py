@@ -8,7 +8,7 @@ import click
 
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
-from .budget import spelled
+from ..planner.budget import spelled
 from .exits import CheckFailedError
 from .figures import duration, graph_row, signed
 from .options import FILE, graph_option, output_options

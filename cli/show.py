@@ -11,10 +11,10 @@ import numpy as np
 from rich.text import Text
 
 from ..graphs.graph import Graph, Phase
+from ..planner.budget import spelled
 from ..planner.report import Report
 from ..planner.schedule import Schedule, Verb
 from ..planner.simulate import Replay
-from .budget import spelled
 from .curve import draw
 from .figures import duration, graph_row, report_document, report_rows
 from .options import FILE, graph_option, output_options

@@ -12,12 +12,12 @@ from ..graphs.errors import InputError
 from ..graphs.files import load_graph
 from ..graphs.machine import Machine
 from ..graphs.machine_file import load_machine
+from ..planner.budget import Budget, device_budget
 from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule_file import save_schedule
 from ..solvers import registry
 from ..solvers.problem import NotAcceptedError, Problem, Solution
-from .budget import Budget, device_budget
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
 from .options import FILE, budget_option, destination_option, machine_option, output_options

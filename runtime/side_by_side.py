@@ -13,8 +13,8 @@ from ..graphs.graph import Kind
 from .eager import Comparison, compare, run_eager, unchanged
 from .execute import PlannedStep
 from .iteration import Iteration
-from .pretence import compiling
 from .live_bytes import live_peak
+from .pretence import compiling
 from .program import Program
 
 
@@ -52,11 +52,9 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
         step.run(iteration.inputs)
 
     always = resident_bytes(step.program)
-    peaks: list[int] = []
     times: tuple[list[float], list[float]] = [], []
     with unchanged(iteration, device):
-        for run in (eager, planned):
-            peaks.append(always + live_peak(run, device).peak_bytes)
+        peaks = [always + live_peak(run, device).peak_bytes for run in (eager, planned)]
         for _ in range(repeats):
             for run, seconds in zip((eager, planned), times, strict=True):
                 seconds.append(_timed(run, device))

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-import click
-
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes, parse_bytes
@@ -57,11 +55,3 @@ def spelled(size: int) -> str:
     """'12,000,000,000 B = 11.18 GiB'; a few bytes as '512 B'."""
     exact = f"{size:,} B"
     return exact if size < 1024 else f"{exact} = {format_bytes(size)}"
-
-
-def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
-    """Callback of an option that takes a budget."""
-    try:
-        return None if text is None else parse_budget(text)
-    except InputError as error:
-        raise click.BadParameter(str(error), ctx, param) from None

@@ -1,0 +1,112 @@
+"""A MILP backend in a process of its own: if it crashes or hangs, one clear line comes of it.
+
+    parent: solve_apart ──question.npz──▶ `python -m memplan.solvers.milp` ──answer.npz──▶ parent
+
+Only numbers and JSON travel, no pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ..graphs.errors import InputError, MissingPackageError
+from .milp_model import Program
+from .milp_result import BackendError, Outcome, Result, Settings
+
+GRACE_SECONDS = 60.0
+"""How long after its time limit a backend may still be at work before it counts as hung."""
+
+Solve = Callable[[Program, Settings, float | None, Mapping[int, float]], Result]
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (InputError, MissingPackageError, BackendError)
+}
+
+
+def solve_apart(
+    module: str,
+    program: Program,
+    settings: Settings,
+    time_limit: float | None,
+    start: Mapping[int, float],
+    grace: float = GRACE_SECONDS,
+) -> Result:
+    """What `answer` gives in a child that runs `module`. Ctrl-C ends the child, without an answer."""
+    with TemporaryDirectory(prefix="memplan-milp-") as folder:
+        question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
+        ask = {"settings": asdict(settings), "time_limit": time_limit, "start": list(start.items())}
+        np.savez(question, ask=np.array(json.dumps(ask)), **vars(program))
+        limit = None if time_limit is None else time_limit + grace
+        with _start(module, question, answer) as child:
+            try:
+                _output, complaint = child.communicate(timeout=limit)
+            except KeyboardInterrupt:
+                _kill(child)
+                return Result(Outcome.UNKNOWN, None, -inf, None, interrupted=True)
+            except subprocess.TimeoutExpired:
+                _kill(child)
+                raise BackendError(
+                    f"{settings.backend} does not stop: its limit of {time_limit:g} s is long over"
+                ) from None
+        if child.returncode or not answer.exists():
+            last = (complaint.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+            raise BackendError(f"{settings.backend} crashed: {last}")
+        with np.load(answer) as stored:
+            told: dict[str, Any] = json.loads(str(stored["told"]))
+            x = np.array(stored["x"], np.float64)
+    if error := _ERRORS.get(told["error"]):
+        raise error(told["text"])
+    return Result(Outcome(told["outcome"]), None, told["bound"], x if told["found"] else None)
+
+
+def _start(module: str, question: Path, answer: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", module, str(question), str(answer)],
+        cwd=question.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches us alone, and we end the child with all it started
+    )
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """With all that it started."""
+    if os.name == "posix":
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+
+
+def answer(question: str, destination: str, solve: Solve) -> None:
+    """The child's side: read the program, solve it, write what came of it."""
+    with np.load(question) as stored:
+        fields: dict[str, Any] = {name: stored[name] for name in stored.files}
+    ask = json.loads(str(fields.pop("ask")))
+    for name in ("offset", "tolerance"):
+        fields[name] = float(fields[name])
+    program = Program(**fields)
+    told: dict[str, Any] = {"error": "", "found": False}
+    x = np.zeros(0)
+    try:
+        result = solve(program, Settings(**ask["settings"]), ask["time_limit"], dict(ask["start"]))
+        told |= {"outcome": result.outcome.value, "bound": result.bound}
+        if result.x is not None:
+            told["found"], x = True, result.x
+    except tuple(_ERRORS.values()) as error:
+        told |= {"error": type(error).__name__, "text": str(error)}
+    np.savez(destination, told=np.array(json.dumps(told)), x=x)

@@ -2,7 +2,8 @@
 
 The program is that of PyTorch's CPU, traced on fake tensors. On the GPU itself PyTorch may choose other
 operations: fused attention where there is dropout, cuDNN's batch normalisation. They take no more memory
-than those counted here.
+than those counted here. A model is built and traced without memory for it: Llama 2 7B takes 15 s and half
+a gigabyte.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -14,17 +15,49 @@ from typing import Any
 
 import torch
 
-from .gpus import Gpu
+from ..graphs.graph import Graph
+from .blocks import CUDA_BLOCK_BYTES
+from .fake_build import fake_build
+from .gpus import Gpu, find_gpu
+from .model_file import load_model_file
+from .profile import Progress
 from .program import Call, Program, values_read
-from .program_graph import Cost
-from .roofline import seconds, work_of
+from .program_graph import Cost, graph_of
+from .roofline import BANDWIDTH_EFFICIENCY, COMPUTE_EFFICIENCY, LAUNCH_SECONDS, seconds, work_of
 from .stand_ins import signature, substitute
-
-CUDA_BLOCK_BYTES = 512
-"""CUDA's caching allocator gives out whole blocks of this size."""
+from .trace import trace
 
 
-def estimate_program(program: Program, gpu: Gpu) -> list[Cost]:
+def estimate(model: str, gpu: str, progress: Progress | None = None) -> Graph:
+    """The graph of the iteration that a model file, `path[:entry]`, builds, with the GPU as its machine.
+
+    Raises MemplanError, one line. `source.device` is the one whose operations were traced.
+    """
+    target = find_gpu(gpu)
+    file = load_model_file(model)
+    program = trace(fake_build(file.build))
+    source = {
+        "model": file.path,
+        "entry": file.entry,
+        "estimate": {
+            "gpu": target.name,
+            "data": target.source,
+            "compute_efficiency": COMPUTE_EFFICIENCY,
+            "bandwidth_efficiency": BANDWIDTH_EFFICIENCY,
+            "launch_seconds": LAUNCH_SECONDS,
+        },
+    }
+    return graph_of(
+        program,
+        estimate_program(program, target, progress),
+        name=file.name,
+        source=source,
+        machine=target.machine,
+        block_bytes=CUDA_BLOCK_BYTES,
+    )
+
+
+def estimate_program(program: Program, gpu: Gpu, progress: Progress | None = None) -> list[Cost]:
     """Per operation its roofline time; no workspace, since that is not known."""
     known: dict[Hashable, Cost] = {}
     costs: list[Cost] = []
@@ -33,6 +66,8 @@ def estimate_program(program: Program, gpu: Gpu) -> list[Cost]:
         if key not in known:
             known[key] = Cost(estimate_call(program, operation.call, gpu))
         costs.append(known[key])
+        if progress is not None:
+            progress(len(costs), len(program.operations), operation.name)
     return costs
 
 

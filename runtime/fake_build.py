@@ -29,7 +29,7 @@ def fake_build(build: Callable[[], T]) -> T:
         with FakeTensorMode(allow_non_fake_inputs=True), replacing:
             return build()
     except Exception as error:
-        if not is_value_dependent(error):
+        if not is_value_dependent(error.__cause__ or error):
             raise
     return build()
 

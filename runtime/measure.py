@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .blocks import size_bytes
 from .live_bytes import live_peak
 
 TARGET_SECONDS = 0.02
@@ -38,11 +39,15 @@ Call = Callable[[], object]
 
 
 class Measurement(NamedTuple):
-    """seconds: the median. spread: interquartile range over the median. peak_bytes: above the inputs."""
+    """seconds: the median. spread: interquartile range over the median. peak_bytes: above the inputs.
+
+    result_bytes: of the storage of each result in turn, 0 for one that is no tensor or not on the device.
+    """
 
     seconds: float
     spread: float
     peak_bytes: int
+    result_bytes: tuple[int, ...] = ()
 
 
 def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
@@ -51,11 +56,18 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
     With enough copies no run finds its inputs in a cache where the one before has left them.
     """
     timed = _cuda_seconds if torch.device(device).type == "cuda" else _cpu_seconds
-    peak_bytes = live_peak(calls[0], device).peak_bytes
+    peak_bytes, result_bytes = _memory(calls[0], device)
     warm = timed(calls[-1])
     runs = min(MOST, max(FEWEST, ceil(TARGET_SECONDS / max(warm, 1e-9))))
     low, median, high = np.percentile([timed(call) for call in islice(cycle(calls), runs)], [25, 50, 75])
-    return Measurement(float(median), float((high - low) / median), peak_bytes)
+    return Measurement(float(median), float((high - low) / median), peak_bytes, result_bytes)
+
+
+def _memory(call: Call, device: str) -> tuple[int, tuple[int, ...]]:
+    peak, _left, result = live_peak(call, device)
+    results: Sequence[Any] = result if isinstance(result, tuple | list) else (result,)
+    place = torch.device(device)
+    return peak, tuple(size_bytes(r, place) if isinstance(r, torch.Tensor) else 0 for r in results)
 
 
 def copies(input_bytes: int, device: str = "cpu") -> int:

@@ -39,7 +39,7 @@ class StandIns:
         self._position = 0
         self._last_use = _last_uses(program)
         self._true = {program.values[v].storage: t.untyped_storage() for v, t in residents.items()}
-        self._exact = set(self._true)
+        self.exact = set(self._true)
         self._integers = {value.storage for value in program.values if not _is_floating(value.dtype)}
         self._pools: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
@@ -54,16 +54,21 @@ class StandIns:
     def advance(self) -> None:
         """Keep what later operations need true, drop what none needs any more."""
         operation = self._program.operations[self._position]
-        exact = not operation.random and self._exact.issuperset(operation.reads)
+        exact = not operation.random and self.exact.issuperset(operation.reads)
         if exact:
-            self._exact.update(operation.writes)
-        kept = set(operation.writes) & (self._exact | self._integers)
+            self.exact.update(operation.writes)
+        kept = set(operation.writes) & (self.exact | self._integers)
         if any(self._last_use[storage] > self._position for storage in kept) and not operation.mutates:
             self._run(operation, kept)
         for storage in (*operation.reads, *operation.writes):
             if self._last_use[storage] <= self._position:
                 self._true.pop(storage, None)
         self._position += 1
+
+    @property
+    def true_storages(self) -> set[int]:
+        """Those whose content is kept now."""
+        return set(self._true)
 
     @property
     def _device(self) -> str:

@@ -72,6 +72,13 @@ def test_the_peak_is_what_is_above_the_inputs(x, call, elements):
     assert measure([lambda: call(x)]).peak_bytes == 4 * elements
 
 
+def test_the_results_storages_are_measured_not_believed(x):
+    wide, loss = torch.ones(3, 10), torch.nn.functional.mse_loss
+    assert measure([lambda: (x + x, x > 0, 5)]).result_bytes == (4 * N, N, 0)
+    assert measure([lambda: wide + wide]).result_bytes == (120,)
+    assert measure([lambda: loss(x, x)]).result_bytes == (4 * N,)
+
+
 def test_copies_fill_the_cache_and_no_more(monkeypatch):
     monkeypatch.setattr(module, "_cpu_cache", lambda: 32 * 2**20)
     assert copies(64 * 2**20) == 1

@@ -1,7 +1,6 @@
 """A traced graph without in-place operations: the second pass of tracing.
 
-`torch.func.functionalize` rewrites what operators declare. Batch norms change their statistics behind
-their schema's back; their functional form stands in for them, and the change becomes a declared one.
+`torch.func.functionalize` rewrites what operators declare; batch norms need their own form (batch_norm.py).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,10 +14,9 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .batch_norm import FUNCTIONAL, batch_norm
 from .layers import MARK, stamp
 from .refusals import TraceError
-
-aten: Any = torch.ops.aten
 
 
 def functional_graph(
@@ -60,25 +58,6 @@ class _Rewriting(fx.Interpreter):
         return tensor
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is aten.native_batch_norm.default:
-            return _batch_norm(*args, **kwargs)
+        if target in FUNCTIONAL:
+            return batch_norm(target, args)
         return super().call_function(target, args, kwargs)
-
-
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    training: bool,
-    *numbers: float,
-) -> tuple[Tensor, ...]:
-    if not training or mean is None or variance is None:
-        return aten.native_batch_norm.default(x, weight, bias, mean, variance, training, *numbers)
-    *results, new_mean, new_variance = aten._native_batch_norm_legit_functional.default(
-        x, weight, bias, mean, variance, training, *numbers
-    )
-    mean.copy_(new_mean)
-    variance.copy_(new_variance)
-    return tuple(results)

@@ -119,7 +119,7 @@ def _by_program(
             return _Found(None, bound, result.interrupted)
         found = judged(graph, schedule_of(graph, staged.runs.sequence(result.x)))
         if found.peak <= limit:
-            return _Found(found, bound)
+            return _Found(found, bound, result.interrupted)
         capacity -= (found.peak - limit) << attempt
     return _Found(None, bound or 0.0)
 

@@ -1,0 +1,152 @@
+"""The command line on PyTorch models: profile, solve, run; and what a user's model file can do wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.main import main
+from memplan.graphs.files import load_graph, save_graph
+from memplan.graphs.generators import chain
+from memplan.planner.plain import baseline
+
+Plan = Callable[..., Result]
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(width=64, batch=512):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)) for _ in range(8)]
+    return nn.Sequential(*layers), (torch.randn(batch, width),), lambda output: output.square().mean()
+
+def larger():
+    return build(batch=640)
+
+def no_loss():
+    return build()[:2]
+
+def broken():
+    raise ValueError("no data here")
+
+def nothing():
+    return None
+
+def data_dependent():
+    class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+        def forward(self, x):
+            y = self.linear(x)
+            return (y if y.sum().item() > 0 else -y).sum()
+    return Branch(), (torch.randn(2, 4),)
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def ready(plan: Plan) -> None:
+    """graph.yaml of model.py, and schedule.json of it at 60 %."""
+    for call in (
+        ("profile", "model.py", "-o", "graph.yaml"),
+        ("solve", "graph.yaml", "--budget", "60%", "-o", "schedule.json"),
+    ):
+        result = plan(*call)
+        assert result.exit_code == 0, result.stderr
+
+
+def test_from_a_model_to_a_run_equal_to_eager(plan: Plan) -> None:
+    ready(plan)
+    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py")
+    result = plan(*run, "--json", "--repeats", "2")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["equal"] is True
+    plain = baseline(load_graph("graph.yaml")).peak
+    assert found["predicted"]["peak"] <= 0.6 * plain
+    assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.01)
+    assert found["eager"]["peak"] > found["measured"]["peak"]
+    assert min(found["eager"]["time"], found["measured"]["time"]) > 0
+    assert "bitwise equal" in plan(*run, "--repeats", "1").stdout
+
+
+def test_profile_says_what_it_measured(plan: Plan) -> None:
+    found = json.loads(plan("profile", "model.py", "--json").stdout)
+    assert found["operations"] > 30
+    assert found["source"]["eager"]["equal"] is True
+    assert found["source"]["measured"]["signatures"] < found["operations"]
+    assert found["source"]["fingerprint"].startswith("sha256:")
+
+
+def test_estimate_for_a_gpu_that_is_not_here(plan: Plan) -> None:
+    result = plan("profile", "model.py", "--estimate", "--gpu", "rtx3060", "-o", "gpu.json")
+    assert result.exit_code == 0, result.stderr
+    graph = load_graph("gpu.json")
+    assert graph.machine is not None
+    assert graph.machine.device_capacity
+    assert plan("solve", "gpu.json").exit_code == 0
+
+
+def test_another_model_is_a_mismatch(plan: Plan) -> None:
+    ready(plan)
+    result = plan("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py:larger")
+    assert result.exit_code == 6
+    assert "fingerprint" in result.stderr
+
+
+def test_a_graph_that_no_model_made_can_not_be_run(plan: Plan) -> None:
+    save_graph(chain(4), "chain.json")
+    assert plan("solve", "chain.json", "--budget", "100%", "-o", "s.json").exit_code == 0
+    result = plan("run", "s.json", "--graph", "chain.json", "--model", "model.py")
+    assert result.exit_code == 2
+    assert "has no fingerprint" in result.stderr
+
+
+ERRORS = {
+    "no-such-file": (["profile", "modle.py"], "modle.py: no such file"),
+    "no-such-entry": (["profile", "model.py:biuld"], "no function biuld()"),
+    "no-loss": (["profile", "model.py:no_loss"], "loss"),
+    "build-fails": (["profile", "model.py:broken"], "ValueError: no data here"),
+    "build-returns-nothing": (["profile", "model.py:nothing"], "not (module, example_inputs)"),
+    "data-dependent": (["profile", "model.py:data_dependent"], "value"),
+    "unknown-gpu": (["profile", "model.py", "--estimate", "--gpu", "rtx3061"], "3060"),
+    "unknown-device": (["profile", "model.py", "--device", "tpu"], "neither cpu nor cuda"),
+    "output-suffix": (["profile", "model.py", "-o", "graph.txt"], "the suffix must be"),
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+def test_an_error_is_one_line(fault: str, plan: Plan) -> None:
+    arguments, expected = ERRORS[fault]
+    result = plan(*arguments)
+    assert result.exit_code == 2, result.stderr
+    assert expected in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_syntax_error_in_the_model_is_named(plan: Plan) -> None:
+    Path("typo.py").write_text("def build(:\n    pass\n")
+    result = plan("profile", "typo.py")
+    assert result.exit_code == 2
+    assert "typo.py:1" in result.stderr
+
+
+def test_neighbours_of_the_model_are_its_own(plan: Plan) -> None:
+    """A user's folder may hold files with our names."""
+    Path("graphs.py").write_text("WIDTH = 48\n")
+    Path("cli.py").write_text("raise RuntimeError('not this one')\n")
+    Path("user.py").write_text(
+        MODEL.replace("def build(width=64", "import graphs\ndef build(width=graphs.WIDTH")
+    )
+    result = plan("profile", "user.py")
+    assert result.exit_code == 0, result.stderr

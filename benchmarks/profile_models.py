@@ -7,6 +7,7 @@ machine two threads wait for each other). *trace* and *measure* are wall-clock s
 is the most bytes alive at once, residents included: predicted by replaying the plain schedule, measured
 by the allocator's events while that schedule runs. *program* and *eager* are medians over the rounds, in
 which the two take turns, after one round that does not count; *sum* is that of the operations' times.
+With one thread all three are the processor's time for this process, which others disturb least.
 """
 
 import argparse
@@ -35,15 +36,16 @@ HEADER = (
 )
 
 
-def seconds(call):
-    start = time.perf_counter()
+def seconds(call, clock=time.perf_counter):
+    start = clock()
     result = call()
-    return time.perf_counter() - start, result
+    return clock() - start, result
 
 
 def taking_turns(calls, rounds):
     """Median seconds of each call."""
-    times = [[seconds(call)[0] for call in calls] for _ in range(rounds + 1)][1:]
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    times = [[seconds(call, clock)[0] for call in calls] for _ in range(rounds + 1)][1:]
     return [statistics.median(column) for column in zip(*times, strict=True)]
 
 

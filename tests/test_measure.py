@@ -16,9 +16,30 @@ def x():
     return torch.ones(N)
 
 
+@pytest.fixture(autouse=True)
+def _two_threads():
+    """With one, a call that sleeps takes no time: it takes none of the processor's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
 def test_the_time_of_a_call_that_sleeps():
     measured = measure([lambda: time.sleep(0.01)])
     assert 0.01 <= measured.seconds < 0.05
+
+
+def test_with_one_thread_it_is_the_processors_time_that_counts():
+    torch.set_num_threads(1)
+    assert measure([lambda: time.sleep(0.01)]).seconds < 0.002
+
+    def busy():
+        end = time.thread_time() + 0.004
+        while time.thread_time() < end:
+            time.sleep(0.0005)
+
+    assert 0.004 <= measure([busy]).seconds < 0.01
 
 
 def test_one_slow_run_among_many_does_not_move_the_median():
@@ -35,7 +56,7 @@ def test_the_spread_tells_steady_from_wild():
     assert wild.spread > 0.3
 
 
-@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, MOST, MOST), (0.03, FEWEST, FEWEST)])
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, FEWEST + 1, MOST), (0.03, FEWEST, FEWEST)])
 def test_a_fast_call_runs_more_often_than_a_slow_one(seconds, fewest, most):
     runs = Counter()
 

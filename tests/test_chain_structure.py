@@ -237,6 +237,46 @@ def test_operations_that_run_once_keep_what_they_make() -> None:
         simulate(graph, schedule_of(graph, sequence(chained, block_runs(graph, chained), moves)))
 
 
+def test_an_operation_that_runs_once_may_stand_inside_a_block() -> None:
+    """F3 is run again, F2 in the same block is not.
+
+    x0 ─ F1 ─ x1 ─ F2 ─ x2 ─ F3 ─ x3 ─ loss
+               └─────────────┘
+    """
+    draft = Draft("once inside")
+    x = [draft.tensor("x0", 10, Kind.INPUT), *(draft.tensor(f"x{i}", 10) for i in (1, 2, 3))]
+    draft.operation("F1", time=1, reads=[x[0]], writes=[x[1]])
+    draft.operation("F2", time=1, reads=[x[1]], writes=[x[2]], recompute=False)
+    draft.operation("F3", time=1, reads=[x[1], x[2]], writes=[x[3]])
+    loss, g = draft.tensor("loss", 1), draft.tensor("g", 10, Kind.GRADIENT)
+    draft.operation("loss", time=1, reads=[x[3]], writes=[loss, g], phase=Phase.LOSS, recompute=False)
+    draft.operation("B3", time=1, reads=[g, x[3]], phase=Phase.BACKWARD)
+    graph = draft.graph([loss])
+    chained = chain_of(graph)
+    assert [names(graph, block)[0] for block in chained.blocks] == ["F1", "F2 F3", "loss"]
+    moves = [(Pass.ADVANCE, 0), (Pass.ADVANCE, 1), (Pass.SAVE, 2), (Pass.BACKWARD, 2)]
+    moves += [(Pass.ADVANCE, 0), (Pass.SAVE, 1), (Pass.BACKWARD, 1), (Pass.SAVE, 0), (Pass.BACKWARD, 0)]
+    runs = sequence(chained, block_runs(graph, chained), moves)
+    assert [o for o, _mode in runs].count(1) == 1
+    simulate(graph, schedule_of(graph, runs))
+
+
+def test_constants_of_the_backward_part_are_made_where_they_are_read() -> None:
+    """`one` reads nothing; B2 alone reads what it makes."""
+    draft = Draft("constant")
+    x = [draft.tensor("x0", 10, Kind.INPUT), *(draft.tensor(f"x{i}", 10) for i in (1, 2))]
+    g = [draft.tensor(f"g{i}", 10, Kind.GRADIENT) for i in range(3)]
+    loss, one = draft.tensor("loss", 1), draft.tensor("one", 10)
+    for i in (1, 2):
+        draft.operation(f"F{i}", time=1, reads=[x[i - 1]], writes=[x[i]])
+    draft.operation("loss", time=1, reads=[x[2]], writes=[loss, g[2]], phase=Phase.LOSS, recompute=False)
+    draft.operation("one", time=1, writes=[one], phase=Phase.BACKWARD)
+    draft.operation("B2", time=1, reads=[g[2], x[1], one], writes=[g[1]], phase=Phase.BACKWARD)
+    draft.operation("B1", time=1, reads=[g[1], x[0]], writes=[g[0]], phase=Phase.BACKWARD)
+    graph = draft.graph([loss])
+    assert [names(graph, block)[1] for block in chain_of(graph).blocks] == ["", "one B2 B1", ""]
+
+
 def test_a_unet_is_a_chain_that_keeps_its_skips() -> None:
     graph = unet(3)
     chained = chain_of(graph)

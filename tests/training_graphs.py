@@ -26,7 +26,8 @@ class _Model:
         x = self.draft.tensor("batch", self.size(), Kind.INPUT)
         tied = self.weight("tied")
         mask = self.run("mask", reads=[x], differentiable=[]) if self.random.random() < 0.7 else None
-        x = self.run("embed", reads=[x, tied], differentiable=[], weights=[tied])
+        trained = [tied] if self.random.random() < 0.6 else []
+        x = self.run("embed", reads=[x, tied], differentiable=[], weights=trained)
         outputs = [x]
         for layer in range(layers):
             y = self.layer(layer, x, mask)
@@ -53,6 +54,7 @@ class _Model:
         saves: list[int] | None = None,
         extra: list[int] | None = None,
         random: bool = False,
+        once: bool = False,
     ) -> int:
         """A forward operation; its output. saves: what its backward reads (the inputs by default)."""
         made = self.draft.tensor(name, self.size())
@@ -63,6 +65,7 @@ class _Model:
             writes=[made, *(extra or [])],
             workspace=self.random.choice([0, 0, 32]),
             random=random,
+            recompute=not once,
         )
         if differentiable or weights:
             saved = reads if saves is None else saves
@@ -72,7 +75,7 @@ class _Model:
     def layer(self, number: int, x: int, mask: int | None) -> int:
         for step in range(self.random.randint(1, 4)):
             name = f"{number}.{step}"
-            kind = self.random.choice(["linear", "relu", "norm", "dropout", "masked"])
+            kind = self.random.choice(["linear", "relu", "norm", "dropout", "masked", "once"])
             if kind == "linear":
                 w = self.weight(name)
                 x = self.run(f"linear.{name}", reads=[x, w], differentiable=[x], weights=[w])
@@ -88,6 +91,8 @@ class _Model:
             elif kind == "dropout":
                 noise = self.run(f"noise.{name}", reads=[x], differentiable=[], random=True)
                 x = self.run(f"dropout.{name}", reads=[x, noise], differentiable=[x], saves=[noise])
+            elif kind == "once":
+                x = self.run(f"once.{name}", reads=[x], differentiable=[x], once=True)
             else:
                 reads = [x] if mask is None else [x, mask]
                 x = self.run(f"masked.{name}", reads=reads, differentiable=[x])
@@ -105,10 +110,16 @@ class _Model:
             phase=Phase.LOSS,
             recompute=False,
         )
+        constant = draft.tensor("one", 8)
+        draft.operation("one", time=1, writes=[constant], phase=Phase.BACKWARD)
         left: dict[int, int] = {}
         for *_rest, weights, _made in self.tape:
             for w in weights:
                 left[w] = left.get(w, 0) + 1
+
+        def constants() -> list[int]:
+            return [constant] if random.random() < 0.2 else []
+
         results = [loss]
         for name, saved, differentiable, weights, (made,) in reversed(self.tape):
             for x in [*differentiable, *weights]:
@@ -121,7 +132,7 @@ class _Model:
                     draft.operation(
                         f"B.{name}.{part}",
                         time=random.randint(1, 9),
-                        reads=list(dict.fromkeys([gradient[made], *saved])),
+                        reads=list(dict.fromkeys([gradient[made], *saved, *constants()])),
                         writes=[gradient[x] for x in inputs],
                         phase=Phase.BACKWARD,
                     )

@@ -45,7 +45,7 @@ def resnet50(classes):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
-def build(batch=4, side=96, classes=100):
+def build(batch=8, side=96, classes=100):
     torch.manual_seed(0)
     images = torch.randn(batch, 3, side, side)
     labels = torch.randint(classes, (batch,))

@@ -56,6 +56,7 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
     With enough copies no run finds its inputs in a cache where the one before has left them.
     """
     timed = _cuda_seconds if torch.device(device).type == "cuda" else _cpu_seconds
+    calls[0]()  # what a library sets up once, like cuBLAS its workspace, belongs to no call
     peak_bytes, result_bytes = _memory(calls[0], device)
     warm = timed(calls[-1])
     runs = min(MOST, max(FEWEST, ceil(TARGET_SECONDS / max(warm, 1e-9))))

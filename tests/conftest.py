@@ -8,7 +8,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    "suite",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
+    database=None,
 )
 settings.load_profile("suite")
 

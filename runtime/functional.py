@@ -18,6 +18,9 @@ from .batch_norm import FUNCTIONAL, batch_norm
 from .layers import MARK, stamp
 from .refusals import TraceError
 
+_LSTM_BACKWARD: Any = torch.ops.aten.mkldnn_rnn_layer_backward.default
+"""Returns one tensor as the gradient of two biases, which its schema denies."""
+
 
 def functional_graph(
     graph: fx.GraphModule, examples: Sequence[Tensor], given: Sequence[Tensor]
@@ -26,6 +29,11 @@ def functional_graph(
 
     examples: the inputs to trace with. given: the real tensors they stand for.
     """
+    known = {id(tensor) for tensor in given}
+    for node in graph.graph.find_nodes(op="get_attr"):
+        held = getattr(graph, str(node.target))
+        if held.requires_grad and id(held) not in known:
+            raise TraceError("the model uses a tensor that needs a gradient and is no parameter of it")
     functionalised = torch.func.functionalize(_Rewriting(graph, given).run_flat)
     with torch.no_grad():
         return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
@@ -51,13 +59,13 @@ class _Rewriting(fx.Interpreter):
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A tensor that the model's code holds itself; where it is one of the inputs, that is meant."""
         tensor: Tensor = self.fetch_attr(target)
-        if id(tensor) in self._position:
-            return self._inputs[self._position[id(tensor)]]
-        if tensor.requires_grad:
-            raise TraceError("the model uses a tensor that needs a gradient and is no parameter of it")
-        return tensor
+        position = self._position.get(id(tensor))
+        return tensor if position is None else self._inputs[position]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target in FUNCTIONAL:
             return batch_norm(target, args)
-        return super().call_function(target, args, kwargs)
+        made = super().call_function(target, args, kwargs)
+        if target is _LSTM_BACKWARD:
+            made = (*made[:4], made[4].clone(), *made[5:])
+        return made

@@ -1,4 +1,8 @@
-"""Calls of our own that stand for several of PyTorch's: what eager does in place, in one block of memory."""
+"""A functional graph brought back to eager's memory, without changing a bit of its results.
+
+Functionalising puts a new block of memory where eager changes one in place. Where that is the rule rather
+than the exception, eager's own calls are put back, as one call of our own.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -17,6 +21,8 @@ def dropout_mask(like: Tensor, keep: float, scale: float) -> Tensor:
     return torch.empty_like(like).bernoulli_(keep).div_(scale)
 
 
+_SCATTERS = {aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default}
+
 RANDOM = {dropout_mask}
 """Those that draw random numbers."""
 
@@ -24,7 +30,7 @@ RANDOM = {dropout_mask}
 def fuse_dropout_masks(graph: fx.Graph) -> None:
     """Put `dropout_mask` in the place of `div(bernoulli(empty_like(x), keep), scale)`.
 
-    Functionalised, the three make three blocks of memory where eager has one.
+    Not only for the memory: where x is not contiguous, `bernoulli` draws in another order than `bernoulli_`.
     """
     for scaled in graph.find_nodes(op="call_function", target=aten.div.Scalar):
         drawn, scale = scaled.args
@@ -35,7 +41,23 @@ def fuse_dropout_masks(graph: fx.Graph) -> None:
             continue
         with graph.inserting_before(scaled):
             mask = graph.call_function(dropout_mask, (empty.args[0], keep, scale))
-        mask.meta = scaled.meta
+        mask.meta = {**scaled.meta, "val": empty.meta["val"]}
         scaled.replace_all_uses_with(mask)
         for node in (scaled, drawn, empty):
             graph.erase_node(node)
+
+
+def drop_copies(graph: fx.Graph) -> None:
+    """Use the source in the place of `copy(target, source)`, where the two are of one form.
+
+    Not where the source is an input of the graph: it may change before the copy is used. The strides may
+    differ where the copy is only written into a larger tensor.
+    """
+    for copy in graph.find_nodes(op="call_function", target=aten.copy.default):
+        target, source = copy.args[:2]
+        one, other = target.meta["val"], source.meta["val"]
+        alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+        placed = one.stride() == other.stride() or all(user.target in _SCATTERS for user in copy.users)
+        if source.op != "placeholder" and alike and placed:
+            copy.replace_all_uses_with(source)
+            graph.erase_node(copy)

@@ -28,7 +28,7 @@ from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import compiling, not_called_fake
+from .pretence import compiling, not_called_fake, silent
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]
@@ -62,7 +62,8 @@ def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
         gradients.clear()
         return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
 
-    with compiling() if flag else not_called_fake(), mode, torch.autograd.set_multithreading_enabled(False):
+    path = compiling() if flag else not_called_fake()
+    with path, silent(), mode, torch.autograd.set_multithreading_enabled(False):
         graph = functional_graph(make_fx(forward_backward)(*examples), examples, flat)
     return Joint(graph, parameters, buffers, inputs, gradients)
 
@@ -134,8 +135,8 @@ def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) 
         raise InputError("a gradient is sparse: make the embedding with sparse=False")
     memory, start, end = _span(gradient)
     overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
-    if gradient.stride() == parameter.stride() and not overlaps:
-        return gradient
+    if gradient.stride() == parameter.stride():
+        return gradient.clone() if overlaps else gradient
     return torch.empty_like(parameter).copy_(gradient)
 
 

@@ -27,7 +27,16 @@ from .randomness import draws
 MOST_ELEMENTS = 2**22
 """A larger tensor is not kept. No model is known that branches on one."""
 
-_ASKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default}
+aten: Any = torch.ops.aten
+_ASKS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
+_SHAPE_ALONE = {
+    each.default
+    for each in (
+        *(aten.ones_like, aten.zeros_like, aten.full_like, aten.new_ones, aten.new_zeros, aten.new_full),
+        *(aten.empty_like, aten.new_empty, aten.new_empty_strided),
+    )
+}
+"""What these return does not depend on the values of their tensor."""
 
 
 class KnownValues(TorchDispatchMode):
@@ -45,7 +54,8 @@ class KnownValues(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        known = all(map(self._is_known, tensors)) and not draws(func, args, kwargs)
+        known = func in _SHAPE_ALONE or all(map(self._is_known, tensors))
+        known = known and not draws(func, args, kwargs)
         if known and func in _ASKS:
             return self._really(func, args, kwargs)
         made = func(*args, **kwargs)
@@ -66,7 +76,11 @@ class KnownValues(TorchDispatchMode):
         def real(leaf: Any) -> Any:
             if isinstance(leaf, torch.device):
                 return torch.device("cpu")
-            return self._known[leaf] if isinstance(leaf, Tensor) else leaf
+            if isinstance(leaf, Tensor):
+                return (
+                    self._known[leaf] if self._is_known(leaf) else torch.empty(leaf.shape, dtype=leaf.dtype)
+                )
+            return leaf
 
         with _disable_current_modes():
             return func(*tree_map(real, args), **tree_map(real, kwargs))

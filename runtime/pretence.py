@@ -1,9 +1,10 @@
-"""What models ask before they take another path when traced, and what the trace answers."""
+"""What surrounds a trace: what models ask to know whether they are traced, and what they are told."""
 
 # pyright: reportUnknownMemberType=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -37,6 +38,18 @@ def not_called_fake() -> Generator[None]:
         yield
     finally:
         module.is_fake_tensor = before
+
+
+@contextmanager
+def silent() -> Generator[None]:
+    """The tracer logs an operation that it can't trace; the error that follows says it in one line."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _never(_tensor: object) -> bool:

@@ -41,7 +41,7 @@ def _reason(error: Exception) -> str:
         return f"{_VALUES} (an `.item()`, an `if tensor:` …; {error})"
     if isinstance(error, DynamicOutputShapeException):
         return f"{_VALUES}, which decide a shape ({error})"
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split("While executing %")[0].split())
     return f"{type(error).__name__}: {text}"[:_LONGEST]
 
 

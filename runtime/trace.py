@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from .fingerprint import fingerprint
-from .fused import fuse_dropout_masks
+from .fused import drop_copies, fuse_dropout_masks
 from .iteration import Iteration
 from .joint import joint_graph
 from .lowering import lower
@@ -41,4 +41,5 @@ def trace(iteration: Iteration) -> Program:
 def _trace(iteration: Iteration, *, flag: bool) -> Program:
     joint = joint_graph(iteration, flag=flag)
     fuse_dropout_masks(joint.graph.graph)
+    drop_copies(joint.graph.graph)
     return replace(lower(joint), compiling=flag)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from .exits import CheckFailedError
 from .figures import graph_row, report_document, report_rows
 from .options import FILE, budget_option, graph_option, machine_option, output_options
 from .output import Output, labelled
-from .replay import judged, open_schedule
+from .replay import is_number, judged, open_schedule
 
 _TOLERANCE = 1e-6
 
@@ -71,7 +70,7 @@ def _compare(path: Path, report: Report, predicted: Mapping[str, Any]) -> None:
         if name not in predicted or replayed is None or predicted[name] is None:
             continue
         recorded = predicted[name]
-        if isinstance(recorded, bool) or not isinstance(recorded, int | float) or not isfinite(recorded):
+        if not is_number(recorded):
             raise CheckFailedError(f"{path}: its recorded {name} is {recorded!r}, not a number")
         if abs(recorded - replayed) > _TOLERANCE * abs(replayed):
             raise CheckFailedError(f"{path}: its recorded {name} is {recorded!r}, the replay's {replayed!r}")

@@ -40,6 +40,8 @@ def verdict(error: BaseException) -> tuple[Exit, str]:
         return Exit.USAGE, error.format_message()
     if isinstance(error, MemplanError):
         return _code(error), str(error)
+    if isinstance(error, MemoryError):
+        return Exit.USAGE, "there is not memory enough on this machine for an input of that size"
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         extra = f"memplan[{EXTRAS[error.name]}]"
         return Exit.MISSING, f"this needs {error.name}, which is not installed: pip install '{extra}'"

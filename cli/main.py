@@ -56,7 +56,8 @@ class Plan(click.Group):
             if debug:
                 traceback.print_exception(error)
             code, line = verdict(error)
-            click.echo(f"plan: error: {' '.join(line.split())}", err=True)
+            label = "" if code == Exit.INTERRUPTED else "error: "
+            click.echo(f"plan: {label}{' '.join(line.split())}", err=True)
         sys.exit(code or Exit.DONE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -30,19 +31,23 @@ class Output:
 
     def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
         """Print the result: `document` with --json, else `lines`."""
-        self.document(document)
         if self.as_json:
-            return
-        console = _console()
-        with console.capture() as captured:
-            for line in lines:
-                console.print(line, soft_wrap=True)
-        _write(captured.get())
+            self.document(document)
+        else:
+            self.lines(lines)
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print `document` with --json, else nothing."""
         if self.as_json:
             _write(json.dumps(document, allow_nan=False) + "\n")
+
+    def lines(self, lines: Iterable[Text]) -> None:
+        """Print lines for people."""
+        there, written = _console(), io.StringIO()
+        console = _console(file=written, force_terminal=there.is_terminal, width=there.width)
+        for line in lines:
+            console.print(line, soft_wrap=True)
+        _write(written.getvalue())
 
     def note(self, line: str) -> None:
         """One line for the user on standard error."""
@@ -91,17 +96,18 @@ def labelled(rows: Iterable[Row]) -> Iterator[Text]:
         yield Text.assemble((label.ljust(width), "bold"), "  ", what)
 
 
-def table(heads: list[str], rows: Iterable[list[str]]) -> Iterator[Text]:
+def table(heads: list[str], rows: Iterable[list[str]], *, indent: int = 0) -> Iterator[Text]:
     """Lines of a table: the last column (names, of any length) to the left, the others to the right."""
-    rows = [heads, *rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads) - 1)]
+    rows = [heads, *rows] if heads else list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for position, row in enumerate(rows):
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
-        yield Text("  ".join([*cells, row[-1]]), style="" if position else "bold")
+        style = "bold" if heads and not position else ""
+        yield Text(" " * indent + "  ".join([*cells, row[-1]]), style=style)
 
 
-def _console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+def _console(**options: Any) -> Console:
+    return Console(highlight=False, markup=False, emoji=False, **options)
 
 
 def _write(text: str) -> None:

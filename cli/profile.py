@@ -12,6 +12,7 @@ from ..graphs.graph import Graph
 from ..planner.budget import spelled
 from ..planner.plain import baseline
 from .figures import duration, graph_row
+from .models import model_code
 from .options import destination_option, output_options
 from .output import Output, Row, labelled
 
@@ -19,16 +20,14 @@ from .output import Output, Row, labelled
 @click.command()
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
 @destination_option
-@click.option(
-    "--device", default="cpu", show_default=True, metavar="cpu|cuda", help="Measure on this device."
-)
+@click.option("--device", metavar="cpu|cuda", help="Measure on this device.  [default: cpu]")
 @click.option(
     "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, without memory."
 )
 @click.option("--gpu", metavar="NAME", help="The GPU to estimate for, like rtx3060 or a100.")
 @output_options
 def profile(
-    model: str, destination: Path | None, device: str, estimate: bool, gpu: str | None, output: Output
+    model: str, destination: Path | None, device: str | None, estimate: bool, gpu: str | None, output: Output
 ) -> None:
     """Trace MODEL.py and measure its operations: makes a graph.
 
@@ -38,7 +37,9 @@ def profile(
     """
     if estimate != (gpu is not None):
         raise click.UsageError("--estimate and --gpu NAME go together")
-    graph = _estimated(model, gpu, output) if gpu else _measured(model, device, output)
+    if gpu and device:
+        raise click.UsageError("--device is where to measure: it does not go with --estimate")
+    graph = _estimated(model, gpu, output) if gpu else _measured(model, device or "cpu", output)
     if destination is not None:
         save_graph(graph, destination)
     plain = baseline(graph)
@@ -67,7 +68,7 @@ def _measured(model: str, device: str, output: Output) -> Graph:
     from ..runtime.profile import profile as measure
     from ..runtime.verdict import warning
 
-    with output.progress("profiling") as progress:
+    with model_code(model, device), output.progress("profiling") as progress:
         graph = measure(model, device, progress)
     if line := warning(graph):
         output.note(f"warning: {line}")
@@ -77,7 +78,7 @@ def _measured(model: str, device: str, output: Output) -> Graph:
 def _estimated(model: str, gpu: str, output: Output) -> Graph:
     from ..runtime.estimate import estimate
 
-    with output.progress("estimating") as progress:
+    with model_code(model, "this machine"), output.progress("estimating") as progress:
         return estimate(model, gpu, progress)
 
 

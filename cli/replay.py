@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from typing import TypeGuard
 
 from ..graphs.documents import read_document
 from ..graphs.errors import MismatchError
@@ -44,8 +46,13 @@ class Held:
     def report(self, replay: Replay) -> Report:
         """The lower bound is the recorded one, as far as it was made for this budget and machine."""
         recorded = self.file.predicted.get("lower_bound")
-        claimed = recorded if self.own and isinstance(recorded, int | float) else None
+        claimed = recorded if self.own and is_number(recorded) else None
         return Report(replay.figures, self.plain, time_bound(self.graph) if claimed is None else claimed)
+
+
+def is_number(recorded: object) -> TypeGuard[float]:
+    """Whether a figure of a schedule file, which is read unchecked, is a finite number."""
+    return isinstance(recorded, int | float) and not isinstance(recorded, bool) and isfinite(recorded)
 
 
 def open_schedule(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +14,13 @@ from ..graphs.graph import Graph
 from ..planner.budget import spelled
 from .exits import CheckFailedError
 from .figures import duration, graph_row, signed
+from .models import model_code
 from .options import FILE, graph_option, output_options
-from .output import Output, labelled
-from .replay import judged, open_schedule
+from .output import Output, Row, labelled
+from .replay import Held, judged, open_schedule
+
+if TYPE_CHECKING:
+    from ..runtime.side_by_side import Measured, SideBySide
 
 
 @click.command()
@@ -35,59 +42,93 @@ def run(
     """
     held = open_schedule(schedule, graph_path)
     predicted = held.report(judged(held, schedule)).predicted()
-    device = device or str(held.graph.source.get("device", "cpu"))
-
-    from ..runtime.execute import PlannedStep
-    from ..runtime.iteration import on_device
-    from ..runtime.model_file import load_model_file
-    from ..runtime.side_by_side import side_by_side
-    from ..runtime.trace import trace
-
-    with output.status("tracing") as say:
-        iteration = on_device(load_model_file(model).build(), device)
-        program = trace(iteration)
-        _same_model(held.graph, graph_path, program.fingerprint, model)
-        say("running")
-        found = side_by_side(iteration, PlannedStep(iteration, program, held.file.schedule), repeats)
-    ratio = found.planned.seconds / found.eager.seconds - 1
-    less = found.planned.peak_bytes / found.eager.peak_bytes - 1
-    off = found.planned.peak_bytes / predicted["peak"] - 1
+    found = _side_by_side(held, graph_path, model, device, repeats, output)
     output.result(
         {
             "predicted": predicted,
-            "measured": {"time": found.planned.seconds, "peak": found.planned.peak_bytes, "loss": found.loss},
-            "eager": {"time": found.eager.seconds, "peak": found.eager.peak_bytes},
+            "measured": {**_figures(found.planned), "loss": found.loss if isfinite(found.loss) else None},
+            "eager": _figures(found.eager),
             "equal": found.comparison.equal,
+            "first_difference": found.comparison.first,
+            "budget": held.budget,
         },
-        labelled(
-            [
-                graph_row(held.graph),
-                ("eager", f"{duration(found.eager.seconds)}, peak {spelled(found.eager.peak_bytes)}"),
-                ("planned", f"{duration(found.planned.seconds)}, peak {spelled(found.planned.peak_bytes)}"),
-                ("against eager", f"time {signed(ratio)}, peak {signed(less)}"),
-                (
-                    "predicted",
-                    f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}: measured {off:+.2%}",
-                ),
-                ("loss", f"{found.loss:.7g}"),
-                ("results", str(found.comparison)),
-            ]
-        ),
+        labelled(_rows(held, predicted, found)),
     )
     if not found.comparison.equal:
         raise CheckFailedError(f"{schedule}: the planned run differs from eager: {found.comparison}")
 
 
-def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str) -> None:
-    expected = graph.source.get("fingerprint")
-    if not expected:
+def _side_by_side(
+    held: Held, graph_path: Path, model: str, device: str | None, repeats: int, output: Output
+) -> SideBySide:
+    from ..runtime.execute import PlannedStep
+    from ..runtime.iteration import on_device
+    from ..runtime.model_file import load_model_file
+    from ..runtime.profile import check_device
+    from ..runtime.side_by_side import side_by_side
+    from ..runtime.trace import trace
+
+    if device is not None:
+        check_device(device)
+    device = _device(held.graph, graph_path, device)
+    check_device(device)
+    with model_code(model, device), output.status("tracing") as say:
+        iteration = on_device(load_model_file(model).build(), device)
+        program = trace(iteration)
+        _same_model(held.graph, graph_path, program.fingerprint, model)
+        say("running eager and planned in turn")
+        return side_by_side(iteration, PlannedStep(iteration, program, held.file.schedule), repeats)
+
+
+def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
+    """Where to run. A graph holds for the kind of device it was traced on."""
+    if not graph.source.get("fingerprint"):
         raise InputError(f"{graph_path} has no fingerprint: it was not made by `plan profile`")
-    if expected != fingerprint:
-        raise MismatchError(
-            f"{model} is not the model that {graph_path} was profiled from: its fingerprint is "
-            f"{_short(fingerprint)}, the graph's {_short(str(expected))}"
-        )
+    traced = str(graph.source.get("device", "cpu"))
+    device = wanted or traced
+    if device.partition(":")[0] != traced.partition(":")[0]:
+        raise MismatchError(f"{graph_path} was traced on {traced}, not on {device}: profile the model there")
+    return device
+
+
+def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str) -> None:
+    import torch
+
+    expected = str(graph.source["fingerprint"])
+    if expected == fingerprint:
+        return
+    then = graph.source.get("torch")
+    versions = f" (torch was {then} then and is {torch.__version__} now)" if then != torch.__version__ else ""
+    raise MismatchError(
+        f"{model} is not the model that {graph_path} was profiled from: its fingerprint is "
+        f"{_short(fingerprint)}, the graph's {_short(expected)}{versions}"
+    )
 
 
 def _short(fingerprint: str) -> str:
     return f"{fingerprint.removeprefix('sha256:')[:12]}…"
+
+
+def _figures(measured: Measured) -> dict[str, Any]:
+    return {"time": measured.seconds, "peak": measured.peak_bytes}
+
+
+def _rows(held: Held, predicted: dict[str, Any], found: SideBySide) -> Iterator[Row]:
+    eager, planned = found.eager, found.planned
+    yield graph_row(held.graph)
+    if held.budget is not None:
+        yield "budget", spelled(held.budget)
+    yield "eager", f"{duration(eager.seconds)}, peak {spelled(eager.peak_bytes)}"
+    yield "planned", f"{duration(planned.seconds)}, peak {spelled(planned.peak_bytes)}"
+    yield (
+        "against eager",
+        f"time {signed(planned.seconds / eager.seconds - 1)}, "
+        f"peak {signed(planned.peak_bytes / eager.peak_bytes - 1)}",
+    )
+    off = planned.peak_bytes / predicted["peak"] - 1
+    yield (
+        "predicted",
+        f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}: measured peak {off + 0.0:+.2%}",
+    )
+    yield "loss", f"{found.loss:.7g}"
+    yield "results", str(found.comparison)

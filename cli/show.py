@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import click
-import numpy as np
 from rich.text import Text
 
-from ..graphs.graph import Graph, Phase
+from ..graphs.graph import Phase
+from ..graphs.units import format_bytes
 from ..planner.budget import spelled
 from ..planner.report import Report
-from ..planner.schedule import Schedule, Verb
+from ..planner.schedule import Verb
 from ..planner.simulate import Replay
-from .curve import draw
+from . import account
+from .curve import Mark, draw
 from .figures import duration, graph_row, report_document, report_rows
 from .options import FILE, graph_option, output_options
 from .output import Output, labelled, table
-from .replay import judged, open_schedule
+from .replay import Held, judged, open_schedule
 
 _LISTED = 5
 
@@ -34,117 +36,92 @@ def show(schedule: Path, graph_path: Path, output: Output) -> None:
     replay = judged(held, schedule)
     report = held.report(replay)
     graph, steps = held.graph, held.file.schedule
-    phases, again = phase_rows(graph, steps), recomputed(graph, steps)
-    peak = peak_of(graph, steps, replay)
-    output.result(
-        {
-            **report_document(report, held.budget),
-            "steps": len(steps),
-            "phases": phases,
-            "recomputed": again,
-            "peak_at": peak,
-            "device_curve": replay.device_curve.tolist() if output.as_json else [],
-        },
-        _lines(graph, report, held.budget, phases, again, peak, replay, output),
-    )
-
-
-def phase_rows(graph: Graph, schedule: Schedule) -> list[dict[str, Any]]:
-    """Per phase: operations, runs and their seconds, and how much of that is run again."""
-    runs = schedule.targets[schedule.verbs == Verb.COMPUTE]
-    counts = np.bincount(runs, minlength=len(graph.operations))
-    time, phase = graph.operations.time, graph.operations.phase
-    return [
-        {
-            "phase": kind.word,
-            "operations": int((phase == kind).sum()),
-            "runs": int(counts[phase == kind].sum()),
-            "time": float((counts * time)[phase == kind].sum()),
-            "again": float(((counts - 1) * time)[phase == kind].sum()),
-        }
-        for kind in Phase
-        if (phase == kind).any()
-    ]
-
-
-def recomputed(graph: Graph, schedule: Schedule) -> list[dict[str, Any]]:
-    """The operations that run more than once, the costliest repeats first."""
-    runs: Counter[int] = Counter(schedule.targets[schedule.verbs == Verb.COMPUTE].tolist())
-    rows = [
-        {
-            "operation": graph.operations.name[operation],
-            "runs": count,
-            "again": (count - 1) * float(graph.operations.time[operation]),
-        }
-        for operation, count in runs.items()
-        if count > 1
-    ]
-    return sorted(rows, key=lambda row: (-float(row["again"]), str(row["operation"])))
-
-
-def peak_of(graph: Graph, schedule: Schedule, replay: Replay) -> dict[str, Any]:
-    """The first step at which the device holds most, and the largest tensors on it then."""
-    if not len(schedule):
-        return {"step": None, "what": "nothing runs", "tensors": []}
-    at = int(replay.device_curve.argmax())
-    steps = list(schedule)
-    alive = {x for x in range(len(graph.tensors)) if graph.resident[x]}
-    for verb, target, where in steps[: at + 1]:
-        if verb == Verb.COMPUTE:
-            alive.update(x for x, _bit in graph.contributions(target, where))
-        elif verb == Verb.DELETE and where == 0:
-            alive.discard(target)
-        elif verb == Verb.PREFETCH and where == 0:
-            alive.add(target)
-    verb, target, _where = steps[at]
-    of = graph.operations.name if verb == Verb.COMPUTE else graph.tensors.name
-    largest = sorted(alive, key=lambda x: (-int(graph.tensors.bytes[x]), x))[:_LISTED]
-    return {
-        "step": at,
-        "what": f"{verb.word} {of[target]}",
-        "tensors": [
-            {"tensor": t.name, "kind": t.kind.word, "bytes": t.bytes} for t in map(graph.tensor, largest)
-        ],
+    accounts = {
+        "steps": len(steps),
+        "phases": account.phases(graph, steps),
+        "recomputed": account.recomputed(graph, steps),
+        "transfers": account.transfers(graph, steps),
+        "peak_at": account.peak(graph, steps, replay) if len(steps) else None,
     }
+    if output.as_json:
+        curve = replay.device_curve.tolist()
+        output.document({**report_document(report, held.budget), **accounts, "device_curve": curve})
+    else:
+        output.lines(_lines(held, report, accounts, output.width))
+        output.lines(_picture(held, replay, output))
 
 
-def _lines(
-    graph: Graph,
-    report: Report,
-    budget: int | None,
-    phases: list[dict[str, Any]],
-    again: list[dict[str, Any]],
-    peak: dict[str, Any],
-    replay: Replay,
-    output: Output,
-) -> list[Text]:
-    seconds = sum(float(row["again"]) for row in again)
-    lines = list(labelled([graph_row(graph), *report_rows(report, budget)]))
-    lines.append(Text(""))
-    columns = ["operations", "runs", "time", "run again", "phase"]
-    rows = [
+def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> Iterator[Text]:
+    yield from labelled(
         [
-            f"{row['operations']:,}",
-            f"{row['runs']:,}",
-            duration(row["time"]),
-            duration(row["again"]),
-            row["phase"],
+            graph_row(held.graph),
+            ("budget", "none" if held.budget is None else spelled(held.budget)),
+            *report_rows(report, held.budget),
         ]
-        for row in phases
+    )
+    yield Text("")
+    rows = [
+        [f"{row['operations']:,}", f"{row['runs']:,}", duration(row["time"]), duration(row["again"])]
+        for row in accounts["phases"]
     ]
-    lines += table(columns, rows)
-    lines += [
-        Text(""),
-        Text(f"{len(again):,} operations run again, {duration(seconds)} in all", style="bold"),
-    ]
-    lines += [
-        Text(f"  {row['operation']}  ×{row['runs']}  {duration(row['again'])}") for row in again[:_LISTED]
-    ]
-    if len(again) > _LISTED:
-        lines.append(Text(f"  … and {len(again) - _LISTED:,} more"))
-    lines += [Text(""), Text(f"peak at step {peak['step']}: {peak['what']}", style="bold")]
-    lines += [Text(f"  {t['tensor']}  {t['kind']}  {spelled(t['bytes'])}") for t in peak["tensors"]]
-    if len(replay.device_curve):
-        lines.append(Text(""))
-        lines += draw(replay.device_curve, budget, width=output.width, blocks=output.blocks)
-    return lines
+    words = [row["phase"] for row in accounts["phases"]]
+    heads = ["operations", "runs", "time", "run again", "phase"]
+    yield from table(heads, [[*row, word] for row, word in zip(rows, words, strict=True)])
+    yield from _repeats(accounts["recomputed"])
+    copied = accounts["transfers"]
+    if any(copied[name]["steps"] for name in copied):
+        yield Text("")
+        for name, row in copied.items():
+            yield Text(f"{row['steps']:,} {name}, {spelled(row['bytes'])}")
+    if accounts["peak_at"]:
+        yield from _peak(accounts["peak_at"], width)
+
+
+def _repeats(recomputed: list[dict[str, Any]]) -> Iterator[Text]:
+    yield Text("")
+    seconds = sum(float(row["again"]) for row in recomputed)
+    yield Text(f"{len(recomputed):,} operations run again, {duration(seconds)} in all", style="bold")
+    listed = recomputed[:_LISTED]
+    yield from table(
+        [], [[f"×{row['runs']}", duration(row["again"]), row["operation"]] for row in listed], indent=2
+    )
+    if len(recomputed) > _LISTED:
+        yield Text(f"  … and {len(recomputed) - _LISTED:,} more")
+
+
+def _peak(found: dict[str, Any], width: int) -> Iterator[Text]:
+    yield Text("")
+    yield Text(f"peak at step {found['step']:,}: {found['what']}", style="bold")
+    parts = {**found["by_kind"], "other": found["other"]}
+    sums = [f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in parts.items() if size]
+    yield from map(Text, wrap(", ".join(sums), width, initial_indent="  ", subsequent_indent="  "))
+    listed = found["tensors"][:_LISTED]
+    yield from table([], [[format_bytes(t["bytes"]), t["kind"], t["tensor"]] for t in listed], indent=2)
+    if len(found["tensors"]) > _LISTED:
+        yield Text(f"  … and {len(found['tensors']) - _LISTED:,} more")
+
+
+def _picture(held: Held, replay: Replay, output: Output) -> Iterator[Text]:
+    """Deletes are left out: nothing is largest there."""
+    shown = (held.file.schedule.verbs != Verb.DELETE).nonzero()[0]
+    if len(shown):
+        yield Text("")
+        yield from draw(
+            replay.device_curve[shown],
+            held.budget,
+            list(_marks(held, shown.tolist())),
+            width=output.width,
+            blocks=output.blocks,
+        )
+
+
+def _marks(held: Held, shown: list[int]) -> Iterator[Mark]:
+    """Where each phase begins; the loss, a point among them, is left out."""
+    schedule = held.file.schedule
+    begun: set[Phase] = set()
+    for place, step in enumerate(shown):
+        if schedule.verbs[step] == Verb.COMPUTE:
+            phase = Phase(int(held.graph.operations.phase[schedule.targets[step]]))
+            if phase not in begun and phase != Phase.LOSS:
+                begun.add(phase)
+                yield place, phase.word

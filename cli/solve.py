@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,19 @@ from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule_file import save_schedule
 from ..solvers import registry
-from ..solvers.problem import NotAcceptedError, Problem, Solution
+from ..solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
 from .options import FILE, budget_option, destination_option, machine_option, output_options
 from .output import Output, labelled
 
 DEFAULT = "rotor"
+
+_CLAIMS = {
+    Status.OPTIMAL: "optimal for its formulation",
+    Status.FEASIBLE: "the best found so far",
+    Status.HEURISTIC: "heuristic",
+}
 
 
 def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
@@ -39,11 +46,18 @@ def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[s
     return settings
 
 
+def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
+    """Callback of --time-limit."""
+    if seconds is not None and not (0 < seconds < inf):
+        raise click.BadParameter(f"{seconds} is no time: it must be above 0 and finite", ctx, param)
+    return seconds
+
+
 @click.command()
 @click.argument("graph", type=FILE)
 @budget_option
 @click.option("--solver", default=DEFAULT, show_default=True, metavar="NAME", help="See `plan solvers`.")
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds.")
+@click.option("--time-limit", type=float, callback=seconds_argument, metavar="S", help="Seconds.")
 @click.option(
     "--set",
     "settings",
@@ -71,16 +85,20 @@ def solve(
     the best schedule so far is written, and the exit code is 130.
     """
     registry.entry(solver)
+    _spare(destination, graph, machine_path)
     loaded = load_graph(graph)
     machine = load_machine(machine_path) if machine_path else loaded.machine
-    wanted = budget or device_budget(machine)
+    plain = baseline(loaded)
+    wanted = _within(machine, budget, plain.peak, output)
     if wanted is None:
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
-    plain = baseline(loaded)
     problem = Problem(loaded, wanted.bytes_of(plain.peak), machine)
-    output.note(f"budget {wanted.echo(plain.peak)}")
-    with output.status(f"{solver}: solving") as report:
-        solution = _solved(solver, problem, time_limit, settings, report)
+    try:
+        with output.status(f"{solver}: solving for {wanted.echo(plain.peak)}") as report:
+            solution = _solved(solver, problem, time_limit, settings, report)
+    except InfeasibleError as error:
+        output.document(_infeasible(error))
+        raise
     outcome = Report(solution.figures, plain, solution.lower_bound)
     if destination is not None:
         _write(destination, problem, solution, outcome)
@@ -90,13 +108,14 @@ def solve(
             "solver": _provenance(solution),
             "status": solution.status.value,
             "seconds": solution.seconds,
+            "interrupted": solution.interrupted,
             "schedule": None if destination is None else str(destination),
         },
         labelled(
             [
                 graph_row(loaded),
                 ("budget", wanted.echo(plain.peak)),
-                ("solver", f"{solver}: {solution.status.value}, {duration(solution.seconds)}"),
+                ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget),
                 *([("schedule", str(destination))] if destination else []),
             ]
@@ -105,6 +124,22 @@ def solve(
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)
+
+
+def _spare(destination: Path | None, *inputs: Path | None) -> None:
+    """Raises InputError where the schedule would be written over a file it is made from."""
+    for path in inputs:
+        if destination and path and destination.exists() and path.exists() and destination.samefile(path):
+            raise InputError(f"{destination}: -o would write over the input of that name")
+
+
+def _within(machine: Machine | None, budget: Budget | None, plain_peak: int, output: Output) -> Budget | None:
+    """The budget, or the device's capacity where that is less or no budget is given."""
+    capacity = device_budget(machine)
+    if budget is None or capacity is None or budget.bytes_of(plain_peak) <= capacity.bytes_of(plain_peak):
+        return budget or capacity
+    output.note(f"{budget.text} is above {capacity.echo(plain_peak)}, which holds instead")
+    return capacity
 
 
 def _solved(
@@ -140,3 +175,8 @@ def _provenance(solution: Solution) -> dict[str, Any]:
         "seconds": solution.seconds,
         "status": solution.status.value,
     }
+
+
+def _infeasible(error: InfeasibleError) -> dict[str, Any]:
+    least = {"budget": error.budget, "least_budget": error.least, "floor": error.floor}
+    return {"status": "no-schedule", "solver": {"name": error.solver}, **least, "message": str(error)}

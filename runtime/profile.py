@@ -39,7 +39,7 @@ def profile(model: str, device: str = "cpu", progress: Progress | None = None) -
     `source` tells where it comes from, how good the times are (`measured`, see `quality`) and whether the
     traced iteration equals plain PyTorch's (`eager`, see `verdict`).
     """
-    _check_device(device)
+    check_device(device)
     file = load_model_file(model)
     iteration = on_device(file.build(), device)
     program = trace(iteration)
@@ -55,11 +55,18 @@ def profile(model: str, device: str = "cpu", progress: Progress | None = None) -
     return replace(graph, source={**graph.source, **source})
 
 
-def _check_device(device: str) -> None:
-    if device not in ("cpu", "cuda") and not device.startswith("cuda:"):
+def check_device(device: str) -> None:
+    """Raises InputError where the device is not here."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        wanted = None
+    if wanted is None or wanted.type not in ("cpu", "cuda"):
         raise InputError(f"device {device!r} is neither cpu nor cuda")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise InputError("PyTorch finds no CUDA device here: profile on cpu, or estimate for a GPU by name")
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("PyTorch finds no CUDA device here: use --device cpu, or estimate for a GPU by name")
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no {device}: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
 
 
 def residents(program: Program, iteration: Iteration) -> dict[int, torch.Tensor]:

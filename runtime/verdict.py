@@ -24,7 +24,7 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     try:
         comparison = compare(iteration, step)
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return {"equal": None}
     if comparison.equal:
@@ -46,7 +46,8 @@ def warning(graph: Graph) -> str | None:
     return None
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python found no memory, on the CPU or on a GPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return "allocate memory" in str(error)

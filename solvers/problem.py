@@ -10,6 +10,7 @@ from typing import Any
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
+from ..planner.budget import spelled
 from ..planner.schedule import Schedule
 from ..planner.simulate import Figures
 
@@ -82,16 +83,16 @@ class InfeasibleError(MemplanError):
     def __init__(self, solver: str, budget: int, least: int | None, floor: int) -> None:
         self.solver, self.budget, self.least, self.floor = solver, budget, least, floor
         reach = (
-            f"the smallest budget {solver} can reach is {least:,} B"
+            f"the smallest budget {solver} can reach is {spelled(least)}"
             if least is not None
             else f"{solver} can't tell its smallest budget"
         )
         verdict = (
-            f"the budget is below the floor of {floor:,} B that no schedule can pass"
+            f"the budget is below the floor of {spelled(floor)} that no schedule can pass"
             if budget < floor
-            else f"the floor that no schedule can pass is {floor:,} B: another solver may do it"
+            else f"the floor that no schedule can pass is {spelled(floor)}: another solver may do it"
         )
-        super().__init__(f"no schedule within {budget:,} B: {reach}; {verdict}")
+        super().__init__(f"no schedule within {spelled(budget)}: {reach}; {verdict}")
 
 
 class NotAcceptedError(MemplanError):

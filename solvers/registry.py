@@ -123,6 +123,11 @@ def solve(
     )
 
 
+def settings_of(name: str) -> dict[str, Any]:
+    """A solver's settings with their defaults. Imports the solver."""
+    return asdict(_module(entry(name)).Settings())
+
+
 def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) -> Any:
     """The solver's `Settings` from `key=value` texts."""
     types = get_type_hints(kind)

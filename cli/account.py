@@ -1,0 +1,107 @@
+"""Where the time and the memory of a schedule go: by phase, what runs again, what is there at the peak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.machine import Memory
+from ..planner.schedule import PLAIN, Schedule, Verb
+from ..planner.simulate import Replay
+
+Entry = dict[str, Any]
+"""A row as `--json` prints it. Times in seconds, sizes in bytes."""
+
+
+def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
+    """Per phase: operations, runs, the time they take, and how much of it is run again."""
+    runs, total, again = _by_operation(graph, schedule)
+    phase = graph.operations.phase
+    return [
+        {
+            "phase": kind.word,
+            "operations": int((phase == kind).sum()),
+            "runs": int(runs[phase == kind].sum()),
+            "time": float(total[phase == kind].sum()),
+            "again": float(again[phase == kind].sum()),
+        }
+        for kind in Phase
+        if (phase == kind).any()
+    ]
+
+
+def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
+    """The operations that run more than once, the costliest repeats first."""
+    runs, _total, again = _by_operation(graph, schedule)
+    rows = [
+        {"operation": graph.operations.name[i], "runs": runs.item(i), "again": again.item(i)}
+        for i in (runs > 1).nonzero()[0].tolist()
+    ]
+    return sorted(rows, key=lambda row: (-float(row["again"]), str(row["operation"])))
+
+
+def transfers(graph: Graph, schedule: Schedule) -> Entry:
+    """How often and how many bytes are copied away from the device's side, and towards it."""
+    sizes = graph.tensors.bytes[schedule.targets * (schedule.verbs != Verb.COMPUTE)]
+    found: Entry = {}
+    for verb, name in ((Verb.OFFLOAD, "offloads"), (Verb.PREFETCH, "prefetches")):
+        chosen = schedule.verbs == verb
+        found[name] = {"steps": int(chosen.sum()), "bytes": int(sizes[chosen].sum())}
+    return found
+
+
+def peak(graph: Graph, schedule: Schedule, replay: Replay) -> Entry:
+    """The first step at which the device holds most: bytes by kind and the tensors, largest first.
+
+    other: workspace, outputs made anew while they are there, copies whose delete waits for a transfer.
+    """
+    at = int(replay.device_curve.argmax())
+    verb, target, _where = list(schedule.rows())[at]
+    of = graph.operations.name if verb == Verb.COMPUTE else graph.tensors.name
+    there = np.array(sorted(on_device(graph, schedule, at)), np.int64)
+    sizes, kinds = graph.tensors.bytes[there], graph.tensors.kind[there]
+    order = np.argsort(-sizes, kind="stable")
+    return {
+        "step": at,
+        "what": f"{Verb(verb).word} {of[target]}",
+        "bytes": int(replay.device_curve[at]),
+        "by_kind": {kind.word: int(sizes[kinds == kind].sum()) for kind in Kind if (kinds == kind).any()},
+        "other": int(replay.device_curve[at] - sizes.sum()),
+        "tensors": [
+            {"tensor": tensor.name, "kind": tensor.kind.word, "bytes": tensor.bytes}
+            for tensor in map(graph.tensor, there[order].tolist())
+        ],
+    }
+
+
+def on_device(graph: Graph, schedule: Schedule, at: int) -> set[int]:
+    """The tensors with a copy on the device while step `at` of a valid schedule runs."""
+    away = schedule.initial.host | schedule.initial.disk
+    there = set(graph.resident.nonzero()[0].tolist()) - away
+    for verb, target, where in list(schedule.rows())[: at + 1]:
+        if verb == Verb.COMPUTE:
+            if where == PLAIN or not graph.operations.modes[target][where - 1].on_host:
+                there.update(tensor for tensor, _bit in graph.contributions(target, where))
+        elif where == Memory.DEVICE:
+            (there.discard if verb == Verb.DELETE else there.add)(target)
+    return there
+
+
+def _by_operation(
+    graph: Graph, schedule: Schedule
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Per operation: its runs, the time of all of them, the time of all but the first."""
+    computes = schedule.verbs == Verb.COMPUTE
+    ran, modes = schedule.targets[computes], schedule.wheres[computes]
+    seconds = graph.operations.time[ran]
+    for run in (modes != PLAIN).nonzero()[0].tolist():
+        seconds[run] = graph.operations.modes[ran.item(run)][modes.item(run) - 1].time
+    count = len(graph.operations)
+    total: NDArray[np.float64] = np.bincount(ran, seconds, minlength=count).astype(np.float64)
+    once, first = np.unique(ran, return_index=True)
+    again = total.copy()
+    again[once] -= seconds[first]
+    return np.bincount(ran, minlength=count), total, again

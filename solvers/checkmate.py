@@ -26,6 +26,7 @@ from ..planner.sequence import Run, schedule_of
 from . import chen_sqrt, milp, rotor
 from .chains import Candidate, device_limit, judged, plain_candidate
 from .checkmate_model import StagedProgram, TooLargeError, staged_program
+from .eviction import sequences
 from .milp_result import Outcome, Progress, Result, Settings
 from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from .stages import ways_of
@@ -36,6 +37,9 @@ NAME = "checkmate"
 
 PROVEN = 1e-6
 """The relative gap at which an answer counts as optimal."""
+
+EVICTION_SECONDS = 10.0
+"""The most that is spent on greedy eviction."""
 
 ROUNDS = 5
 """How often an answer above the budget is answered by a smaller capacity."""
@@ -75,36 +79,43 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise _infeasible(problem, options, deadline, plain)
     start = _start(problem, deadline, plain)
     try:
-        found = _by_program(graph, limit, options, deadline, start)
+        found = start if start.interrupted else _by_program(graph, limit, options, deadline, start.candidate)
     except TooLargeError:
-        if start is None:
+        if start.candidate is None:
             raise NotAcceptedError(
                 f"checkmate's program for the {len(graph.operations):,} operations of {graph.name} "
                 f"has more than {MOST_ENTRIES:,} entries: too large to solve"
             ) from None
-        found = _Found(None, 0.0)
-    candidates = [candidate for candidate in (found.candidate, start) if candidate]
-    if not candidates:
+        found = start
+    best = _fastest([candidate for candidate in (found.candidate, start.candidate) if candidate])
+    if best is None:
         if found.interrupted:
             raise KeyboardInterrupt
         if found.bound == inf:
             raise _infeasible(problem, options, deadline, plain)
         raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine))
-    best = min(candidates, key=lambda candidate: candidate.time)
     options.report(f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s")
     proven = best.time <= found.bound + PROVEN * best.time
     status = Status.OPTIMAL if proven else Status.FEASIBLE
     return Answer(best.schedule, status, time_bound(graph), found.interrupted)
 
 
-def _start(problem: Problem, deadline: float | None, plain: Candidate) -> Candidate | None:
-    """The best of the plain schedule and, where the graph is a chain, of what the solvers for chains find."""
-    found = [plain] if plain.peak <= device_limit(problem) else []
+def _start(problem: Problem, deadline: float | None, plain: Candidate) -> _Found:
+    """The best of the plain schedule, greedy eviction and, for a chain, what the solvers for those find."""
+    graph, limit = problem.graph, device_limit(problem)
+    found = [plain] if plain.peak <= limit else []
     for solver in (chen_sqrt.solve, rotor.solve):
         with suppress(NotAcceptedError, InfeasibleError):
             answer = solver(problem, Options(_left(deadline)))
-            found.append(judged(problem.graph, answer.schedule))
-    return min(found, key=lambda candidate: candidate.time, default=None)
+            found.append(judged(graph, answer.schedule))
+            if answer.interrupted:
+                return _Found(_fastest(found), 0.0, interrupted=True)
+    left = _left(deadline)
+    end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
+    for runs in sequences(graph, limit, lambda: monotonic() < end):
+        candidate = judged(graph, schedule_of(graph, runs))
+        found += [candidate] if candidate.peak <= limit else []
+    return _Found(_fastest(found), 0.0)
 
 
 def _by_program(
@@ -158,6 +169,10 @@ def _infeasible(
         if result.outcome == Outcome.OPTIMAL and result.x is not None:
             least = judged(graph, schedule_of(graph, staged.runs.sequence(result.x))).peak
     return InfeasibleError(NAME, device_limit(problem), least, memory_floor(graph, problem.machine))
+
+
+def _fastest(candidates: list[Candidate]) -> Candidate | None:
+    return min(candidates, key=lambda candidate: candidate.time, default=None)
 
 
 def _sequence(candidate: Candidate) -> list[Run]:

@@ -3,8 +3,9 @@
 Protocol. Model: GPT-2 (transformers, from its config), 6 layers, batch 4, 128 tokens, dropout on,
 forward and backward. The schedule is the plain one: nothing is recomputed, every tensor is deleted after its
 last use (an unlimited budget). Both run in one process, with as many threads as given; after one warm-up each
-they take turns, and the ratio is that of the medians. Gradients are dropped after each iteration, outside
-the time. First the results are compared bitwise.
+they take turns, and the ratio is that of the medians. The time is the process's own (all its threads), which a
+busy machine disturbs least. Gradients are dropped after each iteration, outside the time. First the results are
+compared bitwise.
 
     python benchmarks/runtime_vs_eager.py [--rounds 15] [--threads 1]
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from statistics import median, quantiles
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -43,15 +44,15 @@ def gpt2(layers: int = 6, width: int = 768, batch: int = 4, length: int = 128) -
 
 
 def alternate(runs: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
-    """Seconds per run and round; in each round every run once."""
+    """Seconds of processor time per run and round; in each round every run once."""
     for run in runs:
         run()
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, column in zip(runs, seconds, strict=True):
-            start = perf_counter()
+            start = process_time()
             outcome = run()
-            column.append(perf_counter() - start)
+            column.append(process_time() - start)
             del outcome
     return seconds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -37,9 +38,9 @@ def rate(links: Links, queue: Queue) -> float | None:
 
 
 Waits = dict[int, tuple[int, ...]]
-"""Step -> the steps whose end it waits for besides its queue; below 0: of the iteration before."""
+"""Step -> the steps whose end it waits for besides its queue; below 0: of iterations before."""
 
-_ITERATIONS = 200
+_ITERATIONS = 240
 _TOLERANCE = 1e-9
 
 
@@ -48,23 +49,29 @@ def period(queues: Sequence[int], seconds: Sequence[float], waits: Waits) -> flo
 
     queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step.
 
-    Iterations follow each other without a barrier until every queue's free time grows by the same
-    amount twice; the slowest queue's growth is the period. Where the growth alternates for ever (a
-    periodic regime longer than one iteration), it is the mean growth of the second half.
+    Iterations follow each other without a barrier until every wait reaches back to one that was, and
+    every queue's free time grows by the same amount twice; the slowest queue's growth is the period.
+    Where the growth alternates for ever (a periodic regime longer than one iteration), it is the mean
+    growth of the second half.
     """
     free = [0.0] * len(Queue)
-    before: list[float] = [0.0] * len(queues)
+    ends: deque[list[float]] = deque(maxlen=_furthest_back(len(queues), waits))
     history = [list(free)]
     growth: list[float] = []
     for _ in range(_ITERATIONS):
-        before = _one_iteration(queues, seconds, waits, free, before)
+        ends.append(_one_iteration(queues, seconds, waits, free, ends))
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
-        if last and _same(last, growth):
+        if last and len(ends) == ends.maxlen and _same(last, growth):
             return max(growth)
     half = len(history) // 2
     gained = (now - then for now, then in zip(history[-1], history[half], strict=True))
     return max(gained) / (len(history) - 1 - half)
+
+
+def _furthest_back(steps: int, waits: Waits) -> int:
+    """How many iterations back a step waits at most."""
+    return -min((other // steps for others in waits.values() for other in others if other < 0), default=0)
 
 
 def _one_iteration(
@@ -72,9 +79,9 @@ def _one_iteration(
     seconds: Sequence[float],
     waits: Waits,
     free: list[float],
-    before: list[float],
+    before: Sequence[Sequence[float]],
 ) -> list[float]:
-    """The ends of the steps, `free` moved on. before: the ends in the iteration before."""
+    """The ends of the steps, `free` moved on. before: the ends in the iterations before."""
     steps = len(queues)
     ends = [0.0] * steps
     for step, queue in enumerate(queues):
@@ -84,8 +91,9 @@ def _one_iteration(
         if queue in (Queue.D2H, Queue.H2D) and free[Queue.COMPUTE] > start:
             start = free[Queue.COMPUTE]
         for other in waits.get(step, ()):
-            end = ends[other] if other >= 0 else before[other + steps]
-            start = max(start, end)
+            ago, of = divmod(other, steps)
+            if -ago <= len(before):
+                start = max(start, before[ago][of] if ago else ends[of])
         free[queue] = ends[step] = start + seconds[step]
     return ends
 

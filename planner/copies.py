@@ -62,8 +62,13 @@ class Copies:
             del flights[queue]
 
     def contribute(self, copy: Copy, bit: int, queue: Queue, step: int, waits: list[int]) -> None:
-        """Step `step` on `queue` adds a contribution; off the compute queue others must know."""
+        """Step `step` on `queue` adds a contribution; off the compute queue others must know.
+
+        One that is there already was made again and dropped: that concerns nobody.
+        """
         memory, x = copy
+        if self.have[memory][x] & bit:
+            return
         if self.have[memory][x]:
             waits.extend(self.made.get(copy, {}).values())
         if queue != Queue.COMPUTE:

@@ -42,7 +42,7 @@ class Ledger:
     def free(self, size: int, transfers: tuple[int, ...] = ()) -> None:
         """Delete `size` bytes, at once or, where `transfers` are in flight, when they have ended."""
         self.settled -= size
-        if transfers:
+        if transfers and size:
             self.pending.append((size, transfers))
         else:
             self.used -= size

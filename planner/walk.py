@@ -83,7 +83,7 @@ class Walk:
             made = graph.contributions(operation)
         else:
             modes = columns.modes.get(operation, ())
-            if mode_index > len(modes):
+            if not 0 < mode_index <= len(modes):
                 self._refuse("unknown-mode", f"the operation has no mode number {mode_index}")
             mode = modes[mode_index - 1]
             seconds, transient, reads_host = mode.time, mode.workspace, mode.reads_host
@@ -244,6 +244,8 @@ class Walk:
             for memory in memories:
                 if not there or (not self.persistent[x] and memory != Memory.DEVICE):
                     self._drop((memory, x))
+                elif not self.persistent[x]:
+                    self.copies.stale.discard((memory, x))
 
     def _left_over(self) -> object:
         """What the next iteration waits for, counted from its start: a snapshot, None if nothing."""

@@ -1,0 +1,193 @@
+"""Random schedules for a graph: random walks that mostly take legal steps and complete, and spoilt ones."""
+
+from __future__ import annotations
+
+from random import Random
+
+from memplan.graphs.graph import Graph, Kind
+from memplan.graphs.machine import Machine, Memory
+from memplan.planner.schedule import (
+    Initial,
+    Schedule,
+    Step,
+    Verb,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
+from reference_replay import PERSISTENT, Walk
+
+DEVICE, HOST, DISK = Memory.DEVICE, Memory.HOST, Memory.DISK
+TRANSFERS = ((Verb.OFFLOAD, HOST), (Verb.OFFLOAD, DISK), (Verb.PREFETCH, DEVICE), (Verb.PREFETCH, HOST))
+
+
+def chance(random: Random, probability: float) -> bool:
+    """False for the smallest numbers drawn, so that shrinking leaves the rare things out."""
+    return random.random() >= 1 - probability
+
+
+def random_initial(random: Random, graph: Graph, machine: Machine | None) -> Initial:
+    """Places for the persistent tensors; seldom one that breaks the rule."""
+    places: dict[str, set[int]] = {"host": set(), "disk": set(), "both": set()}
+    for x in range(len(graph.tensors)):
+        away = machine is not None and chance(random, 0.5)
+        if graph.tensor(x).kind in PERSISTENT and away:
+            places[random.choice(("host", "host", "disk", "both"))].add(x)
+        if chance(random, 0.002):
+            places[random.choice(("host", "disk", "both"))].add(x)
+    return Initial(*(frozenset(places[word]) for word in ("host", "disk", "both")))
+
+
+def random_schedule(random: Random, graph: Graph, machine: Machine | None, initial: Initial) -> Schedule:
+    steps = _Grower(random, graph, machine, initial).grow()
+    if chance(random, 0.25):
+        steps = spoil(random, graph, steps)
+    return Schedule.of(steps, initial)
+
+
+def spoil(random: Random, graph: Graph, steps: list[Step]) -> list[Step]:
+    """One to three random faults: a step left out, put in, moved or changed."""
+    steps = list(steps)
+    for _fault in range(random.randint(1, 3)):
+        place = random.randint(0, len(steps))
+        fault = random.choice(("out", "in", "swap", "twice", "change"))
+        if fault == "in" or not steps:
+            steps.insert(place, random_step(random, graph))
+        elif fault == "out":
+            steps.pop(place - 1)
+        elif fault == "swap":
+            other = random.randrange(len(steps))
+            steps[place - 1], steps[other] = steps[other], steps[place - 1]
+        elif fault == "twice":
+            steps.insert(place, random.choice(steps))
+        else:
+            steps[place - 1] = random_step(random, graph)
+    return steps
+
+
+def random_step(random: Random, graph: Graph) -> Step:
+    """Any step that can be written down, legal or not."""
+    verb = random.choice(list(Verb))
+    if verb == Verb.COMPUTE:
+        operation = random.randrange(len(graph.operations))
+        modes = len(graph.operations.modes.get(operation, ()))
+        return compute(operation, random.randint(0, modes + chance(random, 0.05)))
+    if not len(graph.tensors):
+        return compute(0)
+    tensor = random.randrange(len(graph.tensors))
+    if verb == Verb.DELETE:
+        return delete(tensor, random.choice(list(Memory)))
+    if verb == Verb.OFFLOAD:
+        return offload(tensor, random.choice((HOST, DISK)))
+    return prefetch(tensor, random.choice((DEVICE, HOST)))
+
+
+class _Grower:
+    """Grows a list of steps: towards a complete iteration, with random legal steps in between."""
+
+    def __init__(self, random: Random, graph: Graph, machine: Machine | None, initial: Initial) -> None:
+        self.random, self.graph = random, graph
+        self.walk = Walk(graph, machine, None, initial)
+        self.steps: list[Step] = []
+        self.restless = random.choice((0.1, 0.5, 0.9))
+        self.careless = random.choice((0.0, 0.0, 0.0, 0.1))
+
+    def grow(self) -> list[Step]:
+        waiting = list(range(len(self.graph.operations)))
+        while waiting and len(self.steps) < 60:
+            for _step in range(self.random.randint(0, 4)):
+                if chance(self.random, self.restless):
+                    self._wander()
+            if chance(self.random, self.careless):
+                self._misstep()
+            operation = self.random.choice(waiting) if chance(self.random, 0.3) else waiting[0]
+            if operation not in self.walk.ran and not self._run(operation) and operation == waiting[0]:
+                break
+            waiting = [o for o in waiting if o not in self.walk.ran]
+        for x in self.graph.results:
+            if not any(self.walk.readable(x, memory) for memory in Memory):
+                self._bring(x, self.random.choice((DEVICE, DEVICE, HOST)), 5)
+        self._bring_home()
+        return self.steps
+
+    def _take(self, step: Step) -> bool:
+        if self.walk.violations(step):
+            return False
+        self.walk.take(step)
+        self.steps.append(step)
+        return True
+
+    def _wander(self) -> None:
+        """One random step if it is legal; a delete that would lose something needed, seldom."""
+        step = random_step(self.random, self.graph)
+        if step.verb == Verb.COMPUTE and step.target not in self.walk.ran and chance(self.random, 0.7):
+            return
+        if step.verb == Verb.DELETE and self._needed(step.target, Memory(step.where)):
+            return
+        self._take(step)
+
+    def _misstep(self) -> None:
+        """Put an illegal step in the list, where one is found: any broken rule as likely as another."""
+        faults: dict[str, list[Step]] = {}
+        for _attempt in range(40):
+            step = random_step(self.random, self.graph)
+            for rule in self.walk.violations(step):
+                faults.setdefault(rule, []).append(step)
+        if faults:
+            self.steps.append(self.random.choice(faults[self.random.choice(sorted(faults))]))
+
+    def _needed(self, x: int, memory: Memory) -> bool:
+        elsewhere = any(self.walk.readable(x, m) for m in Memory if m != memory)
+        to_come = x in self.graph.results or any(
+            x in (*operation.reads, *operation.mutates)
+            for o, operation in enumerate(self.walk.operations)
+            if o not in self.walk.ran
+        )
+        return to_come and chance(self.random, 0.3 if elsewhere else 0.85)
+
+    def _run(self, operation: int, depth: int = 6) -> bool:
+        """Run an operation in a random mode, its inputs brought to where it reads them."""
+        modes = len(self.graph.operations.modes.get(operation, ()))
+        for mode in (self.random.randint(0, modes), 0):
+            step = compute(operation, mode)
+            brought = [self._bring(x, memory, depth - 1) for x, memory in sorted(self.walk.inputs(step))]
+            if all(brought) and self._take(step):
+                return True
+        return False
+
+    def _bring(self, x: int, memory: Memory, depth: int) -> bool:
+        """Make x readable in `memory`: copy it from next to it, or run what makes it."""
+        if self.walk.readable(x, memory):
+            return True
+        if depth <= 0 or len(self.steps) > 80:
+            return False
+        for verb, to in self.random.sample(TRANSFERS, len(TRANSFERS)):
+            if to == memory and self._take(Step(verb, x, to)):
+                return True
+        if memory != HOST and any(self.walk.readable(x, m) for m in Memory):
+            towards = self._bring(x, HOST, depth - 1)
+            if towards and self._take((prefetch if memory == DEVICE else offload)(x, memory)):
+                return True
+        for producer in sorted(self.walk.producers[x]):
+            copy = self.walk.copies.get((x, memory))
+            if (copy is None or producer not in copy.contributions) and self.walk.operations[
+                producer
+            ].recompute:
+                self._run(producer, depth - 1)
+        return self.walk.readable(x, memory) or (memory == HOST and self._take(offload(x)))
+
+    def _bring_home(self) -> None:
+        """Persistent tensors back to where they began, at most times; leftovers deleted, at times."""
+        for x, tensor in enumerate(self.walk.tensors):
+            if tensor.kind not in PERSISTENT or chance(self.random, 0.01):
+                continue
+            for memory in self.walk.home(x):
+                self._bring(x, memory, 4)
+            for memory in Memory:
+                if memory not in self.walk.home(x):
+                    self._take(delete(x, memory))
+        for x, memory in sorted(self.walk.copies):
+            if self.walk.tensors[x].kind not in {*PERSISTENT, Kind.INPUT} and x not in self.graph.results:
+                if chance(self.random, 0.3):
+                    self._take(delete(x, memory))

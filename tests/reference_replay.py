@@ -1,0 +1,385 @@
+"""A second replay of a schedule, written from docs/formats.md alone: slow, plain, with no thought of speed.
+
+`replay` walks the list again and again, as the steady state does, with one `Copy` for every copy of a tensor
+and one `Transfer` for every transfer. Nothing here is shared with memplan.planner but the steps themselves.
+`Walk.violations` asks whether a step is legal without taking it, so random schedules are grown with it, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from memplan.graphs.graph import Graph, Kind, Mode
+from memplan.graphs.machine import Machine, Memory
+from memplan.planner.schedule import Initial, Schedule, Step, Verb
+
+DEVICE, HOST, DISK = Memory.DEVICE, Memory.HOST, Memory.DISK
+PERSISTENT = {Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE}
+QUEUES = ("compute", "cpu", "d2h", "h2d", "disk_write", "disk_read")
+LINKS = {
+    (Verb.OFFLOAD, HOST): ("d2h", DEVICE, HOST),
+    (Verb.OFFLOAD, DISK): ("disk_write", HOST, DISK),
+    (Verb.PREFETCH, DEVICE): ("h2d", HOST, DEVICE),
+    (Verb.PREFETCH, HOST): ("disk_read", DISK, HOST),
+}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """least_bytes: per memory, the largest sum were every delete immediate; the rest as the simulator's."""
+
+    time: float
+    peak: int
+    least_budget: int
+    host_peak: int
+    disk_peak: int
+    least_bytes: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """step: index of the first bad step, None for the whole. rules: all that are broken there."""
+
+    step: int | None
+    rules: frozenset[str]
+
+
+@dataclass(eq=False)
+class Transfer:
+    """over: some step has waited for it. over_for_device: the compute queue or an allocation has."""
+
+    tensor: int
+    queue: str
+    end: float
+    over: bool = False
+    over_for_device: bool = False
+
+    def in_flight(self, memory: Memory) -> bool:
+        return not (self.over_for_device if memory == DEVICE else self.over)
+
+
+@dataclass(eq=False)
+class Copy:
+    """contributions: the operations whose share it holds. made_by: the transfers whose target it is."""
+
+    contributions: set[int]
+    version: int
+    ready: float = 0.0
+    made_by: list[Transfer] = field(default_factory=list)
+    read_by: list[Transfer] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class PendingDelete:
+    bytes: int
+    transfers: list[Transfer]
+
+
+def replay(
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+    turns: int = 24,
+) -> Accepted | Refused:
+    """Replay `turns` iterations of the cycle; the time is the mean of the second half of them."""
+    walk = Walk(graph, machine, budget, schedule.initial)
+    if rules := walk.initial_violations():
+        return Refused(None, frozenset(rules))
+    steps = list(schedule)
+    seconds = 0.0
+    only_computes = True
+    ends: list[float] = []
+    for turn in range(turns):
+        for index, step in enumerate(steps):
+            if rules := walk.violations(step):
+                assert turn == 0, "a schedule that is valid once is valid for ever"
+                return Refused(index, frozenset(rules))
+            start, end = walk.take(step)
+            if turn == 0 and step.verb != Verb.DELETE:
+                seconds += end - start
+                only_computes &= step.verb == Verb.COMPUTE and not walk.mode(step).on_host
+        if rules := walk.end_violations():
+            assert turn == 0
+            return Refused(None, frozenset(rules))
+        walk.next_turn()
+        ends.append(max(walk.free.values()))
+    half = turns // 2
+    period = seconds if only_computes else (ends[-1] - ends[half - 1]) / (turns - half)
+    peak, least = walk.peak, walk.least_bytes
+    return Accepted(
+        period, peak[DEVICE], least[DEVICE], peak[HOST], peak[DISK], (least[DEVICE], least[HOST], least[DISK])
+    )
+
+
+class Walk:
+    """The state between two steps."""
+
+    def __init__(self, graph: Graph, machine: Machine | None, budget: int | None, initial: Initial) -> None:
+        self.tensors = [graph.tensor(x) for x in range(len(graph.tensors))]
+        self.operations = [graph.operation(o) for o in range(len(graph.operations))]
+        self.results = list(graph.results)
+        self.machine = machine or graph.machine or Machine()
+        self.initial = initial
+        self.limit = {m: self._capacity(m) for m in Memory}
+        if budget is not None:
+            self.limit[DEVICE] = min(self.limit[DEVICE], budget)
+        self.producers = {
+            x: {o for o, operation in enumerate(self.operations) if x in operation.writes}
+            for x in range(len(self.tensors))
+        }
+        self.version = [0] * len(self.tensors)
+        self.ran: set[int] = set()
+        self.copies: dict[tuple[int, Memory], Copy] = {}
+        for x, tensor in enumerate(self.tensors):
+            if tensor.kind == Kind.INPUT or tensor.kind in PERSISTENT:
+                for memory in self.home(x):
+                    self.copies[x, memory] = Copy(set(), 0)
+        self.pending: dict[Memory, list[PendingDelete]] = {m: [] for m in Memory}
+        self.transfers: dict[tuple[int, str], list[Transfer]] = {}
+        self.free = dict.fromkeys(QUEUES, 0.0)
+        self.least_bytes = {m: self.live_bytes(m) for m in Memory}
+        self.peak = dict(self.least_bytes)
+
+    def _capacity(self, memory: Memory) -> float:
+        capacity = self.machine.capacity(memory)
+        return inf if capacity is None else capacity
+
+    # What is where
+
+    def home(self, x: int) -> set[Memory]:
+        """Where a persistent tensor or an input is when an iteration starts."""
+        if x in self.initial.both:
+            return {DEVICE, HOST}
+        return {HOST} if x in self.initial.host else {DISK} if x in self.initial.disk else {DEVICE}
+
+    def present(self, x: int, memory: Memory) -> bool:
+        return (x, memory) in self.copies
+
+    def complete(self, x: int, memory: Memory) -> bool:
+        return self.copies[x, memory].contributions == self.producers[x]
+
+    def fresh(self, x: int, memory: Memory) -> bool:
+        return self.copies[x, memory].version == self.version[x]
+
+    def readable(self, x: int, memory: Memory) -> bool:
+        return self.present(x, memory) and self.complete(x, memory) and self.fresh(x, memory)
+
+    def live_bytes(self, memory: Memory) -> int:
+        return sum(self.tensors[x].bytes for x, m in self.copies if m == memory)
+
+    def counted_bytes(self, memory: Memory) -> int:
+        return self.live_bytes(memory) + sum(delete.bytes for delete in self.pending[memory])
+
+    # What a computation does
+
+    def mode(self, step: Step) -> Mode:
+        """The mode in which a compute step runs; its operation as the graph gives it is a mode, too."""
+        operation = self.operations[step.target]
+        if step.where == 0:
+            return Mode("", operation.time, operation.workspace, operation.writes)
+        return operation.modes[step.where - 1]
+
+    def inputs(self, step: Step) -> set[tuple[int, Memory]]:
+        """The copies that a compute step reads, those that it changes included."""
+        operation, mode = self.operations[step.target], self.mode(step)
+        return {
+            (x, HOST if mode.on_host or x in mode.reads_host else DEVICE)
+            for x in operation.reads + operation.mutates
+        }
+
+    def need_bytes(self, step: Step) -> int:
+        """What a compute step allocates: workspace, outputs that are not there, outputs made again."""
+        mode = self.mode(step)
+        memory = HOST if mode.on_host else DEVICE
+        need = mode.workspace
+        for x in mode.writes:
+            if not self.present(x, memory) or step.target in self.copies[x, memory].contributions:
+                need += self.tensors[x].bytes
+        return need
+
+    # Which rules a step breaks
+
+    def initial_violations(self) -> set[str]:
+        rules: set[str] = set()
+        named = [*self.initial.host, *self.initial.disk, *self.initial.both]
+        if len(set(named)) < len(named) or any(self.tensors[x].kind not in PERSISTENT for x in named):
+            rules.add("initial")
+        if any(self.live_bytes(m) > self.limit[m] for m in Memory):
+            rules.add("capacity")
+        return rules
+
+    def violations(self, step: Step) -> set[str]:
+        if step.verb == Verb.COMPUTE:
+            return self._compute_violations(step)
+        if step.verb == Verb.DELETE:
+            return self._delete_violations(step.target, Memory(step.where))
+        return self._transfer_violations(step)
+
+    def _compute_violations(self, step: Step) -> set[str]:
+        rules: set[str] = set()
+        o, operation = step.target, self.operations[step.target]
+        if o in self.ran and (operation.mutates or not operation.recompute):
+            rules.add("runs-once")
+        if operation.random and any(
+            earlier.random and e not in self.ran for e, earlier in enumerate(self.operations[:o])
+        ):
+            rules.add("random-order")
+        touched = {*operation.reads, *operation.writes, *operation.mutates}
+        for m, mutator in enumerate(self.operations):
+            if touched & set(mutator.mutates) and (
+                (o < m and m in self.ran) or (o > m and m not in self.ran)
+            ):
+                rules.add("side-of-change")
+        if not 0 <= step.where <= len(operation.modes):
+            return rules | {"unknown-mode"}
+        for x, memory in self.inputs(step):
+            if not self.present(x, memory):
+                rules.add("reads-present")
+                continue
+            if not self.complete(x, memory):
+                rules.add("reads-complete")
+            if not self.fresh(x, memory):
+                rules.add("reads-fresh")
+        memory = HOST if self.mode(step).on_host else DEVICE
+        if self.live_bytes(memory) + self.need_bytes(step) > self.limit[memory]:
+            rules.add("capacity")
+        return rules
+
+    def _delete_violations(self, x: int, memory: Memory) -> set[str]:
+        rules: set[str] = set()
+        if self.tensors[x].kind == Kind.INPUT:
+            rules.add("delete-input")
+        if not self.present(x, memory):
+            rules.add("delete-present")
+        elif self.tensors[x].kind in PERSISTENT and self.fresh(x, memory):
+            others = [m for m in Memory if m != memory and self.present(x, m) and self.fresh(x, m)]
+            if not others:
+                rules.add("delete-last-copy")
+        return rules
+
+    def _transfer_violations(self, step: Step) -> set[str]:
+        rules: set[str] = set()
+        queue, source, target = LINKS[Verb(step.verb), Memory(step.where)]
+        if getattr(self.machine.links, queue) is None:
+            rules.add("transfer-link")
+        if not self.readable(step.target, source):
+            rules.add("transfer-source")
+        need = 0 if self.present(step.target, target) else self.tensors[step.target].bytes
+        if self.live_bytes(target) + need > self.limit[target]:
+            rules.add("capacity")
+        return rules
+
+    def end_violations(self) -> set[str]:
+        rules: set[str] = set()
+        if len(self.ran) < len(self.operations):
+            rules.add("runs-all")
+        if any(not any(self.readable(x, m) for m in Memory) for x in self.results):
+            rules.add("results")
+        for x, tensor in enumerate(self.tensors):
+            if tensor.kind in PERSISTENT:
+                where = {m for m in Memory if self.present(x, m)}
+                if where != self.home(x) or not all(self.fresh(x, m) for m in where):
+                    rules.add("persistent-return")
+        return rules
+
+    # What a step does
+
+    def take(self, step: Step) -> tuple[float, float]:
+        """Take a step that breaks no rule. Returns its start and its end in seconds."""
+        if step.verb == Verb.COMPUTE:
+            return self._compute(step)
+        if step.verb == Verb.DELETE:
+            self._delete(step.target, Memory(step.where))
+            return 0.0, 0.0
+        return self._transfer(step)
+
+    def _compute(self, step: Step) -> tuple[float, float]:
+        mode = self.mode(step)
+        memory, queue = (HOST, "cpu") if mode.on_host else (DEVICE, "compute")
+        read = [self.copies[key] for key in self.inputs(step)]
+        waits = [copy.ready for copy in read]
+        for copy in read:
+            for transfer in copy.made_by:
+                self._wait(transfer, queue == "compute")
+        waits += [self.copies[x, memory].ready for x in mode.writes if self._added_in_place(step, x, memory)]
+        waits += self._allocate(memory, self.need_bytes(step))
+        start = max([self.free[queue], *waits])
+        end = self.free[queue] = start + mode.time
+        for x in mode.writes:
+            if not self.present(x, memory):
+                self.copies[x, memory] = Copy({step.target}, self.version[x], end)
+            elif self._added_in_place(step, x, memory):
+                self.copies[x, memory].contributions.add(step.target)
+                self.copies[x, memory].ready = end
+        for x in self.operations[step.target].mutates:
+            self.version[x] += 1
+            self.copies[x, memory].version = self.version[x]
+            self.copies[x, memory].ready = end
+        self.ran.add(step.target)
+        return start, end
+
+    def _added_in_place(self, step: Step, x: int, memory: Memory) -> bool:
+        return self.present(x, memory) and step.target not in self.copies[x, memory].contributions
+
+    def _transfer(self, step: Step) -> tuple[float, float]:
+        x = step.target
+        queue, source, target = LINKS[Verb(step.verb), Memory(step.where)]
+        read = self.copies[x, source]
+        for transfer in read.made_by:
+            self._wait(transfer, False)
+        there = self.present(x, target)
+        waits = [read.ready]
+        waits += self._allocate(target, 0 if there else self.tensors[x].bytes)
+        if DEVICE in (source, target):
+            waits.append(self.free["compute"])
+        start = max([self.free[queue], *waits])
+        end = self.free[queue] = start + self.tensors[x].bytes / getattr(self.machine.links, queue)
+        if not there:
+            self.copies[x, target] = Copy(set(), 0)
+        made = self.copies[x, target]
+        made.contributions = set(self.producers[x])
+        made.version = self.version[x]
+        made.ready = max(made.ready, end)
+        transfer = Transfer(x, queue, end)
+        self.transfers.setdefault((x, queue), []).append(transfer)
+        made.made_by.append(transfer)
+        read.read_by.append(transfer)
+        return start, end
+
+    def _delete(self, x: int, memory: Memory) -> None:
+        copy = self.copies.pop((x, memory))
+        in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
+        if in_flight and self.tensors[x].bytes:
+            self.pending[memory].append(PendingDelete(self.tensors[x].bytes, in_flight))
+
+    def _allocate(self, memory: Memory, need: int) -> list[float]:
+        """Make room for `need` bytes and count them. Returns the ends of the transfers waited for."""
+        waits: list[float] = []
+        while self.counted_bytes(memory) + need > self.limit[memory]:
+            for transfer in self.pending[memory].pop(0).transfers:
+                self._wait(transfer, True)
+                waits.append(transfer.end)
+        self.peak[memory] = max(self.peak[memory], self.counted_bytes(memory) + need)
+        self.least_bytes[memory] = max(self.least_bytes[memory], self.live_bytes(memory) + need)
+        return waits
+
+    def _wait(self, waited_for: Transfer, on_device: bool) -> None:
+        """Whoever waits for a transfer has waited for those of the same tensor before it on its queue."""
+        for transfer in self.transfers[waited_for.tensor, waited_for.queue]:
+            transfer.over = True
+            transfer.over_for_device |= on_device
+            if transfer is waited_for:
+                break
+
+    def next_turn(self) -> None:
+        """What is neither persistent nor an input on the device vanishes, by the rule for deletes."""
+        for x, memory in sorted(self.copies):
+            kind = self.tensors[x].kind
+            if kind == Kind.INPUT and memory == DEVICE:
+                self.copies[x, memory].version = self.version[x]
+            elif kind not in PERSISTENT:
+                self._delete(x, memory)
+        self.ran = set()

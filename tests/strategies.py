@@ -1,0 +1,131 @@
+"""Random valid graphs and machines, small and full of corner cases, and hypothesis strategies of them.
+
+Every function draws from a `random.Random`: hypothesis hands in one that it can shrink, a benchmark a seeded
+one. Sizes, times and rates are dyadic, so that both replays add without rounding. Schedules for them:
+random_schedules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
+from memplan.graphs.machine import Links, Machine
+from memplan.graphs.validate import validate
+from memplan.planner.schedule import Schedule
+from random_schedules import chance, random_initial, random_schedule
+from reference_replay import Refused, replay
+
+SIZES = (0, 1, 1, 2, 3, 5, 8)
+SECONDS = (0.0, 0.5, 1.0, 1.0, 2.0, 3.5)
+RATES = (0.5, 1.0, 2.0, 4.0)
+PERSISTENT = (Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
+MADE = (Kind.ACTIVATION, Kind.GRADIENT, Kind.PARAMETER_GRADIENT)
+
+
+class Case(NamedTuple):
+    graph: Graph
+    schedule: Schedule
+    budget: int | None
+    machine: Machine | None
+
+
+def some(random: Random, items: Sequence[int], most: int) -> list[int]:
+    """Up to `most` different items, in random order."""
+    return random.sample(items, random.randint(0, min(most, len(items))))
+
+
+def random_graph(random: Random, most_operations: int = 7) -> Graph:
+    """A valid graph: shared contributions, several outputs, changes in place, modes, random operations."""
+    draft = Draft("random")
+    inputs = [draft.tensor(f"i{k}", random.choice(SIZES), Kind.INPUT) for k in range(random.randint(0, 2))]
+    weights = [
+        draft.tensor(f"w{k}", random.choice(SIZES), random.choice(PERSISTENT))
+        for k in range(random.randint(0, 3))
+    ]
+    made: list[int] = []
+    still_written: set[int] = set()
+    has_loss = False
+    for o in range(random.randint(1, most_operations)):
+        reads = some(random, inputs + weights + made, 3)
+        mutates: list[int] = []
+        if chance(random, 0.3):
+            mutates = some(random, weights + made + (inputs if chance(random, 0.2) else []), 2)
+        still_written -= {*reads, *mutates}
+        writes = some(random, sorted(still_written), 1)
+        for k in range(random.choice((0, 1, 1, 1, 2))):
+            writes.append(draft.tensor(f"t{o}.{k}", random.choice(SIZES), random.choice(MADE)))
+            made.append(writes[-1])
+            still_written.add(writes[-1])
+        is_loss = not has_loss and chance(random, 0.1)
+        has_loss |= is_loss
+        seconds, workspace = random.choice(SECONDS), random.choice((0, 0, 0, 1, 4))
+        draft.operation(
+            f"o{o}",
+            time=seconds,
+            workspace=workspace,
+            reads=reads,
+            writes=writes,
+            mutates=mutates,
+            phase=Phase.LOSS if is_loss else random.choice((Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)),
+            recompute=not chance(random, 0.15),
+            random=chance(random, 0.2),
+            modes=[
+                _mode(random, f"m{k}", reads, writes, mutates) for k in range(random.choice((0, 0, 0, 1, 2)))
+            ],
+        )
+    graph = draft.graph(some(random, inputs + weights + made + made, 2) if made else [])
+    graph = replace(graph, results=sorted(set(graph.results)))
+    validate(graph)
+    return graph
+
+
+def _mode(random: Random, name: str, reads: list[int], writes: list[int], mutates: list[int]) -> Mode:
+    return Mode(
+        name,
+        random.choice(SECONDS),
+        random.choice((0, 0, 2)),
+        tuple(some(random, writes, len(writes)) if chance(random, 0.4) else writes),
+        tuple(some(random, [x for x in reads if x not in mutates], 2)) if chance(random, 0.5) else (),
+        chance(random, 0.4),
+    )
+
+
+def random_machine(random: Random) -> Machine:
+    """All links at most times; no capacities: `random_case` sets those around what the schedule takes."""
+    rates = [None if chance(random, 0.1) else random.choice(RATES) for _link in range(4)]
+    return Machine(links=Links(*rates))
+
+
+def random_case(random: Random, most_operations: int = 7) -> Case:
+    """A graph, a schedule for it (legal at most times), and limits at, just below or above its need."""
+    graph = random_graph(random, most_operations)
+    machine = random_machine(random) if chance(random, 0.8) else None
+    initial = random_initial(random, graph, machine)
+    schedule = random_schedule(random, graph, machine, initial)
+    budget = None
+    outcome = replay(graph, schedule, machine=machine, turns=1)
+    if not isinstance(outcome, Refused):
+        device, host, disk = outcome.least_bytes
+        budget = _limit(random, device)
+        if machine is not None:
+            machine = replace(
+                machine,
+                device_capacity=_limit(random, device) if chance(random, 0.3) else None,
+                host_capacity=_limit(random, host),
+                disk_capacity=_limit(random, disk),
+            )
+    return Case(graph, schedule, budget, machine)
+
+
+def _limit(random: Random, least: int) -> int:
+    return max(0, least + random.choice((-1, 0, 0, 0, 1, 2, 3, 5, 9, 13)))
+
+
+def cases() -> st.SearchStrategy[Case]:
+    return st.randoms(use_true_random=False).map(random_case)

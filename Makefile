@@ -14,7 +14,7 @@ demo: $(VENV)/ready
 	$(BIN)/plan run demo/schedule.json --graph demo/graph.yaml --model examples/gpt2.py
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(PYTEST_OPTIONS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

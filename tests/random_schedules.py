@@ -188,6 +188,6 @@ class _Grower:
                 if memory not in self.walk.home(x):
                     self._take(delete(x, memory))
         for x, memory in sorted(self.walk.copies):
-            if self.walk.tensors[x].kind not in {*PERSISTENT, Kind.INPUT} and x not in self.graph.results:
-                if chance(self.random, 0.3):
-                    self._take(delete(x, memory))
+            free = self.walk.tensors[x].kind not in {*PERSISTENT, Kind.INPUT} and x not in self.graph.results
+            if free and chance(self.random, 0.3):
+                self._take(delete(x, memory))

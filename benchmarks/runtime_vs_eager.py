@@ -1,11 +1,11 @@
 """The time of a planned iteration beside eager PyTorch's: what it costs to run a schedule as Python code.
 
-Protocol. Model: GPT-2 (transformers, from its config), 6 layers, batch 4, 128 tokens, dropout on,
-forward and backward. The schedule is the plain one: nothing is recomputed, every tensor is deleted after its
-last use (an unlimited budget). Both run in one process, with as many threads as given; after one warm-up each
-they take turns, and the ratio is that of the medians. The time is the process's own (all its threads), which a
-busy machine disturbs least. Gradients are dropped after each iteration, outside the time. First the results are
-compared bitwise.
+Protocol. Model: GPT-2 (transformers, from its config), 6 layers, batch 4, 128 tokens, dropout on, forward
+and backward. The schedule is the plain one: nothing is recomputed, every tensor is deleted after its last
+use (an unlimited budget). Both run in one process, with as many threads as given; after one warm-up each
+they take turns, and the ratio is that of the medians. The time is the process's own (all its threads),
+which a busy machine disturbs least. Gradients are dropped after each iteration, outside the time. First the
+results are compared bitwise.
 
     python benchmarks/runtime_vs_eager.py [--rounds 15] [--threads 1]
 """

@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
     """'1.20 ms': three digits, in the unit that fits."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= factor:
-            return f"{seconds / factor:.{_places(seconds / factor)}f} {unit}"
+            return f"{seconds / factor:,.{_places(seconds / factor)}f} {unit}"
     return f"{seconds / 1e-6:.{_places(seconds / 1e-6)}f} µs" if seconds else "0 s"
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import click
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ..graphs.errors import InputError
+
+_PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "..."})
+"""What is printed where there is only ASCII; names in files are escaped by the stream."""
 
 Row = tuple[str, str]
 """A label and what it labels."""
@@ -47,7 +50,8 @@ class Output:
         console = _console(file=written, force_terminal=there.is_terminal, width=there.width)
         for line in lines:
             console.print(line, soft_wrap=True)
-        _write(written.getvalue())
+        text = written.getvalue()
+        _write(text if self.blocks else text.translate(_PLAIN))
 
     def note(self, line: str) -> None:
         """One line for the user on standard error."""
@@ -112,9 +116,13 @@ def _console(**options: Any) -> Console:
 
 def _write(text: str) -> None:
     """Write and flush. A reader that has gone (`| head`) is no fault: what follows goes nowhere."""
+    stream: IO[str] | None = sys.stdout  # None: closed by who called us
+    if stream is None:
+        return
     try:
-        click.echo(text, nl=False, color=True)
+        stream.write(text)
+        stream.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output cannot be written: {error.strerror}") from None

@@ -13,6 +13,7 @@ from ..graphs.errors import InputError
 from ..graphs.files import load_graph
 from ..graphs.machine import Machine
 from ..graphs.machine_file import load_machine
+from ..graphs.units import format_bytes
 from ..planner.budget import Budget, device_budget
 from ..planner.plain import baseline
 from ..planner.report import Report
@@ -94,7 +95,7 @@ def solve(
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
     problem = Problem(loaded, wanted.bytes_of(plain.peak), machine)
     try:
-        with output.status(f"{solver}: solving for {wanted.echo(plain.peak)}") as report:
+        with output.status(f"{solver}: solving for {format_bytes(problem.budget)}") as report:
             solution = _solved(solver, problem, time_limit, settings, report)
     except InfeasibleError as error:
         output.document(_infeasible(error))

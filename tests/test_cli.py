@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from memplan.graphs.generators import chain, layered
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule_file import load_schedule, save_schedule
 from memplan.planner.simulate import simulate
+from memplan.solvers import registry
+from memplan.solvers.problem import Solution
 
 Plan = Callable[..., Result]
 
@@ -31,6 +34,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     save_graph(chain(8), "chain.json")
     save_graph(layered(20), "dag.json")
     Path("machine.yaml").write_text("device: {capacity: 40MB}\n")
+    Path("folder.json").mkdir()
+    Path("half.json").write_text(Path("chain.json").read_text()[:500])
     Path("slow.yaml").write_text("device: {capacity: lots}\n")
     return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
 
@@ -80,10 +85,33 @@ def test_the_machine_gives_the_budget(plan: Plan) -> None:
     assert json.loads(result.stdout)["budget"] == 40_000_000
 
 
+def test_the_device_is_not_overfilled(plan: Plan) -> None:
+    result = plan("solve", "chain.json", "--budget", "99%", "--machine", "machine.yaml", "--json")
+    assert json.loads(result.stdout)["budget"] == 40_000_000
+    assert "99% is above the device's capacity" in result.stderr
+    assert (
+        "above"
+        not in plan("solve", "chain.json", "--budget", "99%", "--machine", "machine.yaml", "-q").stderr
+    )
+
+
+def test_an_infeasible_budget_as_json(plan: Plan) -> None:
+    """A script that looks for the smallest budget reads it, and gets there."""
+    result = plan("solve", "chain.json", "--budget", "30%", "--json")
+    assert result.exit_code == 3
+    found = json.loads(result.stdout)
+    assert found["status"] == "no-schedule"
+    assert found["floor"] <= found["least_budget"]
+    assert plan("solve", "chain.json", "--budget", found["least_budget"]).exit_code == 0
+    assert plan("solve", "chain.json", "--budget", found["least_budget"] - 1).exit_code == 3
+
+
 def test_solvers_are_listed(plan: Plan) -> None:
     listed = json.loads(plan("solvers", "--json").stdout)["solvers"]
     assert [row["name"] for row in listed][:5] == ["store-all", "chen-sqrt", "revolve", "rotor", "checkmate"]
     assert all(row["accepts"] and row["source"] for row in listed)
+    for row in listed:
+        assert row["settings"] == registry.settings_of(row["name"])
     assert "rotor" in plan("solvers").stdout
 
 
@@ -117,6 +145,18 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         2,
         "must be a whole number",
     ),
+    "time-limit-that-is-no-number": (
+        ["solve", "chain.json", "--budget", "60%", "--time-limit", "nan"],
+        2,
+        "above 0 and finite",
+    ),
+    "missing-solver": (
+        ["solve", "chain.json", "--budget", "60%", "--solver", "checkmate", "--set", "backend=MOSEK"],
+        4,
+        "MOSEK is not installed",
+    ),
+    "folder-as-graph": (["solve", "folder.json", "--budget", "1GB"], 2, "cannot be read: Is a directory"),
+    "half-a-file": (["solve", "half.json", "--budget", "1GB"], 2, "half.json: line 1: not JSON"),
     "negative-time-limit": (
         ["solve", "chain.json", "--budget", "60%", "--time-limit", "-1"],
         2,
@@ -130,12 +170,32 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     ),
     "no-such-machine": (["solve", "chain.json", "--machine", "no.yaml"], 2, "no.yaml: no such file"),
     "output-suffix": (["solve", "chain.json", "--budget", "60%", "-o", "s.txt"], 2, "the suffix must be"),
-    "output-folder": (["solve", "chain.json", "--budget", "60%", "-o", "no/s.json"], 2, "cannot be written"),
+    "output-in-no-folder": (
+        ["solve", "chain.json", "--budget", "60%", "-o", "no/s.json"],
+        2,
+        "cannot be written",
+    ),
+    "output-is-a-folder": (
+        ["solve", "chain.json", "--budget", "60%", "-o", "folder.json"],
+        2,
+        "it is a folder",
+    ),
+    "output-over-the-graph": (
+        ["solve", "chain.json", "--budget", "60%", "-o", "./chain.json"],
+        2,
+        "-o would write over the input",
+    ),
+    "huge-percentage": (["solve", "chain.json", "--budget", "99999999999%"], 2, "is not a percentage"),
     "infeasible": (["solve", "chain.json", "--budget", "30%"], 3, "the smallest budget rotor can reach is"),
     "below-the-floor": (["solve", "chain.json", "--budget", "1KB"], 3, "is below the floor"),
     "no-such-schedule": (["check", "no.json", "--graph", "chain.json"], 2, "no.json: no such file"),
     "check-without-graph": (["check", "no.json"], 2, "--graph"),
     "estimate-without-gpu": (["profile", "m.py", "--estimate"], 2, "go together"),
+    "estimate-on-a-device": (
+        ["profile", "m.py", "--estimate", "--gpu", "a100", "--device", "cpu"],
+        2,
+        "does not go with --estimate",
+    ),
     "run-without-model": (["run", "s.json", "--graph", "chain.json"], 2, "--model"),
 }
 
@@ -148,7 +208,7 @@ def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
     if arguments:
-        lines = [line for line in result.stderr.splitlines() if not line.startswith("plan: budget")]
+        lines = result.stderr.splitlines()
         assert len(lines) == 1
         assert lines[0].startswith("plan: error: ")
     assert result.stdout == ""
@@ -176,14 +236,30 @@ def test_a_smaller_budget_is_refused(plan: Plan) -> None:
     assert "capacity" in result.stderr
 
 
-def test_wrong_figures_are_refused(plan: Plan) -> None:
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("time", 1.0),
+        ("peak", 1),
+        ("baseline_peak", 10**12),
+        ("lower_bound", 1e6),
+        ("lower_bound", float("nan")),
+        ("time", "fast"),
+        ("host_peak", True),
+    ],
+)
+def test_wrong_figures_are_refused(plan: Plan, figure: str, value: object) -> None:
     solved(plan)
     document = json.loads(Path("s.json").read_text())
-    document["predicted"]["time"] *= 0.9
-    Path("boast.json").write_text(json.dumps(document))
-    result = plan("check", "boast.json", "--graph", "chain.json")
-    assert result.exit_code == 5
-    assert "recorded time" in result.stderr
+    document["predicted"][figure] = value
+    Path("boast.yaml").write_text(json.dumps(document).replace("NaN", ".nan"))
+    result = plan("check", "boast.yaml", "--graph", "chain.json", "--json")
+    assert result.exit_code == 5, result.stderr
+    assert f"recorded {figure}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    found = json.loads(result.stdout)
+    assert (found["valid"], found["rule"]) == (False, None)
+    assert plan("show", "boast.yaml", "--graph", "chain.json", "--json").exit_code == 0
 
 
 def test_another_graph_is_a_mismatch(plan: Plan) -> None:
@@ -246,6 +322,61 @@ def test_without_torch_graphs_are_solved_and_models_are_not(plan: Plan) -> None:
     assert len(failed.stderr.splitlines()) == 1
 
 
+def test_graph_files_need_no_torch(plan: Plan) -> None:
+    """Nor wait for it where it is installed."""
+    solved(plan)
+    listing = (
+        "import sys\nfrom memplan.cli.main import main\n"
+        "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    for call in (
+        ["--help"],
+        ["run", "--help"],
+        ["profile", "--help"],
+        ["solvers"],
+        ["solve", "chain.json", "--budget", "60%"],
+        ["check", "s.json", "--graph", "chain.json"],
+        ["show", "s.json", "--graph", "chain.json"],
+    ):
+        done = subprocess.run([sys.executable, "-c", listing, *call], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.strip()) == (0, "False"), call
+
+
+def test_files_of_any_name(plan: Plan) -> None:
+    folder = Path("Ünï çode")
+    folder.mkdir()
+    graph = folder / "グラフ.yaml.gz"
+    save_graph(chain(3), graph)
+    for name in ("ś.json", "s.yml.gz", "[bold]s.yaml"):
+        result = plan("solve", graph, "--budget", "90%", "-o", folder / name)
+        assert result.exit_code == 0, result.stderr
+        assert str(folder / name) in result.stdout
+        assert plan("check", folder / name, "--graph", graph).exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_behind_standard_output(plan: Plan) -> None:
+    with Path("/dev/full").open("w") as full:
+        call = [sys.executable, "-c", "from memplan.cli.main import main; main()", "solvers"]
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("plan: error: standard output cannot be written")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_terminal_without_block_characters(plan: Plan) -> None:
+    solved(plan)
+    call = [sys.executable, "-c", "from memplan.cli.main import main; main()"]
+    done = subprocess.run(
+        [*call, "show", "s.json", "--graph", "chain.json"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert b"####" in done.stdout
+
+
 def test_a_closed_pipe_is_no_fault(plan: Plan) -> None:
     process = command("show", "s.json", "--graph", "chain.json")
     process.communicate()
@@ -260,18 +391,49 @@ def test_a_closed_pipe_is_no_fault(plan: Plan) -> None:
 
 
 def test_interrupted_the_best_so_far_is_written(plan: Plan) -> None:
-    """Checkmate on a graph it needs long for, with rotor's schedule as its start."""
+    """Checkmate, stopped while it searches, on a graph that it needs long for."""
     save_graph(chain(30), "long.json")
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = command(
-        "solve", "long.json", "--budget", "45%", "--solver", "checkmate", "-o", "best.json", env=environment
-    )
-    time.sleep(8)
-    assert process.poll() is None, "solved too fast to be interrupted"
-    process.send_signal(signal.SIGINT)
-    _output, error = process.communicate(timeout=60)
-    assert process.returncode == 130, error
+    with Path("progress").open("wb") as progress:
+        call = [sys.executable, "-c", "from memplan.cli.main import main; main()", "solve", "long.json"]
+        process = subprocess.Popen(
+            [*call, "--budget", "45%", "--solver", "checkmate", "-o", "best.json"],
+            stdout=subprocess.DEVNULL,
+            stderr=progress,
+            env={**os.environ, "FORCE_COLOR": "1"},
+        )
+        end = time.monotonic() + 100
+        while b"elapsed" not in Path("progress").read_bytes():
+            assert process.poll() is None, "solved too fast to be interrupted"
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == 130
     assert plan("check", "best.json", "--graph", "long.json").exit_code == 0
+
+
+def test_interrupted_without_a_schedule(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_args: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memplan.solvers.registry.solve", stopped)
+    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json")
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "plan: interrupted"
+    assert not Path("s.json").exists()
+
+
+def test_an_interrupted_answer_is_written_and_says_so(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = registry.solve
+
+    def stopped(*args: Any, **more: Any) -> Solution:
+        return replace(whole(*args, **more), interrupted=True)
+
+    monkeypatch.setattr("memplan.solvers.registry.solve", stopped)
+    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json", "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["interrupted"] is True
+    assert "best schedule so far" in result.stderr
+    assert plan("check", "s.json", "--graph", "chain.json").exit_code == 0
 
 
 def test_version_and_help(plan: Plan) -> None:

@@ -36,6 +36,30 @@ def broken():
 def nothing():
     return None
 
+def talkative():
+    print("building")
+    class Talkative(nn.Linear):
+        def forward(self, x):
+            print("forward")
+            return super().forward(x).sum()
+    return Talkative(4, 4), (torch.ones(2, 4),)
+
+def leaving():
+    class Leaving(nn.Linear):
+        def forward(self, x):
+            raise SystemExit(7)
+    return Leaving(4, 4), (torch.ones(2, 4),)
+
+def hungry():
+    class Hungry(nn.Linear):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+    return Hungry(4, 4), (torch.ones(2, 4),)
+
+def without_a_loss_to_speak_of():
+    module, inputs, loss = build()
+    return module, inputs, lambda output: loss(output) * float("nan")
+
 def data_dependent():
     class Branch(nn.Module):
         def __init__(self):
@@ -104,6 +128,64 @@ def test_another_model_is_a_mismatch(plan: Plan) -> None:
     assert "fingerprint" in result.stderr
 
 
+def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    from memplan.runtime import side_by_side
+    from memplan.runtime.eager import Comparison
+
+    ready(plan)
+    monkeypatch.setattr(side_by_side, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
+    result = plan(
+        *("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--json", "--repeats", "1")
+    )
+    assert result.exit_code == 5
+    found = json.loads(result.stdout)
+    assert (found["equal"], found["first_difference"]) == (False, "0.0.weight.grad")
+    assert "0.0.weight.grad differs from eager by up to 0.5" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_profile_that_differs_from_eager_warns(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    from memplan.runtime import verdict
+    from memplan.runtime.eager import Comparison
+
+    monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("loss", 0.5, 17))
+    result = plan("profile", "model.py", "-o", "graph.yaml")
+    assert result.exit_code == 0
+    assert "warning: the traced iteration differs from plain PyTorch's: loss by up to 0.5" in result.stderr
+    assert "different" in result.stdout
+
+
+def test_what_the_model_prints_is_not_the_result(plan: Plan) -> None:
+    result = plan("profile", "model.py:talkative", "--json", "-o", "graph.yaml")
+    assert json.loads(result.stdout)["name"] == "model-talkative"
+    assert "forward" in result.stderr
+    assert plan("solve", "graph.yaml", "--budget", "100%", "-o", "s.json").exit_code == 0
+    run = ("run", "s.json", "--graph", "graph.yaml", "--model", "model.py:talkative", "--json")
+    assert json.loads(plan(*run).stdout)["equal"] is True
+
+
+def test_a_loss_that_is_no_number(plan: Plan) -> None:
+    """Equal to eager's, bit by bit; JSON has no word for it."""
+    name = "model.py:without_a_loss_to_speak_of"
+    assert plan("profile", name, "-o", "graph.yaml").exit_code == 0
+    assert plan("solve", "graph.yaml", "--budget", "80%", "-o", "s.json").exit_code == 0
+    result = plan("run", "s.json", "--graph", "graph.yaml", "--model", name, "--json", "--repeats", "1")
+    found = json.loads(result.stdout)
+    assert (found["equal"], found["measured"]["loss"]) == (True, None)
+
+
+def test_a_graph_is_run_where_it_was_traced(plan: Plan) -> None:
+    import torch
+
+    ready(plan)
+    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--device")
+    result = plan(*run, "cuda")
+    assert result.exit_code == (6 if torch.cuda.is_available() else 2)
+    assert len(result.stderr.splitlines()) == 1
+    assert plan(*run, "meta").exit_code == 2
+    assert plan(*run, "gpu 1").exit_code == 2
+
+
 def test_a_graph_that_no_model_made_can_not_be_run(plan: Plan) -> None:
     save_graph(chain(4), "chain.json")
     assert plan("solve", "chain.json", "--budget", "100%", "-o", "s.json").exit_code == 0
@@ -119,6 +201,8 @@ ERRORS = {
     "build-fails": (["profile", "model.py:broken"], "ValueError: no data here"),
     "build-returns-nothing": (["profile", "model.py:nothing"], "not (module, example_inputs)"),
     "data-dependent": (["profile", "model.py:data_dependent"], "value"),
+    "model-exits": (["profile", "model.py:leaving"], "7"),
+    "out-of-memory": (["profile", "model.py:hungry"], "memory"),
     "unknown-gpu": (["profile", "model.py", "--estimate", "--gpu", "rtx3061"], "3060"),
     "unknown-device": (["profile", "model.py", "--device", "tpu"], "neither cpu nor cuda"),
     "output-suffix": (["profile", "model.py", "-o", "graph.txt"], "the suffix must be"),

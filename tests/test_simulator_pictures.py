@@ -139,13 +139,20 @@ def test_a_wait_for_one_delete_ends_the_transfer_for_its_other_copies() -> None:
 
 
 def test_nothing_is_pending_of_zero_bytes() -> None:
-    """An empty tensor offloaded and deleted leaves nothing to wait for, in no iteration."""
+    """Y's room is the weight's; the empty tensor e, deleted before it, holds none and is not waited for.
+
+    d2h      >>>>>>>>e                     the input, 8 bytes: 4 s, and e behind it
+    h2d      <<                            the weight: 1 s
+    compute    YYYYYYYYYYYYYYYYYYYY        10 s
+    """
     draft = Draft("empty")
-    empty, y = draft.tensor("empty", 0), draft.tensor("y", 4)
-    draft.operation("F1", time=1, writes=[empty])
-    draft.operation("F2", time=1, writes=[y])
-    steps = [compute(0), offload(empty), delete(empty), compute(1)]
-    assert figures(draft.graph(), steps, budget=4).time == 1 + 1
+    i, w = draft.tensor("i", 8, Kind.INPUT), draft.tensor("w", 4, Kind.PARAMETER)
+    e, y = draft.tensor("e", 0), draft.tensor("y", 4)
+    draft.operation("E", time=0, writes=[e])
+    draft.operation("Y", time=10, writes=[y])
+    steps = [compute(0), offload(i), offload(e), delete(e), prefetch(w), delete(w), compute(1)]
+    result = figures(draft.graph(), steps, budget=8 + 4, initial=Initial(host=frozenset({w})))
+    assert (result.time, result.peak) == (1 + 10, 8 + 4)
 
 
 def test_a_copy_made_anew_does_not_wait_for_the_old_one() -> None:

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import Any, NamedTuple
 
 from ..graphs.errors import MemplanError
 from ..planner.schedule import PLAIN, Schedule, Verb
-from .program import Call, Operation, Program, Ref, values_read
+from .free_names import FreeNames
+from .program import Call, Operation, Program, values_read
 from .randomness import restore_generator, save_generator
 
 
@@ -62,9 +62,7 @@ class _Writer:
     def __init__(self, program: Program, schedule: Schedule) -> None:
         self.program = program
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"save": save_generator, "restore": restore_generator}
-        self.names["device"] = program.device
-        self.known: dict[Any, str] = {}
+        self.names = FreeNames(save=save_generator, restore=restore_generator, device=program.device)
         runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
         self.runs_left = Counter[int](runs)
         self.saved: set[int] = set()
@@ -102,7 +100,7 @@ class _Writer:
         first = f"{', '.join(f'v{value}' for value in self.residents)}, = residents"
         last = f"return {', '.join(f'v{value}' for value in results)},"
         body = "\n    ".join((first, *self.lines, last))
-        return Code(f"def step(residents):\n    {body}\n", self.names, self.residents)
+        return Code(f"def step(residents):\n    {body}\n", self.names.things, self.residents)
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,35 +139,9 @@ class _Writer:
             if value is not None:
                 self.held[self.program.values[value].storage].add(value)
         left = ", ".join(names) + ("," if call.several and len(names) == 1 else "")
-        keywords = ", ".join(f"{name}={self._text(part)}" for name, part in call.keywords.items())
-        arguments = ", ".join(self._text(part) for part in call.arguments)
-        both = ", ".join(part for part in (arguments, keywords) if part)
-        self.lines.append(f"{left} = {self._name('f', call.target)}({both})")
+        self.lines.append(f"{left} = {self.names.of_call(call)}")
         if "_" in names:
             self.lines.append("del _")
 
     def _lies_in(self, value: int | None, storages: list[int]) -> bool:
         return value is not None and self.program.values[value].storage in storages
-
-    # ── arguments ───────────────────────────────────────────────────────────────────────────────────
-
-    def _text(self, argument: Any) -> str:
-        if isinstance(argument, Ref):
-            return f"v{argument.value}"
-        if isinstance(argument, list):
-            return f"[{', '.join(self._text(part) for part in argument)}]"  # pyright: ignore
-        if isinstance(argument, tuple):
-            return f"({''.join(f'{self._text(part)}, ' for part in argument)})"  # pyright: ignore
-        if argument is None or type(argument) in (bool, int):
-            return repr(argument)
-        if type(argument) is float and isfinite(argument):
-            return repr(argument)
-        return self._name("c", argument)
-
-    def _name(self, letter: str, thing: Any) -> str:
-        """The free name that stands for a target or an argument."""
-        key = (letter, f"{type(thing).__name__} {thing!r}" if letter == "c" else thing)
-        if key not in self.known:
-            self.known[key] = f"{letter}{len(self.known)}"
-            self.names[self.known[key]] = thing
-        return self.known[key]

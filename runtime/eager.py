@@ -16,6 +16,7 @@ from .execute import Outcome, PlannedStep
 from .iteration import Iteration, call, loss_of, tensors_in
 from .joint import residents
 from .pretence import compiling
+from .program import Program
 from .randomness import restore_generator, save_generator
 
 
@@ -66,10 +67,10 @@ def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
     """
     device = step.program.device
     with unchanged(iteration, device):
-        planned = _everything(iteration, step.run(iteration.inputs))
+        planned = _everything(iteration, step.program, step.run(iteration.inputs))
     for flag in (False, True):
         with unchanged(iteration, device), compiling(flag):
-            eager = _everything(iteration, run_eager(iteration))
+            eager = _everything(iteration, step.program, run_eager(iteration))
         comparison = _difference(eager, planned)._replace(compiling=flag)
         if comparison.equal or not step.program.compiling:
             break
@@ -85,8 +86,9 @@ def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> C
     return Comparison(None, 0.0, len(eager))
 
 
-def _everything(iteration: Iteration, outcome: Outcome) -> dict[str, Tensor]:
-    buffers = {name: tensor.clone() for name, tensor in iteration.module.named_buffers()}
+def _everything(iteration: Iteration, program: Program, outcome: Outcome) -> dict[str, Tensor]:
+    there = dict(iteration.module.named_buffers())
+    buffers = {name: there[name].clone() for name in program.buffers}
     gradients = {f"{name}.grad": tensor for name, tensor in outcome.gradients.items()}
     return {"loss": outcome.loss, **gradients, **buffers}
 

@@ -28,7 +28,7 @@ from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import compiling, not_called_fake, silent
+from .pretence import attributes_kept, compiling, not_called_fake, silent
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]
@@ -63,7 +63,13 @@ def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
         return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
 
     path = compiling() if flag else not_called_fake()
-    with path, silent(), mode, torch.autograd.set_multithreading_enabled(False):
+    with (
+        path,
+        silent(),
+        attributes_kept(iteration.module),
+        mode,
+        torch.autograd.set_multithreading_enabled(False),
+    ):
         graph = functional_graph(make_fx(forward_backward)(*examples), examples, flat)
     return Joint(graph, parameters, buffers, inputs, gradients)
 
@@ -82,6 +88,7 @@ class _ForwardBackward:
     ) -> None:
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
+        self.given = (*parameters.values(), *buffers.values(), *inputs.values())
         self.wanted = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
         self.values = nullcontext() if flag else KnownValues()
         self.marks = Marks(iteration.module)
@@ -91,7 +98,7 @@ class _ForwardBackward:
         state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
         loss, gradients = torch.func.functional_call(_Holder(self.iteration.module), state, (self._run,))
         kept = [loss]
-        taken = [_span(tensor) for tensor in (loss, *state.values(), *self.inputs.values())]
+        taken = [_span(tensor) for tensor in (loss, *self.given)]
         for (name, parameter), gradient in zip(self.wanted.items(), gradients, strict=True):
             if gradient is not None:
                 names.append(name)
@@ -109,6 +116,7 @@ class _ForwardBackward:
             with self.marks.forward(), self.values:
                 output = call(module, with_tensors(self.iteration.inputs, self.inputs))
                 loss = loss_of(output, self.iteration.loss_fn)
+                loss = _apart(loss, [_span(tensor) for tensor in self.given])
             del output
             self.marks.backward(loss)
             return loss, torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
@@ -133,11 +141,16 @@ def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) 
     """What autograd leaves in `.grad`: memory of its own, in the parameter's layout; a copy where need be."""
     if gradient.is_sparse:
         raise InputError("a gradient is sparse: make the embedding with sparse=False")
-    memory, start, end = _span(gradient)
-    overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
     if gradient.stride() == parameter.stride():
-        return gradient.clone() if overlaps else gradient
+        return _apart(gradient, taken)
     return torch.empty_like(parameter).copy_(gradient)
+
+
+def _apart(tensor: Tensor, taken: Sequence[Span]) -> Tensor:
+    """The tensor, or a copy where its memory is taken."""
+    memory, start, end = _span(tensor)
+    overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
+    return tensor.clone() if overlaps else tensor
 
 
 def _span(tensor: Tensor) -> Span:

@@ -10,7 +10,7 @@ operation. What nobody needs is left out, but for calls that draw random numbers
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,46 +19,20 @@ from torch import Tensor, fx
 from ..graphs.graph import Kind, Phase
 from .blocks import Blocks
 from .joint import Joint
+from .joint_nodes import changes_in_place, draws_numbers, named_residents, needed_nodes, results
 from .layers import MARK, Mark
 from .names import Names, full_name, operation_name
 from .program import Call, Operation, Program, Ref, values_read
-from .randomness import draws
 from .refusals import TraceError
-
-aten: Any = torch.ops.aten
 
 
 def lower(joint: Joint) -> Program:
     """The program of a joint graph, without fingerprint."""
-    loss, *gradients = _results(joint)
+    loss, *gradients = results(joint)
     lowering = _Lowering(joint, loss.meta["val"].device)
-    for node in _needed(joint.graph.graph):
+    for node in needed_nodes(joint.graph.graph):
         lowering.add(node)
     return lowering.program(loss, dict(zip(joint.gradients, gradients, strict=True)))
-
-
-def _results(joint: Joint) -> list[fx.Node]:
-    output: Any = next(iter(reversed(joint.graph.graph.nodes)))
-    return list(output.args[0])
-
-
-def _needed(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that the results, a change in place or eager's random numbers need, in order."""
-    needed: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        is_root = node.op in ("placeholder", "output") or _changes_in_place(node) or _draws(node)
-        if is_root or node in needed:
-            needed.add(node)
-            needed.update(node.all_input_nodes)
-    return [node for node in graph.nodes if node in needed]
-
-
-def _changes_in_place(node: fx.Node) -> bool:
-    return node.target is aten.copy_.default
-
-
-def _draws(node: fx.Node) -> bool:
-    return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
 
 
 class _Lowering:
@@ -73,7 +47,7 @@ class _Lowering:
         self.constants: dict[int, Tensor] = {}
         self.made: dict[fx.Node, tuple[int | None, ...]] = {}
         self.placeholders: list[int] = []
-        self.expected = _residents(joint)
+        self.expected = named_residents(joint)
 
     def add(self, node: Any) -> None:
         if node.op == "placeholder":
@@ -119,7 +93,7 @@ class _Lowering:
     def _call(self, node: Any) -> None:
         several = isinstance(node.meta["val"], tuple | list)
         results: list[Any] = list(node.meta["val"]) if several else [node.meta["val"]]
-        if _changes_in_place(node) or any(_is_new(result, self.blocks) for result in results):
+        if changes_in_place(node) or any(_is_new(result, self.blocks) for result in results):
             self._operation(node, results, several)
         else:
             call = self._bind(node, results, several)
@@ -128,7 +102,7 @@ class _Lowering:
 
     def _operation(self, node: Any, results: list[Any], several: bool) -> None:
         mark: Mark = node.meta.get(MARK) or Mark(None, False)
-        changes = _changes_in_place(node)
+        changes = changes_in_place(node)
         phase = Phase.UPDATE if changes else Phase.BACKWARD if mark.backward else Phase.FORWARD
         name = self.names.unique(operation_name(node.target, mark.layer, phase))
         kind = Kind.GRADIENT if mark.backward else Kind.ACTIVATION
@@ -142,7 +116,9 @@ class _Lowering:
         changed = (self.blocks.values[self._value_of(node.args[0])].storage,) if changes else ()
         self._lies_in(call, {*writes, *changed})
         reads = tuple(storage for storage in read if storage not in changed)
-        self.operations.append(Operation(name, phase, mark.layer, call, reads, writes, changed, _draws(node)))
+        self.operations.append(
+            Operation(name, phase, mark.layer, call, reads, writes, changed, draws_numbers(node))
+        )
 
     def _lies_in(self, call: Call, storages: set[int], *, one: bool = False) -> None:
         """Refuse a call that returns a view together with new memory, or a view of several storages."""
@@ -179,6 +155,9 @@ class _Lowering:
     def _mark_results(self, loss: int, gradients: Mapping[str, int]) -> None:
         """Name the storages of the results, and give the loss's operation its phase."""
         values = self.blocks.values
+        for name, value in {"the loss": loss, **gradients}.items():
+            if self.blocks.storages[values[value].storage].kind <= Kind.OPTIMIZER_STATE:
+                raise TraceError(f"{name}: its result is a tensor that the iteration does not compute")
         for name, value in gradients.items():
             storage = values[value].storage
             if self.blocks.storages[storage].kind != Kind.PARAMETER_GRADIENT:
@@ -191,13 +170,3 @@ class _Lowering:
 
 def _is_new(result: Any, blocks: Blocks) -> bool:
     return isinstance(result, Tensor) and result not in blocks
-
-
-def _residents(joint: Joint) -> Iterator[tuple[str, Kind]]:
-    """Names and kinds of the placeholders, in order."""
-    for name in joint.parameters:
-        yield name, Kind.PARAMETER
-    for name in joint.buffers:
-        yield name, Kind.BUFFER
-    for name in joint.inputs:
-        yield f"inputs.{name}", Kind.INPUT

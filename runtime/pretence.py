@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+
+_REGISTERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
@@ -38,6 +41,24 @@ def not_called_fake() -> Generator[None]:
         yield
     finally:
         module.is_fake_tensor = before
+
+
+@contextmanager
+def attributes_kept(module: nn.Module) -> Generator[None]:
+    """Some models keep masks and tables as attributes: what they set meanwhile is fake, and is undone."""
+    before = [
+        (part, dict(vars(part)), {name: dict(vars(part)[name]) for name in _REGISTERS})
+        for part in module.modules()
+    ]
+    try:
+        yield
+    finally:
+        for part, attributes, registers in before:
+            vars(part).clear()
+            vars(part).update(attributes)
+            for name, entries in registers.items():
+                vars(part)[name].clear()
+                vars(part)[name].update(entries)
 
 
 @contextmanager

@@ -31,8 +31,8 @@ def trace(iteration: Iteration) -> Program:
             raise refusal(error) from error
         try:
             program = _trace(iteration, flag=True)
-        except Exception as again:
-            raise refusal(again) from again
+        except Exception:
+            raise refusal(error) from error
     if not program.operations:
         raise TraceError("the iteration computes nothing")
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)

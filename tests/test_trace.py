@@ -1,5 +1,6 @@
 """A traced program says what eager does: which calls, which memory, which random numbers, which results."""
 
+import operator
 import subprocess
 import sys
 
@@ -8,13 +9,18 @@ import torch
 from iterations import ITERATIONS, Branching, gpt2, seeded
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Kind, Phase
+from memplan.planner.schedule import Schedule, compute
+from memplan.runtime.eager import compare
+from memplan.runtime.execute import PlannedStep
 from memplan.runtime.fingerprint import fingerprint
+from memplan.runtime.functional import functional_graph
 from memplan.runtime.iteration import Iteration, tensors_in, with_tensors
 from memplan.runtime.program import refs, values_read
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.trace import trace
 from program_replay import ProgramReplay
-from torch import nn
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def by_name(program):
@@ -287,6 +293,55 @@ def test_tracing_leaves_no_trace():
     assert all(torch.equal(tensor, before[name]) for name, tensor in iteration.module.state_dict().items())
     assert all(parameter.grad is None for parameter in iteration.module.parameters())
     assert not torch.compiler.is_compiling()
+
+
+def test_what_a_module_keeps_while_traced_is_forgotten():
+    class Caching(nn.Linear):
+        mask = None
+
+        def forward(self, x):
+            if self.mask is None:
+                self.mask = torch.ones(x.shape)
+                self.register_buffer("table", torch.ones(3), persistent=False)
+            return (super().forward(x * self.mask) * self.table).sum()
+
+    iteration = Iteration(Caching(3, 3), (torch.ones(2, 3),))
+    program = trace(iteration)
+    assert iteration.module.mask is None
+    assert not hasattr(iteration.module, "table")
+    assert trace(iteration).fingerprint == program.fingerprint
+    step = PlannedStep(iteration, program, Schedule.of(compute(i) for i in range(len(program.operations))))
+    assert compare(iteration, step).equal
+
+
+def test_a_loss_that_is_a_parameter_is_copied():
+    class Only(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self):
+            return self.weight
+
+    program = trace(Iteration(Only(), ()))
+    assert [operation.phase for operation in program.operations] == [Phase.LOSS, Phase.BACKWARD]
+    assert program.values[program.loss].storage in program.operations[0].writes
+
+
+def test_cudnn_batch_norm_gives_its_statistics_as_results():
+    """The kernel is not there without CUDA, but how it is traced can be seen: on fake tensors."""
+    graph = fx.Graph()
+    x, weight, mean, variance = (graph.placeholder(name) for name in ("x", "weight", "mean", "variance"))
+    norm = torch.ops.aten.cudnn_batch_norm.default
+    made = graph.call_function(norm, (x, weight, weight, mean, variance, True, 0.1, 1e-5))
+    graph.output([graph.call_function(operator.getitem, (made, 0))])
+    with FakeTensorMode():
+        examples = [torch.ones(2, 3, 4, 4), *(torch.ones(3) for _ in range(3))]
+        traced = functional_graph(fx.GraphModule(nn.Module(), graph), examples, examples)
+    targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert targets[0] is torch.ops.memplan.cudnn_batch_norm.default
+    assert targets.count(torch.ops.aten.copy_.default) == 2
+    assert norm not in targets
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────

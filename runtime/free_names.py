@@ -1,0 +1,41 @@
+"""A call as Python source, and what the free names in it stand for."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from .program import Call, Ref
+
+
+class FreeNames:
+    """things: by name. Targets are f0, f1, …; arguments that are not plain numbers c2, c3, …"""
+
+    def __init__(self, **things: Any) -> None:
+        self.things = things
+        self._known: dict[object, str] = {}
+
+    def of_call(self, call: Call) -> str:
+        """`f0(v1, [2, 3], dtype=c4)`."""
+        arguments = [self._text(part) for part in call.arguments]
+        keywords = [f"{name}={self._text(part)}" for name, part in call.keywords.items()]
+        return f"{self._name('f', call.target, call.target)}({', '.join(arguments + keywords)})"
+
+    def _text(self, argument: Any) -> str:
+        if isinstance(argument, Ref):
+            return f"v{argument.value}"
+        if isinstance(argument, list):
+            return f"[{', '.join(self._text(part) for part in argument)}]"  # pyright: ignore
+        if isinstance(argument, tuple):
+            return f"({''.join(f'{self._text(part)}, ' for part in argument)})"  # pyright: ignore
+        if argument is None or type(argument) in (bool, int):
+            return repr(argument)
+        if type(argument) is float and isfinite(argument):
+            return repr(argument)
+        return self._name("c", argument, f"{type(argument).__name__} {argument!r}")
+
+    def _name(self, letter: str, thing: Any, key: object) -> str:
+        if key not in self._known:
+            self._known[key] = f"{letter}{len(self._known)}"
+            self.things[self._known[key]] = thing
+        return self._known[key]

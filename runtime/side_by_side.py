@@ -10,12 +10,13 @@ from typing import NamedTuple
 import torch
 
 from ..graphs.graph import Kind
-from .eager import Comparison, compare, run_eager, unchanged
+from .eager import Comparison, run_eager, unchanged
 from .execute import PlannedStep
 from .iteration import Iteration
 from .live_bytes import live_peak
 from .pretence import compiling
 from .program import Program
+from .verdict import compare_if_it_fits
 
 
 class Measured(NamedTuple):
@@ -26,11 +27,14 @@ class Measured(NamedTuple):
 
 
 class SideBySide(NamedTuple):
-    """loss: the planned iteration's, from the random state in which the comparison began."""
+    """loss: the planned iteration's, from the random state in which the comparison began.
 
-    comparison: Comparison
+    comparison, eager: None where there is not memory enough for an iteration without a plan.
+    """
+
+    comparison: Comparison | None
     loss: float
-    eager: Measured
+    eager: Measured | None
     planned: Measured
 
 
@@ -39,10 +43,10 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
 
     Module, buffers and random generators are afterwards what they were.
     """
-    comparison = compare(iteration, step)
     device = step.program.device
     with unchanged(iteration, device):
         loss = float(step.run(iteration.inputs).loss)
+    comparison = compare_if_it_fits(iteration, step)
 
     def eager() -> None:
         with compiling(step.program.compiling):
@@ -51,15 +55,16 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     def planned() -> None:
         step.run(iteration.inputs)
 
+    runs = [planned] if comparison is None else [eager, planned]
     always = resident_bytes(step.program)
-    times: tuple[list[float], list[float]] = [], []
+    times: list[list[float]] = [[] for _ in runs]
     with unchanged(iteration, device):
-        peaks = [always + live_peak(run, device).peak_bytes for run in (eager, planned)]
+        peaks = [always + live_peak(run, device).peak_bytes for run in runs]
         for _ in range(repeats):
-            for run, seconds in zip((eager, planned), times, strict=True):
+            for run, seconds in zip(runs, times, strict=True):
                 seconds.append(_timed(run, device))
     measured = [Measured(median(seconds), peak) for seconds, peak in zip(times, peaks, strict=True)]
-    return SideBySide(comparison, loss, *measured)
+    return SideBySide(comparison, loss, measured[0] if comparison else None, measured[-1])
 
 
 def resident_bytes(program: Program) -> int:

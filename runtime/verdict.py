@@ -9,7 +9,7 @@ import torch
 
 from ..graphs.graph import Graph
 from ..planner.plain import plain_schedule
-from .eager import compare
+from .eager import Comparison, compare
 from .execute import PlannedStep
 from .iteration import Iteration
 from .program import Program
@@ -21,16 +21,23 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     equal: bitwise, in loss, gradients and buffers; null where memory did not suffice to compare.
     """
     step = PlannedStep(iteration, program, plain_schedule(graph))
-    try:
-        comparison = compare(iteration, step)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
+    comparison = compare_if_it_fits(iteration, step)
+    if comparison is None:
         return {"equal": None}
     if comparison.equal:
         return {"equal": True, "tensors": comparison.compared}
     largest = comparison.largest if isfinite(comparison.largest) else None
     return {"equal": False, "first": comparison.first, "largest": largest}
+
+
+def compare_if_it_fits(iteration: Iteration, step: PlannedStep) -> Comparison | None:
+    """None where there is not memory enough for both."""
+    try:
+        return compare(iteration, step)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
 
 
 def warning(graph: Graph) -> str | None:

@@ -129,11 +129,11 @@ def test_another_model_is_a_mismatch(plan: Plan) -> None:
 
 
 def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from memplan.runtime import side_by_side
+    from memplan.runtime import verdict
     from memplan.runtime.eager import Comparison
 
     ready(plan)
-    monkeypatch.setattr(side_by_side, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
+    monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
     result = plan(
         *("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--json", "--repeats", "1")
     )
@@ -142,6 +142,25 @@ def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.Mon
     assert (found["equal"], found["first_difference"]) == (False, "0.0.weight.grad")
     assert "0.0.weight.grad differs from eager by up to 0.5" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from memplan.runtime import eager
+
+    def too_large(_iteration: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    ready(plan)
+    monkeypatch.setattr(eager, "run_eager", too_large)
+    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
+    found = json.loads(plan(*run, "--json").stdout)
+    assert (found["eager"], found["equal"]) == (None, None)
+    assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.01)
+    assert "not compared" in plan(*run).stdout
+    result = plan("profile", "model.py")
+    assert result.exit_code == 0
+    assert "not compared with plain PyTorch" in result.stderr
 
 
 def test_a_profile_that_differs_from_eager_warns(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from .chains import Candidate, device_limit, judged, plain_candidate
 from .checkmate_model import StagedProgram, TooLargeError, staged_program
 from .eviction import sequences
 from .milp_result import Outcome, Progress, Result, Settings
-from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .stages import ways_of
 
 __all__ = ["NAME", "NotFoundError", "Settings", "solve"]
@@ -46,17 +46,6 @@ ROUNDS = 5
 
 MOST_ENTRIES = 30_000_000
 """Nonzeros of the largest program that is tried: some 500 operations, where HiGHS needs long to begin."""
-
-
-class NotFoundError(InfeasibleError):
-    """The time limit came before any schedule within the budget, and before a proof that there is none."""
-
-    def __init__(self, solver: str, budget: int, floor: int) -> None:
-        super().__init__(solver, budget, None, floor)
-        self.args = (
-            f"{solver} found no schedule within {budget:,} B in its time, nor that there is none: "
-            f"it needs more time or a larger budget (no schedule can pass below {floor:,} B)",
-        )
 
 
 @dataclass(frozen=True)

@@ -95,5 +95,16 @@ class InfeasibleError(MemplanError):
         super().__init__(f"no schedule within {spelled(budget)}: {reach}; {verdict}")
 
 
+class NotFoundError(InfeasibleError):
+    """The time limit came before any schedule within the budget, and before a proof that there is none."""
+
+    def __init__(self, solver: str, budget: int, floor: int) -> None:
+        super().__init__(solver, budget, None, floor)
+        self.args = (
+            f"{solver} found no schedule within {budget:,} B in its time, nor that there is none: "
+            f"it needs more time or a larger budget (no schedule can pass below {floor:,} B)",
+        )
+
+
 class NotAcceptedError(MemplanError):
     """The graph is not of the form this solver takes (not a chain, no links, …)."""

@@ -19,6 +19,7 @@ COMMANDS = {
     "check": "Replay a schedule by the rules and report its figures.",
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
     "run": "Run a schedule beside eager PyTorch: time, memory, results.",
+    "bench": "Compare solvers on graphs and budgets.",
     "solvers": "List the solvers.",
 }
 

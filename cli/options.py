@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,26 @@ def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None
         return None if text is None else parse_budget(text)
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """Callback of --set: 'key=value' texts as a mapping."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (equals and key.strip()):
+            raise click.BadParameter(f"{text!r} is not of the form key=value", ctx, param)
+        if key.strip() in settings:
+            raise click.BadParameter(f"{key.strip()!r} is given twice", ctx, param)
+        settings[key.strip()] = value
+    return settings
+
+
+def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
+    """Callback of --time-limit."""
+    if seconds is not None and not (0 < seconds < inf):
+        raise click.BadParameter(f"{seconds} is no time: it must be above 0 and finite", ctx, param)
+    return seconds
 
 
 def output_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,15 @@ from ..solvers import registry
 from ..solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
-from .options import FILE, budget_option, destination_option, machine_option, output_options
+from .options import (
+    FILE,
+    budget_option,
+    destination_option,
+    machine_option,
+    output_options,
+    seconds_argument,
+    settings_argument,
+)
 from .output import Output, labelled
 
 DEFAULT = "rotor"
@@ -32,26 +39,6 @@ _CLAIMS = {
     Status.FEASIBLE: "the best found so far",
     Status.HEURISTIC: "heuristic",
 }
-
-
-def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """Callback of --set: 'key=value' texts as a mapping."""
-    settings: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not (equals and key.strip()):
-            raise click.BadParameter(f"{text!r} is not of the form key=value", ctx, param)
-        if key.strip() in settings:
-            raise click.BadParameter(f"{key.strip()!r} is given twice", ctx, param)
-        settings[key.strip()] = value
-    return settings
-
-
-def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
-    """Callback of --time-limit."""
-    if seconds is not None and not (0 < seconds < inf):
-        raise click.BadParameter(f"{seconds} is no time: it must be above 0 and finite", ctx, param)
-    return seconds
 
 
 @click.command()

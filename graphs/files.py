@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
-from .documents import read_document, write_document
+from .documents import document_suffix, read_document, write_document
+from .errors import InputError
 from .graph import Graph
 from .read_graph import graph_from_document
 from .write_graph import graph_to_document
@@ -31,3 +34,24 @@ def graph_digest(graph: Graph) -> str:
     document = graph_to_document(graph)
     content = [document[part] for part in ("tensors", "operations", "results")]
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def graph_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The graphs among a folder's JSON and YAML files, and the others of these, by name."""
+    graphs: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with suppress(InputError):
+            document_suffix(path)
+            (graphs if _is_graph(path) else others).append(path)
+    return graphs, others
+
+
+def _is_graph(path: Path) -> bool:
+    """Of any version: load_graph says what it thinks of it."""
+    try:
+        document = read_document(path)
+    except InputError:
+        return False
+    named = cast(Any, document).get("format") if isinstance(document, dict) else None
+    return isinstance(named, str) and named.startswith("plan-graph/")

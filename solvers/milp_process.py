@@ -8,10 +8,7 @@ Only numbers and JSON travel, no pickle.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import inf
@@ -22,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..graphs.errors import InputError, MissingPackageError
+from . import child
 from .milp_model import Program
 from .milp_result import BackendError, Outcome, Result, Settings
 
@@ -49,47 +47,25 @@ def solve_apart(
         ask = {"settings": asdict(settings), "time_limit": time_limit, "start": list(start.items())}
         np.savez(question, ask=np.array(json.dumps(ask)), **vars(program))
         limit = None if time_limit is None else time_limit + grace
-        with _start(module, question, answer) as child:
-            try:
-                _output, complaint = child.communicate(timeout=limit)
-            except KeyboardInterrupt:
-                _kill(child)
-                return Result(Outcome.UNKNOWN, None, -inf, None, interrupted=True)
-            except subprocess.TimeoutExpired:
-                _kill(child)
-                raise BackendError(
-                    f"{settings.backend} does not stop: its limit of {time_limit:g} s is long over"
-                ) from None
-        if child.returncode or not answer.exists():
-            last = (complaint.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
-            raise BackendError(f"{settings.backend} crashed: {last}")
+        process = child.start(module, Path(folder), str(question), str(answer))
+        try:
+            process.wait(limit)
+        except KeyboardInterrupt:
+            return Result(Outcome.UNKNOWN, None, -inf, None, interrupted=True)
+        except subprocess.TimeoutExpired:
+            raise BackendError(
+                f"{settings.backend} does not stop: its limit of {time_limit:g} s is long over"
+            ) from None
+        finally:
+            child.kill(process)
+        if process.returncode or not answer.exists():
+            raise BackendError(f"{settings.backend} crashed: {child.last_words(process, Path(folder))}")
         with np.load(answer) as stored:
             told: dict[str, Any] = json.loads(str(stored["told"]))
             x = np.array(stored["x"], np.float64)
     if error := _ERRORS.get(told["error"]):
         raise error(told["text"])
     return Result(Outcome(told["outcome"]), None, told["bound"], x if told["found"] else None)
-
-
-def _start(module: str, question: Path, answer: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", module, str(question), str(answer)],
-        cwd=question.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C reaches us alone, and we end the child with all it started
-    )
-
-
-def _kill(child: subprocess.Popen[str]) -> None:
-    """With all that it started."""
-    if os.name == "posix":
-        os.killpg(child.pid, signal.SIGKILL)
-    else:
-        child.kill()
 
 
 def answer(question: str, destination: str, solve: Solve) -> None:

@@ -128,6 +128,11 @@ def settings_of(name: str) -> dict[str, Any]:
     return asdict(_module(entry(name)).Settings())
 
 
+def chosen_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """All settings of a solver, these among them as given. Raises InputError. Imports the solver."""
+    return asdict(parse_settings(name, _module(entry(name)).Settings, settings))
+
+
 def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) -> Any:
     """The solver's `Settings` from `key=value` texts."""
     types = get_type_hints(kind)

@@ -1,0 +1,72 @@
+"""The trials of a comparison, some at a time, each in a process of its own.
+
+So each solver starts cold, and one that crashes or hangs costs its own row only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+from . import child, comparison_trial
+from .comparison import Outcome, Row, Trial, row
+
+GRACE_SECONDS = 20.0
+"""How long after its time limit a trial may still be at work, the reading of the graph included."""
+
+_LOOK_SECONDS = 0.02
+
+
+def run(trials: Iterable[Trial], workers: int) -> Generator[Row]:
+    """The rows, as the trials end. Close the generator to end those that are under way."""
+    waiting = iter(trials)
+    running: list[_Running] = []
+    with TemporaryDirectory(prefix="memplan-bench-", ignore_cleanup_errors=True) as folder:
+        try:
+            while True:
+                while len(running) < workers and (trial := next(waiting, None)):
+                    running.append(_Running(trial, Path(folder)))
+                if not running:
+                    return
+                sleep(_LOOK_SECONDS)
+                for one in [one for one in running if one.ended()]:
+                    running.remove(one)
+                    yield row(one.trial, one.ending())
+        finally:
+            for one in running:
+                child.stop(one.child)
+
+
+class _Running:
+    """A trial under way."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self.trial, self.started = trial, monotonic()
+        self.folder = folder / str(self.started)
+        self.folder.mkdir()
+        question, self.answer = self.folder / "question.json", self.folder / "answer.json"
+        question.write_text(json.dumps(comparison_trial.question(trial)))
+        self.child = child.start(comparison_trial.__name__, self.folder, str(question), str(self.answer))
+
+    def ended(self) -> bool:
+        return self.child.poll() is not None or self._late()
+
+    def ending(self) -> dict[str, Any]:
+        seconds, late = monotonic() - self.started, self.child.poll() is None
+        child.stop(self.child)
+        if late:
+            fault = f"still at work {GRACE_SECONDS:g} s after its time limit: ended"
+            return {"outcome": Outcome.TIMEOUT, "seconds": seconds, "message": fault}
+        if self.child.returncode or not self.answer.exists():
+            crash = f"its process crashed: {child.last_words(self.child, self.folder)}"
+            return {"outcome": Outcome.FAULT, "seconds": seconds, "message": crash}
+        return json.loads(self.answer.read_text())
+
+    def _late(self) -> bool:
+        limit = inf if self.trial.time_limit is None else self.trial.time_limit
+        return monotonic() - self.started > limit + GRACE_SECONDS

@@ -72,7 +72,7 @@ class _Assignment:
         inside: list[int] = []
         cuts: list[int] = []
         limit = self._limit_of_changes(operation)
-        for x in graph.read_lists[operation]:
+        for x in graph.read_lists[operation] + graph.mutate_lists[operation]:
             if x in self.made:
                 limit = min(limit, self.made[x])
             elif x in forward.cut:

@@ -11,7 +11,8 @@ to a block (backward_blocks.py), and blocks that the backward part ties together
 - running the blocks forward, then their backward parts from last to first, then `after`, is a valid order;
 - what a block's backward reads from the forward part is its own, its input or its output.
 
-Any graph gives a chain; one that is no chain gives a single block. Near-linear in the edges.
+Any graph gives a chain; one that is no chain gives a single block, and so does one whose changes in place, or
+forward operations behind backward ones, don't go with the second. Near-linear in the edges.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from .backward_blocks import ForwardBlocks, backward_blocks
 from .forward_cuts import Cuts, forward_cuts
 from .graph import Graph, Phase
+from .valid_order import is_valid_order
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class Chain:
         blocks = (self.blocks[first:end] for first, end in zip(firsts, ends, strict=True))
         return Chain(tuple(_join(group) for group in blocks), self.shared, self.after)
 
+    def order(self) -> list[int]:
+        """All operations: the blocks forward, then backward from last to first, then `after`."""
+        forward = [operation for block in self.blocks for operation in block.forward]
+        backward = [operation for block in reversed(self.blocks) for operation in block.backward]
+        return [*forward, *backward, *self.after]
+
 
 def chain_of(graph: Graph) -> Chain:
     """The finest chain of blocks that the graph is, by the rules above."""
@@ -74,7 +82,12 @@ def chain_of(graph: Graph) -> Chain:
         cuts.shared,
         tuple(after.tolist()),
     )
-    return finest.joined(_firsts(blocks.count, ranges))
+    chain = finest.joined(_firsts(blocks.count, ranges))
+    return chain if is_valid_order(graph, chain.order()) else _one_block(graph)
+
+
+def _one_block(graph: Graph) -> Chain:
+    return Chain((Block(tuple(range(len(graph.operations))), (), None),), frozenset(), ())
 
 
 def _parts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -34,7 +34,7 @@ from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
 from .chain_costs import ChainCosts, chain_costs
 from .chain_runs import Move, Pass
-from .chains import Candidate, ChainProblem, chain_problem, infeasible
+from .chains import Candidate, ChainProblem, chain_problem, infeasible, plain_candidate
 from .problem import Answer, Options, Problem, Status
 
 NAME = "revolve"
@@ -59,9 +59,12 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     chained = _with_loss_in_last_block(chain_problem(NAME, problem, settings.blocks))
     best = _most_checkpoints(chained, settings.checkpoints)
+    plain = plain_candidate(problem.graph)
+    if best is None and plain.peak <= chained.limit:  # its blocks are coarser than the graph's operations
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     if best is None:
         fewest = chained.candidate(moves(chained.blocks, settings.checkpoints or 1))
-        raise infeasible(NAME, problem, fewest.peak)
+        raise infeasible(NAME, problem, min(fewest.peak, plain.peak))
     uniform = is_uniform(chain_costs(chained.graph, chained.chain, chained.runs))
     return Answer(best.schedule, Status.OPTIMAL if uniform else Status.HEURISTIC, time_bound(problem.graph))
 

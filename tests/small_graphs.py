@@ -9,10 +9,12 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode
 
 
-@st.composite
-def small_graphs(draw: st.DrawFn) -> Graph:
+def small_graphs() -> st.SearchStrategy[Graph]:
+    return st.integers(0, 10**9).map(lambda seed: small_graph(Random(seed)))
+
+
+def small_graph(random: Random) -> Graph:
     """Up to seven operations: several outputs, contributions, workspaces, changes in place, modes."""
-    random = Random(draw(st.integers(0, 10**9)))
     draft = Draft("small")
     resident = [draft.tensor("batch", random.randint(0, 2), Kind.INPUT)]
     resident.append(draft.tensor("w", random.randint(0, 2), Kind.PARAMETER))

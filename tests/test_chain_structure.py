@@ -16,11 +16,15 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.structure import Block, Chain, chain_of
+from memplan.graphs.valid_order import is_valid_order
 from memplan.graphs.validate import validate
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.schedule import Schedule, compute
 from memplan.planner.sequence import schedule_of
 from memplan.planner.simulate import simulate
 from memplan.solvers.chain_runs import Move, Pass, block_runs, sequence
 from memplan.solvers.chains import coarser
+from strategies import random_graph
 from training_graphs import training
 
 graphs = st.builds(
@@ -41,6 +45,38 @@ def names(graph: Graph, block: Block) -> tuple[str, str, str | None]:
         " ".join(operations[o] for o in block.backward),
         output,
     )
+
+
+@settings(max_examples=400)
+@given(st.integers(0, 10**9))
+def test_an_order_is_valid_where_the_simulator_takes_it(seed: int) -> None:
+    """Of random graphs, the operations with a few neighbours exchanged."""
+    random = Random(seed)
+    graph = random_graph(random, 8)
+    order = list(range(len(graph.operations)))
+    for _exchange in range(random.randint(0, 4) if len(order) > 1 else 0):
+        at = random.randrange(len(order) - 1)
+        order[at], order[at + 1] = order[at + 1], order[at]
+    try:
+        simulate(graph, Schedule.of([compute(o) for o in order]))
+        taken = True
+    except InvalidScheduleError:
+        taken = False
+    assert is_valid_order(graph, order) == taken
+
+
+@settings(max_examples=400)
+@given(st.integers(0, 10**9))
+def test_odd_graphs_give_chains_that_keep_their_promises(seed: int) -> None:
+    """Forward operations behind backward ones, changes in place, contributions anywhere: see small_graphs."""
+    random = Random(seed)
+    graph = random_graph(random, 12)
+    chain = chain_of(graph)
+    assert sorted(chain.order()) == list(range(len(graph.operations)))
+    assert is_valid_order(graph, chain.order())
+    if len(chain.blocks) > 1:
+        moves = random_moves(len(chain.blocks), random)
+        simulate(graph, schedule_of(graph, sequence(chain, block_runs(graph, chain), moves)))
 
 
 def random_moves(blocks: int, random: Random) -> list[Move]:

@@ -1,0 +1,143 @@
+"""Random problems for every solver, and all that can be said against what a solver answers.
+
+Small enough for a hundred a second; the graphs have everything that a solver without transfers may meet.
+More of them than fit in a test run: benchmarks/solver_fuzz.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import isclose
+from random import Random
+from time import perf_counter
+
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.solvers import registry
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem
+from reference_replay import Accepted, replay
+from small_graphs import small_graph
+from strategies import random_graph
+from training_graphs import training
+
+SAME = 1e-9
+"""Relative difference up to which two times are the same."""
+
+
+def random_problem(seed: int) -> Problem:
+    """A graph of 1 to some 60 operations; a budget from just below the floor to just above the plain peak."""
+    random = Random(seed)
+    graph = _graph(random)
+    low, high = memory_floor(graph), baseline(graph).peak
+    edge = random.choice((low - 1, low, low, high - 1, high, high + 1))
+    return Problem(graph, max(0, edge if random.random() < 0.3 else random.randint(low, high)))
+
+
+def _graph(random: Random) -> Graph:
+    kind, seed = random.randrange(12), random.randrange(10**9)
+    if kind < 2:
+        return small_graph(random)
+    if kind < 4:
+        return random_graph(random, random.randint(2, 12))
+    if kind < 5:
+        return chain(
+            random.randint(2, 8),
+            seed=seed,
+            uniform=random.random() < 0.3,
+            parameters=random.random() < 0.5,
+            fast_forward=random.random() < 0.5,
+        )
+    if kind < 6:
+        return unet(random.randint(1, 3), seed=seed)
+    if kind < 8:
+        return layered(random.randint(2, 24), seed=seed, width=random.randint(1, 8))
+    update = random.choice(("none", "end", "early"))
+    return training(random.randint(1, 4), seed, skip=random.choice((0.0, 0.4)), update=update)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a solver made of a problem. outcome: "ok", or the name of its refusal.
+
+    time, peak, lower_bound: of the schedule. faults: what it must not do, one line each.
+    """
+
+    solver: str
+    outcome: str
+    seconds: float
+    time: float | None = None
+    peak: int | None = None
+    lower_bound: float | None = None
+    faults: tuple[str, ...] = ()
+
+
+def verdict(solver: str, problem: Problem, time_limit: float) -> Verdict:
+    """Solve, and hold the answer against the rules; a refusal too."""
+    start = perf_counter()
+    try:
+        found = registry.solve(solver, problem, time_limit)
+    except Exception as error:
+        seconds = perf_counter() - start
+        faults = tuple(_refusal_faults(solver, problem, error, seconds, time_limit))
+        return Verdict(solver, type(error).__name__, seconds, faults=faults)
+    figures = found.figures
+    faults: list[str] = []
+    second = replay(problem.graph, found.schedule, budget=problem.budget, turns=1)
+    same = isinstance(second, Accepted) and second.peak == figures.peak and isclose(second.time, figures.time)
+    if not same:
+        faults.append(f"a second replay says {second}, the simulator {figures}")
+    if figures.peak > problem.budget:
+        faults.append(f"its peak {figures.peak} is over the budget")
+    if figures.peak < memory_floor(problem.graph):
+        faults.append(f"its peak {figures.peak} is below the floor {memory_floor(problem.graph)}")
+    if found.lower_bound is not None and found.lower_bound > figures.time * (1 + SAME):
+        faults.append(f"its bound {found.lower_bound} is above its time {figures.time}")
+    if found.seconds > 2 * time_limit + 5:
+        faults.append(f"it took {found.seconds:.1f} s, its limit was {time_limit:g} s")
+    return Verdict(solver, "ok", found.seconds, figures.time, figures.peak, found.lower_bound, tuple(faults))
+
+
+def _refusal_faults(
+    solver: str, problem: Problem, error: Exception, seconds: float, time_limit: float
+) -> Iterator[str]:
+    graph, budget = problem.graph, problem.budget
+    if isinstance(error, NotAcceptedError):
+        if registry.entry(solver).accepts.startswith("any graph"):
+            yield f"takes any graph, but not this one: {error}"
+        return
+    if not isinstance(error, InfeasibleError):
+        yield f"{type(error).__name__}: {error}"
+        return
+    if budget >= baseline(graph).peak:
+        yield f"refuses a budget in which the plain schedule fits: {error}"
+    if error.floor != memory_floor(graph):
+        yield f"names the floor {error.floor}, it is {memory_floor(graph)}"
+    if isinstance(error, NotFoundError) and seconds < 0.5 * time_limit:
+        yield f"gave up after {seconds:.2f} s of {time_limit:g} s: {error}"
+    if error.least is None:
+        return
+    if error.least <= budget:
+        yield f"names a least budget of {error.least}, and refuses {budget}"
+    try:
+        again = registry.solve(solver, Problem(graph, error.least), 2 * time_limit)
+        if again.figures.peak > error.least:
+            yield f"its peak {again.figures.peak} is over the least budget that it named, {error.least}"
+    except Exception as refusal:
+        yield f"does not reach the least budget that it named, {error.least}: {refusal}"
+
+
+def contradictions(problem: Problem, verdicts: Iterable[Verdict]) -> Iterator[str]:
+    """Where one solver's answer proves another's bound, or the floor, wrong."""
+    verdicts = list(verdicts)
+    solved = [(one.time, one.solver) for one in verdicts if one.time is not None]
+    if not solved:
+        return
+    best, fastest = min(solved)
+    if problem.budget < memory_floor(problem.graph):
+        yield f"{fastest} has a schedule below the floor"
+    for one in verdicts:
+        if one.lower_bound is not None and one.lower_bound > best * (1 + SAME):
+            yield f"{one.solver} claims the bound {one.lower_bound}, {fastest} takes {best}"

@@ -1,7 +1,7 @@
-"""Every solver on random problems: see solver_cases.py. As many as there is patience for: benchmarks/solver_fuzz.py.
+"""Every solver on random problems (solver_cases.py); benchmarks/solver_fuzz.py has patience for more.
 
-No errors but the declared ones, nothing over the budget, no bound above any solver's schedule, no floor and no
-least budget that does not hold.
+No errors but the declared ones, nothing over the budget, no bound above any solver's schedule, no floor and
+no least budget that does not hold.
 """
 
 from __future__ import annotations

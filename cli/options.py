@@ -64,6 +64,13 @@ def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float 
     return seconds
 
 
+def allowance_argument(ctx: click.Context, param: click.Parameter, seconds: float) -> float:
+    """Callback of --bound-time."""
+    if not (0 <= seconds < inf):
+        raise click.BadParameter(f"{seconds} is no time: it must be 0 or above and finite", ctx, param)
+    return seconds
+
+
 def output_options(function: Callable[..., None]) -> Callable[..., None]:
     """--json, --quiet and --debug; the command gets an `output`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule_file import save_schedule
 from ..solvers import registry
-from ..solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
 from .options import (
     FILE,
+    allowance_argument,
     budget_option,
     destination_option,
     machine_option,
@@ -30,7 +32,7 @@ from .options import (
     seconds_argument,
     settings_argument,
 )
-from .output import Output, labelled
+from .output import Output, Row, labelled
 
 DEFAULT = "rotor"
 
@@ -54,6 +56,15 @@ _CLAIMS = {
     metavar="KEY=VALUE",
     help="A setting of the solver; may be given several times.",
 )
+@click.option(
+    "--bound-time",
+    type=float,
+    default=registry.BOUND_SECONDS,
+    show_default=True,
+    metavar="S",
+    callback=allowance_argument,
+    help="Seconds for lower bounds at most, after solving; 0 for none.",
+)
 @machine_option
 @destination_option
 @output_options
@@ -63,6 +74,7 @@ def solve(
     solver: str,
     time_limit: float | None,
     settings: dict[str, str],
+    bound_time: float,
     machine_path: Path | None,
     destination: Path | None,
     output: Output,
@@ -83,7 +95,7 @@ def solve(
     problem = Problem(loaded, wanted.bytes_of(plain.peak), machine)
     try:
         with output.status(f"{solver}: solving for {format_bytes(problem.budget)}") as report:
-            solution = _solved(solver, problem, time_limit, settings, report)
+            solution = _solved(solver, problem, time_limit, settings, report, bound_time)
     except InfeasibleError as error:
         output.document(_infeasible(error))
         raise
@@ -96,6 +108,7 @@ def solve(
             "solver": _provenance(solution),
             "status": solution.status.value,
             "seconds": solution.seconds,
+            "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
             "interrupted": solution.interrupted,
             "schedule": None if destination is None else str(destination),
         },
@@ -105,6 +118,7 @@ def solve(
                 ("budget", wanted.echo(plain.peak)),
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget),
+                *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
                 *([("schedule", str(destination))] if destination else []),
             ]
         ),
@@ -136,9 +150,10 @@ def _solved(
     time_limit: float | None,
     settings: dict[str, str],
     report: Callable[[str], None],
+    bound_time: float,
 ) -> Solution:
     try:
-        return registry.solve(solver, problem, time_limit, settings, report)
+        return registry.solve(solver, problem, time_limit, settings, report, bound_time)
     except NotAcceptedError as error:
         others = [entry.name for entry in registry.entries() if entry.accepts.startswith("any graph")]
         raise NotAcceptedError(f"{error} (solvers for any graph: {', '.join(others)})") from error
@@ -162,6 +177,26 @@ def _provenance(solution: Solution) -> dict[str, Any]:
         "options": solution.settings,
         "seconds": solution.seconds,
         "status": solution.status.value,
+    }
+
+
+def _bound_row(bound: Bound, solution: Solution) -> Row:
+    """Of a bound for the file's order, which a schedule in another may beat."""
+    time = solution.figures.time
+    gap = f"gap {(time - bound.seconds) / time:.1%}" if bound.seconds <= time else "beaten by reordering"
+    seconds = "none is possible" if bound.seconds == inf else duration(bound.seconds)
+    return "", f"{seconds} (file's order), {gap}"
+
+
+def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
+    """seconds: null where no schedule in that order exists at all."""
+    time, exists = solution.figures.time, bound.seconds < inf
+    gap = (time - bound.seconds) / time if time and exists else 0.0
+    return {
+        "order": bound.order,
+        "name": bound.name,
+        "seconds": bound.seconds if exists else None,
+        "gap": gap if exists else None,
     }
 
 

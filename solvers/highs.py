@@ -10,6 +10,7 @@ doi:10.1007/s12532-017-0130-5.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -18,7 +19,7 @@ from time import monotonic
 import highspy
 import numpy as np
 
-from .milp_model import Program
+from .milp_model import Floats, Program
 from .milp_result import BackendError, Outcome, Progress, Result, Settings
 
 GRACE_SECONDS = 60.0
@@ -58,7 +59,45 @@ def solve(
     return _result(program, highs, interrupted)
 
 
-def _program_for_highs(program: Program) -> highspy.HighsLp:
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """x: values of the columns. prices: of the rows. ray: prices that prove there is no solution (Farkas).
+    Each None where HiGHS gives none; none is checked."""
+
+    x: Floats | None
+    prices: Floats | None
+    ray: Floats | None
+    interrupted: bool
+
+
+def relax(program: Program, time_limit: float | None) -> Relaxation:
+    """The program with its integers as fractions, by the interior-point method without crossover."""
+    highs = highspy.Highs()
+    options: dict[str, bool | float | str] = {
+        "output_flag": False,
+        "solver": "ipm",
+        "run_crossover": "off",
+        "time_limit": inf if time_limit is None else max(time_limit, 0.0),
+    }
+    for name, value in options.items():
+        highs.setOptionValue(name, value)
+    if highs.passModel(_program_for_highs(program, whole=False)) == highspy.HighsStatus.kError:
+        raise BackendError(f"highs does not accept the model of {program.size}")
+    interrupted = _run(highs, time_limit, lambda _progress: None)
+    ray = None
+    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        highs.setOptionValue("solver", "simplex")
+        highs.setOptionValue("presolve", "off")
+        interrupted |= _run(highs, time_limit, lambda _progress: None)
+        _status, found, values = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
+        ray = np.array(values, np.float64) if found else None
+    solution = highs.getSolution()
+    x = np.array(solution.col_value, np.float64) if solution.value_valid else None
+    prices = np.array(solution.row_dual, np.float64) if solution.dual_valid else None
+    return Relaxation(x, prices, ray, interrupted)
+
+
+def _program_for_highs(program: Program, whole: bool = True) -> highspy.HighsLp:
     columns, rows = len(program.cost), len(program.row_lower)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_, lp.offset_ = columns, rows, program.offset
@@ -71,7 +110,7 @@ def _program_for_highs(program: Program) -> highspy.HighsLp:
         program.columns,
         program.values,
     )
-    if program.integer.any():
+    if whole and program.integer.any():
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
         lp.integrality_ = [kinds[integer] for integer in program.integer.tolist()]
     return lp

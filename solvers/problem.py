@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
@@ -47,21 +47,41 @@ class Options:
     report: Callable[[str], None] = field(default=lambda _line: None)
 
 
+OrderName = Literal["any", "file"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Seconds below which no schedule of the graph within the budget runs; ∞: there is none.
+
+    name: of the method. order: "any": in whatever order; "file": of those whose first runs keep the file's.
+    """
+
+    seconds: float
+    name: str
+    order: OrderName
+
+
 @dataclass(frozen=True)
 class Answer:
     """A solver's schedule and what it claims for it. lower_bound: seconds, for every schedule of
     the graph within the budget (not only for this solver's formulation); None where unknown.
-    interrupted: the user ended the search, and this is the best so far."""
+    interrupted: the user ended the search, and this is the best so far. bounds: others that it has proven."""
 
     schedule: Schedule
     status: Status
     lower_bound: float | None = None
     interrupted: bool = False
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True)
 class Solution:
-    """An answer that the simulator has accepted. seconds: what the solver took."""
+    """An answer that the simulator has accepted. seconds: what the solver took.
+
+    lower_bound: seconds, for every schedule within the budget. bounds: that one first, with its name, then
+    one for the file's order where that is larger: another order may be faster than it.
+    """
 
     solver: str
     schedule: Schedule
@@ -71,6 +91,7 @@ class Solution:
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     interrupted: bool = False
+    bounds: tuple[Bound, ...] = ()
 
 
 class InfeasibleError(MemplanError):

@@ -9,7 +9,7 @@ the solver's, its value names such a module.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -19,12 +19,15 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from ..graphs.errors import InputError, MissingPackageError
-from ..planner.bounds import time_bound
 from ..planner.errors import InvalidScheduleError
 from ..planner.simulate import Figures, simulate
-from .problem import Answer, Options, Problem, Solution
+from .lower_bounds import PROVEN, lower_bounds
+from .problem import Answer, Bound, Options, Problem, Solution, Status
 
 GROUP = "memplan.solvers"
+
+BOUND_SECONDS = 10.0
+"""The most that is spent on lower bounds unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,12 @@ def solve(
     time_limit: float | None = None,
     settings: Mapping[str, str] | None = None,
     report: Callable[[str], None] = lambda _line: None,
+    bound_seconds: float = BOUND_SECONDS,
 ) -> Solution:
     """Run a solver and let the simulator judge its answer.
 
     time_limit: seconds. settings: the solver's options as text. report: takes lines of progress.
+    bound_seconds: the most that is then spent on lower bounds; 0 for none but the time of all operations.
     Raises InputError (name, settings), InfeasibleError, NotAcceptedError, SolverFaultError.
     """
     module = _module(entry(name))
@@ -110,17 +115,38 @@ def solve(
     answer: Answer = module.solve(problem, Options(time_limit, chosen, report))
     seconds = perf_counter() - start
     figures = _judge(name, problem, answer)
-    bounds = [time_bound(problem.graph), answer.lower_bound or 0.0]
+    bounds = _bounds(name, problem, answer, figures, 0.0 if answer.interrupted else bound_seconds)
+    lower_bound = bounds[0].seconds
+    proven = figures.time <= lower_bound * (1.0 + PROVEN)
     return Solution(
         name,
         answer.schedule,
         figures,
-        max(bounds),
-        answer.status,
+        lower_bound,
+        Status.OPTIMAL if proven else answer.status,
         seconds,
         asdict(chosen),
         answer.interrupted,
+        bounds,
     )
+
+
+def _bounds(
+    name: str, problem: Problem, answer: Answer, figures: Figures, seconds: float
+) -> tuple[Bound, ...]:
+    """The largest for any order first. Raises SolverFaultError where the schedule is faster than that."""
+    claimed = [Bound(answer.lower_bound, name, "any")] if answer.lower_bound is not None else []
+    found = [*answer.bounds, *claimed, *lower_bounds(problem, figures.time, seconds)]
+    best = {bound.order: bound for bound in sorted(found, key=lambda bound: bound.seconds)}
+    if best["any"].seconds > figures.time * (1.0 + PROVEN):
+        raise SolverFaultError(
+            f"the lower bound {best['any'].seconds:.9g} s of {best['any'].name} is above the "
+            f"{figures.time:.9g} s of a schedule that holds"
+        )
+    bounds = [replace(best["any"], seconds=min(best["any"].seconds, figures.time))]
+    if "file" in best and best["file"].seconds > bounds[0].seconds:
+        bounds.append(best["file"])
+    return tuple(bounds)
 
 
 def settings_of(name: str) -> dict[str, Any]:

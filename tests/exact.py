@@ -15,7 +15,7 @@ State = tuple[int, int]
 
 
 def optimal_time(graph: Graph, budget: int) -> float | None:
-    """Seconds, or None where no schedule exists within `budget` bytes. Plain modes only."""
+    """Seconds, or None where no schedule exists within `budget` bytes. Modes that use the host left out."""
     operations = [graph.operation(index) for index in range(len(graph.operations))]
     sizes = [int(size) for size in graph.tensors.bytes]
     resident = {x for x in range(len(sizes)) if graph.resident[x]}
@@ -32,6 +32,18 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
 
     def complete(there: int, x: int) -> bool:
         return x in resident or (there & whole[x]) == whole[x]
+
+    ways = [[(o.time, o.workspace, o.writes)] for o in operations]
+    for index, operation in enumerate(operations):
+        device = [mode for mode in operation.modes if not mode.on_host and not mode.reads_host]
+        ways[index] += [(mode.time, mode.workspace, mode.writes) for mode in device]
+
+    def on_its_side(index: int, ran: int) -> bool:
+        """Every change of a tensor that it touches has happened if it stands before it in the file."""
+        one = operations[index]
+        touched = {*one.reads, *one.writes, *one.mutates}
+        changes = [k for k, other in enumerate(operations) if k != index and touched & {*other.mutates}]
+        return all((ran >> change & 1) == (change < index) for change in changes)
 
     everything = (1 << len(operations)) - 1
     best: dict[State, float] = {(0, 0): 0.0}
@@ -53,14 +65,17 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
             if there & whole[x]:
                 reach(time, (there & ~whole[x], ran))
         for index, operation in enumerate(operations):
-            if ran >> index & 1 and not operation.recompute:
+            if ran >> index & 1 and (not operation.recompute or operation.mutates):
                 continue
-            if not all(complete(there, x) for x in operation.reads):
+            if not all(complete(there, x) for x in operation.reads + operation.mutates):
                 continue
-            remade = sum(sizes[x] for x in operation.writes if there & bit[x, index])
-            after = there
-            for x in operation.writes:
-                after |= bit[x, index]
-            if occupied(after) + operation.workspace + remade <= budget:
-                reach(time + operation.time, (after, ran | 1 << index))
+            if not on_its_side(index, ran):
+                continue
+            for seconds, workspace, writes in ways[index]:
+                remade = sum(sizes[x] for x in writes if there & bit[x, index])
+                after = there
+                for x in writes:
+                    after |= bit[x, index]
+                if occupied(after) + workspace + remade <= budget:
+                    reach(time + seconds, (after, ran | 1 << index))
     return None

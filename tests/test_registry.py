@@ -83,11 +83,22 @@ def test_a_solution_carries_the_simulators_figures() -> None:
     found = registry.solve(
         "rotor", Problem(graph, plain.peak * 3 // 4), settings={"slots": "100"}, report=lines.append
     )
-    assert found.figures.time > plain.time == found.lower_bound
+    assert found.lower_bound is not None
+    assert found.figures.time > found.lower_bound > plain.time
+    bound = found.bounds[0]
+    assert (bound.seconds, bound.name, bound.order) == (found.lower_bound, "residency", "any")
     assert found.figures.peak <= plain.peak * 3 // 4
     assert found.settings == {"slots": 100, "blocks": 200}
     assert found.seconds > 0
     assert lines
+
+
+def test_no_time_for_bounds_leaves_the_time_of_all_operations() -> None:
+    graph = chain(6, seed=3)
+    plain = baseline(graph)
+    found = registry.solve("rotor", Problem(graph, plain.peak * 3 // 4), bound_seconds=0.0)
+    assert [bound.name for bound in found.bounds] == ["time of all operations"]
+    assert found.lower_bound == plain.time
 
 
 def test_store_all_is_the_plain_schedule_or_nothing() -> None:

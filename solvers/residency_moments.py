@@ -1,0 +1,79 @@
+"""Which moments a residency program needs: those where what runs again and what is kept do not fit yet.
+
+For given fractions d_o of operations that run again, running them as much as d allows and keeping the rest
+takes, at the moment t,
+
+    need_{x,t} = 1 where x is used after t, else the largest again_{c,t} of those who read x
+    kept_{x,t} = max(0, need_{x,t} − d_p),  again_{p,t} = min(need_{x,t}, d_p)      p makes x
+
+Where that fits there is no need to look closer. One backward scan over the operations, for all moments at a
+time. First runs in the file's order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .milp_model import Floats
+from .residency_facts import Facts
+
+
+def bytes_at(facts: Facts, reruns: Floats, moments: NDArray[np.int64]) -> Floats:
+    """Device bytes at each moment (operations, increasing). reruns: d_o per operation."""
+    count = len(facts.outputs)
+    total = np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
+    again: list[Floats | None] = [None] * count
+    for p in range(count - 1, -1, -1):
+        first = int(np.searchsorted(moments, p))
+        most = np.full(len(moments) - first, reruns[p])
+        if p in facts.ended_by:
+            most[moments[first:] >= min(facts.ended_by[p], default=count)] = 0.0
+        runs = np.zeros(len(most))
+        for x in facts.outputs[p]:
+            need = _need(facts, x, again, moments, first)
+            kept = np.maximum(need - most, 0.0)
+            total[first:] += facts.sizes[x] / len(facts.producers[x]) * kept
+            np.maximum(runs, need - kept, out=runs)
+        again[p] = runs
+    return total
+
+
+def _need(facts: Facts, x: int, again: list[Floats | None], moments: NDArray[np.int64], first: int) -> Floats:
+    """Of tensor x, at the moments from number `first` on; 0 where its operation touches x."""
+    uses, end = facts.uses[x], len(moments)
+    need = np.zeros(end - first)
+    for use in uses:
+        runs = again[use]
+        assert runs is not None
+        tail = need[len(need) - len(runs) :]
+        np.maximum(tail, runs, out=tail)
+    last = len(facts.outputs) if x in facts.results else max(uses, default=-1)
+    need[: max(0, int(np.searchsorted(moments, last)) - first)] = 1.0
+    for touching in (*uses, *facts.producers[x]):
+        place = int(np.searchsorted(moments, touching))
+        if first <= place < end and moments[place] == touching:
+            need[place - first] = 0.0
+    return need
+
+
+def largest(excess: Floats, most: int) -> list[int]:
+    """Up to `most` indices of positive entries, the largest first, no two close to each other."""
+    apart = len(excess) // (4 * most)
+    chosen: list[int] = []
+    for index in np.argsort(-excess, kind="stable").tolist():
+        if len(chosen) == most or excess[index] <= 0:
+            break
+        if all(abs(index - other) > apart for other in chosen):
+            chosen.append(index)
+    return chosen
+
+
+def candidates(facts: Facts, limit: int, most: int) -> NDArray[np.int64]:
+    """Moments at which the plain schedule does not fit, evenly thinned out to at most `most`."""
+    count = len(facts.outputs)
+    moments = np.arange(count)
+    step = max(1, count // (2 * most))
+    moments = moments[::step]
+    over = moments[bytes_at(facts, np.zeros(count), moments) > limit]
+    return over[np.unique(np.linspace(0, max(0, len(over) - 1), min(most, len(over))).astype(int))]

@@ -27,7 +27,7 @@ from . import chen_sqrt, milp, rotor
 from .chains import Candidate, device_limit, judged, plain_candidate
 from .checkmate_model import StagedProgram, TooLargeError, staged_program
 from .eviction import sequences
-from .milp_result import Outcome, Progress, Result, Settings
+from .milp_result import BackendError, Outcome, Progress, Result, Settings
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .stages import ways_of
 
@@ -37,6 +37,9 @@ NAME = "checkmate"
 
 PROVEN = 1e-6
 """The relative gap at which an answer counts as optimal."""
+
+DOUBTFUL = 1e-4
+"""A bound this much above the time of a schedule, relatively, is wrong."""
 
 EVICTION_SECONDS = 10.0
 """The most that is spent on greedy eviction."""
@@ -114,7 +117,9 @@ def _by_program(
     for attempt in range(ROUNDS):
         staged = staged_program(graph, capacity, most_entries=MOST_ENTRIES)
         result = _search(staged, options, deadline, start)
-        bound = result.bound * staged.seconds if bound is None else bound
+        if bound is None:
+            bound = result.bound * staged.seconds
+            _doubt(bound, start, options)
         if result.x is None:
             return _Found(None, bound, result.interrupted)
         found = judged(graph, schedule_of(graph, staged.runs.sequence(result.x)))
@@ -124,13 +129,25 @@ def _by_program(
     return _Found(None, bound or 0.0)
 
 
+def _doubt(bound: float, start: Candidate | None, options: Options) -> None:
+    """Raises BackendError where the start is faster than the backend says that any schedule is."""
+    if start is None or bound <= start.time * (1 + DOUBTFUL):
+        return
+    first_runs = list(dict.fromkeys(operation for operation, _mode in _sequence(start)))
+    if first_runs == sorted(first_runs):
+        backend = (options.settings or Settings()).backend
+        claim = "there is no schedule" if bound == inf else f"no schedule is faster than {bound:.6g} s"
+        raise BackendError(f"{backend} is wrong: it says that {claim}, and one takes {start.time:.6g} s")
+
+
 def _search(
     staged: StagedProgram, options: Options, deadline: float | None, start: Candidate | None
 ) -> Result:
     def tell(progress: Progress) -> None:
         incumbent, bound = progress.incumbent * staged.seconds, progress.bound * staged.seconds
-        figures = f"incumbent {incumbent:.6g} s, bound {bound:.6g} s, gap {progress.gap:.2%}"
-        options.report(f"{figures}, {progress.seconds:.0f} s elapsed")
+        found = f"incumbent {incumbent:.6g} s" if incumbent < inf else "no incumbent yet"
+        figures = [found, f"bound {bound:.6g} s"] + ([f"gap {progress.gap:.2%}"] if incumbent < inf else [])
+        options.report(", ".join([*figures, f"{progress.seconds:.0f} s elapsed"]))
 
     return milp.solve(
         staged.program,
@@ -155,6 +172,8 @@ def _infeasible(
             time_limit=_left(deadline),
             start=staged.runs.values(_sequence(plain)),
         )
+        if result.outcome == Outcome.INFEASIBLE:
+            _doubt(inf, plain, options)
         if result.outcome == Outcome.OPTIMAL and result.x is not None:
             least = judged(graph, schedule_of(graph, staged.runs.sequence(result.x))).peak
     return InfeasibleError(NAME, device_limit(problem), least, memory_floor(graph, problem.machine))

@@ -16,12 +16,16 @@ PATIENCE_SECONDS = 3.0
 
 
 def start(module: str, folder: Path, *arguments: str) -> Child:
-    """`python -m module arguments…` in `folder`, where its complaints are kept."""
+    """`python -m module arguments…` in `folder`, where its complaints and its temporary files are kept."""
     with (folder / "complaint").open("wb") as complaint:
         return subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", module, *arguments],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "TMPDIR": str(folder),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=complaint,

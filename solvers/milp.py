@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from inspect import signature
 from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ def solve_with_pulp(
     import pulp
 
     solver = _solver(settings, time_limit, program.tolerance, bool(start))
+    began = monotonic()
     problem = pulp.LpProblem("memplan", pulp.LpMinimize)
     kinds = (pulp.LpContinuous, pulp.LpInteger)
     bounds = zip(program.lower.tolist(), program.upper.tolist(), program.integer.tolist(), strict=True)
@@ -73,6 +75,8 @@ def solve_with_pulp(
     cost = enumerate(program.cost.tolist())
     problem += pulp.LpAffineExpression({variables[column]: value for column, value in cost if value})
     _add_rows(problem, variables, program)
+    if time_limit is not None:
+        solver.timeLimit = max(1.0, time_limit - (monotonic() - began))
     try:
         problem.solve(solver)
     except pulp.PulpSolverError as error:

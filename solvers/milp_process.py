@@ -23,8 +23,8 @@ from . import child
 from .milp_model import Program
 from .milp_result import BackendError, Outcome, Result, Settings
 
-GRACE_SECONDS = 60.0
-"""How long after its time limit a backend may still be at work before it counts as hung."""
+GRACE_SECONDS = 10.0
+"""How long after its time limit, and a tenth of it, a backend may be at work before it counts as hung."""
 
 Solve = Callable[[Program, Settings, float | None, Mapping[int, float]], Result]
 
@@ -39,14 +39,13 @@ def solve_apart(
     settings: Settings,
     time_limit: float | None,
     start: Mapping[int, float],
-    grace: float = GRACE_SECONDS,
 ) -> Result:
     """What `answer` gives in a child that runs `module`. Ctrl-C ends the child, without an answer."""
     with TemporaryDirectory(prefix="memplan-milp-") as folder:
         question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
         ask = {"settings": asdict(settings), "time_limit": time_limit, "start": list(start.items())}
         np.savez(question, ask=np.array(json.dumps(ask)), **vars(program))
-        limit = None if time_limit is None else time_limit + grace
+        limit = None if time_limit is None else 1.1 * time_limit + GRACE_SECONDS
         process = child.start(module, Path(folder), str(question), str(answer))
         try:
             process.wait(limit)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MissingPackageError
-from memplan.solvers import milp
+from memplan.solvers import milp, milp_process
 from memplan.solvers.milp_model import Model, Program
 from memplan.solvers.milp_process import solve_apart
 from memplan.solvers.milp_result import BackendError, Outcome, Progress, Result, Settings, checked
@@ -240,6 +240,7 @@ def test_a_backend_that_breaks_gives_one_line(
 ) -> None:
     (tmp_path / "broken_backend.py").write_text(body)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(milp_process, "GRACE_SECONDS", 1.5)
     with pytest.raises(BackendError) as raised:
-        solve_apart("broken_backend", random_program(Random(1)), Settings("brand"), 0.5, {}, grace=1.5)
+        solve_apart("broken_backend", random_program(Random(1)), Settings("brand"), 0.5, {})
     assert str(raised.value) == fault

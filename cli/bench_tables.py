@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from ..solvers.comparison import Outcome, Row
-from ..solvers.comparison_summary import best_times, is_best, solver_names, standings
+from ..solvers.comparison_summary import best_times, is_best, refuted, solver_names, standings
 from ..solvers.published import Match
 from .figures import duration
 from .output import table
@@ -40,7 +40,14 @@ def comparison_lines(rows: Sequence[Row], matched: Sequence[Match]) -> Iterator[
         yield from _published(matched)
     for row in rows:
         if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT):
-            yield Text(f"{row.solver} on {row.graph} at {row.budget_text}: {row.message}", style="red")
+            yield Text(f"{_where(row)}: {row.message}", style="red")
+    for row, faster in refuted(rows):
+        bound = f"the lower bound {row.lower_bound:.6g} s is wrong, {faster.solver} takes {faster.time:.6g} s"
+        yield Text(f"{_where(row)}: {bound}", style="red")
+
+
+def _where(row: Row) -> str:
+    return f"{row.solver} on {row.graph} at {row.budget_text.strip()}"
 
 
 def _matrix(rows: Sequence[Row]) -> Iterator[Text]:

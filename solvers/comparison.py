@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +72,10 @@ def contender(solver: str, given: Mapping[str, str]) -> Contender:
     return Contender(solver, given, json.dumps(chosen_settings(solver, given), sort_keys=True))
 
 
+Place = tuple[str, int]
+"""A graph's sha256 and a budget in bytes: where solvers meet, and bounds hold."""
+
+
 class Key(NamedTuple):
     """Two trials of the same key are the same trial. budget: bytes; time_limit: seconds."""
 
@@ -97,6 +102,10 @@ class Trial:
         solver, _given, settings = self.contender
         return Key(self.instance.sha256, self.budget_bytes, solver, settings, self.time_limit)
 
+    @property
+    def place(self) -> Place:
+        return self.instance.sha256, self.budget_bytes
+
 
 def trials(
     instances: list[Instance], budgets: list[Budget], contenders: list[Contender], time_limit: float | None
@@ -107,12 +116,26 @@ def trials(
     return list(once.values())
 
 
+class Bounds(NamedTuple):
+    """What is known at a place, in seconds: for any order, for the file's."""
+
+    lower: float | None = None
+    file_order: float | None = None
+
+    def joined(self, other: Bounds) -> Bounds:
+        """The larger of each."""
+        pairs = zip(self, other, strict=True)
+        return Bounds(*(max((x for x in pair if x is not None), default=None) for pair in pairs))
+
+
 @dataclass(frozen=True)
 class Row:
     """A line of the comparison. Times in seconds, sizes in bytes; empty: not known, or no schedule.
 
-    overhead: extra time in percent of the plain schedule's. gap: (time − lower_bound) in percent of the time.
-    budget_text: as it was asked for. settings: JSON. least_budget: of an infeasible trial.
+    overhead: extra time in percent of the plain schedule's. lower_bound: for any schedule within the budget;
+    file_order_bound: where larger, for those in the file's order (inf: there is none), which others may beat.
+    gap: (time − bound) in percent of the time. budget_text: as it was asked for. settings: JSON.
+    least_budget: of an infeasible trial.
     """
 
     graph: str
@@ -123,12 +146,14 @@ class Row:
     outcome: str
     overhead_percent: float | None
     gap_percent: float | None
+    file_order_gap_percent: float | None
     peak_percent_of_budget: float | None
     seconds: float
     status: str
     time: float | None
     peak: int | None
     lower_bound: float | None
+    file_order_bound: float | None
     least_budget: int | None
     budget: int
     plain_time: float
@@ -144,18 +169,30 @@ class Row:
         return Key(self.sha256, self.budget, self.solver, self.settings, self.time_limit)
 
     @property
+    def place(self) -> Place:
+        return self.sha256, self.budget
+
+    @property
     def solved(self) -> bool:
         return self.outcome == Outcome.OK
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.lower_bound, self.file_order_bound)
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
 
 
-def row(trial: Trial, ending: Mapping[str, Any]) -> Row:
-    """ending: `outcome` and `seconds`, and of time, peak, lower_bound, status, least_budget, message what is
-    known."""
+UNKNOWN = Bounds()
+
+
+def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
+    """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, status, least_budget
+    and message what there is. known: bounds at this place."""
     on, solver = trial.instance, trial.contender
-    time, peak, bound = (ending.get(name) for name in ("time", "peak", "lower_bound"))
+    time, peak = ending.get("time"), ending.get("peak")
+    bounds = Bounds(ending.get("lower_bound"), ending.get("file_order_bound")).joined(known)
     return Row(
         graph=_line(on.graph),
         operations=on.operations,
@@ -164,13 +201,15 @@ def row(trial: Trial, ending: Mapping[str, Any]) -> Row:
         solver=solver.solver,
         outcome=ending["outcome"],
         overhead_percent=None if time is None else _percent(time - on.plain_time, on.plain_time),
-        gap_percent=None if time is None or bound is None else _percent(time - bound, time),
+        gap_percent=gap(time, bounds.lower),
+        file_order_gap_percent=gap(time, bounds.file_order),
         peak_percent_of_budget=None if peak is None else _percent(peak, trial.budget_bytes),
         seconds=ending["seconds"],
         status=ending.get("status", ""),
         time=time,
         peak=peak,
-        lower_bound=bound,
+        lower_bound=bounds.lower,
+        file_order_bound=bounds.file_order,
         least_budget=ending.get("least_budget"),
         budget=trial.budget_bytes,
         plain_time=on.plain_time,
@@ -181,6 +220,11 @@ def row(trial: Trial, ending: Mapping[str, Any]) -> Row:
         sha256=on.sha256,
         memplan=__version__,
     )
+
+
+def gap(time: float | None, bound: float | None) -> float | None:
+    """In percent of the time; below 0 where another order beats a bound for the file's."""
+    return None if time is None or bound is None or bound == inf else _percent(time - bound, time)
 
 
 def _percent(part: float, whole: float) -> float:

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from . import child, comparison_trial
-from .comparison import Outcome, Row, Trial, row
+from .comparison import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
 GRACE_SECONDS = 20.0
 """How long after its time limit a trial may still be at work, the reading of the graph included."""
@@ -22,39 +22,58 @@ GRACE_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 
 
-def run(trials: Iterable[Trial], workers: int) -> Generator[Row]:
-    """The rows, as the trials end. Close the generator to end those that are under way."""
+def run(
+    trials: Iterable[Trial], workers: int, bound_seconds: float, known: Iterable[Row] = ()
+) -> Generator[Row]:
+    """The rows, as the trials end. Close the generator to end those that are under way.
+
+    bound_seconds: for lower bounds; they are looked for once for each graph and budget, and not where one of
+    the rows `known` has them.
+    """
+    bounds: dict[Place, Bounds] = {}
+    for one in known:
+        _learn(bounds, one)
     waiting = iter(trials)
     running: list[_Running] = []
     with TemporaryDirectory(prefix="memplan-bench-", ignore_cleanup_errors=True) as folder:
         try:
             while True:
                 while len(running) < workers and (trial := next(waiting, None)):
-                    running.append(_Running(trial, Path(folder)))
+                    needed = 0.0 if trial.place in bounds else bound_seconds
+                    running.append(_Running(trial, Path(folder), needed))
                 if not running:
                     return
                 sleep(_LOOK_SECONDS)
                 for one in [one for one in running if one.ended()]:
                     running.remove(one)
-                    yield row(one.trial, one.ending())
+                    found = row(one.trial, one.ending(), bounds.get(one.trial.place, UNKNOWN))
+                    _learn(bounds, found)
+                    yield found
         finally:
             for one in running:
                 child.stop(one.child)
 
 
+def _learn(bounds: dict[Place, Bounds], row: Row) -> None:
+    if row.solved:
+        bounds[row.place] = bounds.get(row.place, UNKNOWN).joined(row.bounds)
+
+
 class _Running:
     """A trial under way."""
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
+    def __init__(self, trial: Trial, folder: Path, bound_seconds: float) -> None:
         self.trial, self.started = trial, monotonic()
+        limit = inf if trial.time_limit is None else trial.time_limit
+        self.end = self.started + limit + bound_seconds + GRACE_SECONDS
         self.folder = folder / str(self.started)
         self.folder.mkdir()
         question, self.answer = self.folder / "question.json", self.folder / "answer.json"
-        question.write_text(json.dumps(comparison_trial.question(trial)))
+        question.write_text(json.dumps(comparison_trial.question(trial, bound_seconds)))
         self.child = child.start(comparison_trial.__name__, self.folder, str(question), str(self.answer))
 
     def ended(self) -> bool:
-        return self.child.poll() is not None or self._late()
+        return self.child.poll() is not None or monotonic() > self.end
 
     def ending(self) -> dict[str, Any]:
         seconds, late = monotonic() - self.started, self.child.poll() is None
@@ -66,7 +85,3 @@ class _Running:
             crash = f"its process crashed: {child.last_words(self.child, self.folder)}"
             return {"outcome": Outcome.FAULT, "seconds": seconds, "message": crash}
         return json.loads(self.answer.read_text())
-
-    def _late(self) -> bool:
-        limit = inf if self.trial.time_limit is None else self.trial.time_limit
-        return monotonic() - self.started > limit + GRACE_SECONDS

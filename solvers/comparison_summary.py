@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .comparison import Row
+from .comparison import UNKNOWN, Bounds, Place, Row, gap
 
 SAME = 1e-9
 """Relative difference up to which two times are the same."""
 
-Place = tuple[str, int]
-"""A graph's sha256 and a budget in bytes: where solvers meet."""
+PROVEN = 1e-6
+"""Relative difference up to which a bound is not above a time."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Standing:
     """One solver in a comparison. solver: with the settings where the same solver competes with others.
 
     wins: where nobody was faster. overhead: percent, the mean where every solver that solved anything at
-    all did; common: how many such places there are. gap: percent, and seconds: means over its solved rows.
+    all did; common: how many such places there are. gap: percent, to the largest bound that any row has, and
+    seconds: means over its solved rows.
     """
 
     solver: str
@@ -36,11 +37,11 @@ class Standing:
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
     names = solver_names(rows)
-    best = best_times(rows)
+    best, bounds = best_times(rows), best_bounds(rows)
     mine: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         mine[names[row.solver, row.settings]].append(row)
-    solved = {name: {place(row): row for row in own if row.solved} for name, own in mine.items()}
+    solved = {name: {row.place: row for row in own if row.solved} for name, own in mine.items()}
     common = set[Place].intersection(*(set(own) for own in solved.values() if own)) if best else set[Place]()
     return [
         Standing(
@@ -50,15 +51,11 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
             sum(is_best(row, best) for row in own),
             len(common),
             _mean(row.overhead_percent for at, row in solved[name].items() if at in common),
-            _mean(row.gap_percent for row in solved[name].values()),
+            _mean(gap(row.time, bounds[at].lower) for at, row in solved[name].items()),
             _mean(row.seconds for row in solved[name].values()),
         )
         for name, own in mine.items()
     ]
-
-
-def place(row: Row) -> Place:
-    return row.sha256, row.budget
 
 
 def best_times(rows: Iterable[Row]) -> dict[Place, float]:
@@ -66,12 +63,34 @@ def best_times(rows: Iterable[Row]) -> dict[Place, float]:
     best: dict[Place, float] = {}
     for row in rows:
         if row.solved and row.time is not None:
-            best[place(row)] = min(row.time, best.get(place(row), row.time))
+            best[row.place] = min(row.time, best.get(row.place, row.time))
     return best
 
 
+def best_bounds(rows: Iterable[Row]) -> dict[Place, Bounds]:
+    """The largest that any row has."""
+    bounds: dict[Place, Bounds] = {}
+    for row in rows:
+        bounds[row.place] = bounds.get(row.place, UNKNOWN).joined(row.bounds)
+    return bounds
+
+
+def refuted(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Rows whose lower bound another row's schedule refutes, with that row: a fault of one of the two."""
+    slowest_first = sorted((row for row in rows if row.time is not None), key=lambda row: -(row.time or 0.0))
+    fastest = {row.place: row for row in slowest_first}
+    return [
+        (row, other)
+        for row in rows
+        if row.lower_bound is not None
+        and (other := fastest.get(row.place)) is not None
+        and other.time is not None
+        and row.lower_bound > other.time * (1 + PROVEN)
+    ]
+
+
 def is_best(row: Row, best: dict[Place, float]) -> bool:
-    return row.solved and row.time is not None and row.time <= best[place(row)] * (1 + SAME)
+    return row.solved and row.time is not None and row.time <= best[row.place] * (1 + SAME)
 
 
 def solver_names(rows: Iterable[Row]) -> dict[tuple[str, str], str]:

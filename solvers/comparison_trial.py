@@ -1,7 +1,7 @@
 """One trial in a process of its own: `python -m memplan.solvers.comparison_trial question.json answer.json`.
 
 The question is the path of the graph, the budget in bytes, the solver's name and settings, the time limit
-in seconds; the answer is the ending that `comparison.row` takes.
+and the time for lower bounds in seconds; the answer is the ending that `comparison.row` takes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from .comparison import Outcome, Trial
 from .problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem
 
 
-def question(trial: Trial) -> dict[str, Any]:
+def question(trial: Trial, bound_seconds: float) -> dict[str, Any]:
     return {
         "graph": str(trial.instance.path),
         "budget": trial.budget_bytes,
         "solver": trial.contender.solver,
         "settings": dict(trial.contender.given),
         "time_limit": trial.time_limit,
+        "bound_seconds": bound_seconds,
     }
 
 
@@ -34,7 +35,13 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     problem = Problem(graph, asked["budget"])
     start = perf_counter()
     try:
-        found = registry.solve(asked["solver"], problem, asked["time_limit"], asked["settings"])
+        found = registry.solve(
+            asked["solver"],
+            problem,
+            asked["time_limit"],
+            asked["settings"],
+            bound_seconds=asked["bound_seconds"],
+        )
     except Exception as error:
         return {**_refusal(error), "seconds": perf_counter() - start}
     return {
@@ -42,6 +49,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         "time": found.figures.time,
         "peak": found.figures.peak,
         "lower_bound": found.lower_bound,
+        "file_order_bound": next((bound.seconds for bound in found.bounds if bound.order == "file"), None),
         "status": found.status,
         "seconds": found.seconds,
     }

@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from memplan.cli.bench_tables import comparison_lines
 from memplan.cli.main import main
 from memplan.graphs.files import graph_digest, save_graph
 from memplan.graphs.generators import chain, layered, unet
@@ -24,7 +26,7 @@ from memplan.planner.plain import baseline
 from memplan.solvers import comparison_run, registry
 from memplan.solvers.comparison import Contender, Outcome, Row, Trial, instance, row
 from memplan.solvers.comparison_file import append_row, prepare, read_rows
-from memplan.solvers.comparison_summary import standings
+from memplan.solvers.comparison_summary import refuted, standings
 from memplan.solvers.problem import Problem
 from memplan.solvers.published import load_published, matches
 
@@ -108,7 +110,9 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
             if row.solved:
                 found = registry.solve("rotor", Problem(graph, budget))
                 assert (row.time, row.peak) == (found.figures.time, found.figures.peak)
-                assert row.lower_bound == found.lower_bound
+                assert row.lower_bound == pytest.approx(found.lower_bound)
+                file_order = [bound.seconds for bound in found.bounds if bound.order == "file"]
+                assert row.file_order_bound == (pytest.approx(file_order[0]) if file_order else None)
                 assert row.time is not None
                 assert row.overhead_percent == pytest.approx(100 * (row.time / plain.time - 1))
                 assert row.gap_percent == pytest.approx(100 * (1 - found.lower_bound / row.time))  # type: ignore[operator]
@@ -307,10 +311,25 @@ def test_the_standings(rows: Callable[..., Row]) -> None:
     assert standings([]) == []
 
 
+def test_bounds_are_shared_and_a_wrong_one_is_told(rows: Callable[..., Row]) -> None:
+    """At one place: a takes 120 s and claims 115, b takes 110 s."""
+    a, b = rows("a", "g", 60, 20.0), rows("b", "g", 60, 10.0)
+    better = replace(b, lower_bound=105.0)
+    assert [one.gap for one in standings([a, better])] == [100 * 15 / 120, 100 * 5 / 110]
+    assert refuted([a, better]) == []
+    wrong = replace(a, lower_bound=115.0)
+    assert refuted([wrong, b]) == [(wrong, b)]
+    lines = [str(line) for line in comparison_lines([wrong, b], [])]
+    assert "a on g at 60%: the lower bound 115 s is wrong, b takes 110 s" in lines
+
+
 def test_a_row_survives_the_file(rows: Callable[..., Row], tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     awkward = replace(
-        rows("a", 'a "graph", with\ncommas', 60, 1 / 3), message='"quoted", and more', settings="x"
+        rows("a", 'a "graph", with\ncommas', 60, 1 / 3),
+        message='"quoted", and more',
+        settings="x",
+        file_order_bound=inf,
     )
     prepare(path)
     for one in (awkward, rows("b", "g", 50, None)):

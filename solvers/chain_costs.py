@@ -74,7 +74,7 @@ class ChainCosts:
 
 def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainCosts:
     sizes: list[int] = graph.tensors.bytes.tolist()
-    made, last = _first_maker(graph, chain), last_reader(graph, chain)
+    made, last = first_makers(graph, chain), last_reader(graph, chain)
     gradient = _crossing_bytes(sizes, made, last | _last_shared_use(graph, chain, last), len(runs))
     resident: list[int] = graph.resident.nonzero()[0].tolist()
     everywhere = chain.shared.union(resident)
@@ -185,7 +185,7 @@ def _seconds(graph: Graph, runs: Sequence[Run]) -> float:
     )
 
 
-def _first_maker(graph: Graph, chain: Chain) -> dict[int, int]:
+def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
     """Per tensor that is made: the block in which it is first there in the backward sweep; shared tensors
     are there before."""
     made = dict.fromkeys(chain.shared, len(chain.blocks))

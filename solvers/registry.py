@@ -67,6 +67,13 @@ _OURS = (
         "the fastest persistent schedule of a chain, by dynamic programming",
     ),
     Entry(
+        "rk-rotor",
+        ".rk_rotor",
+        "chains of blocks",
+        "Zhao et al. 2023, arXiv:2307.01236",
+        "rotor with options for each block that keep what is dear to make again",
+    ),
+    Entry(
         "checkmate",
         ".checkmate",
         "any graph; a MILP solver",

@@ -1,0 +1,162 @@
+"""Rk-Rotor: Rotor with several options for each block that runs once, here without integer programs.
+
+Zhao, thesis, 2024, 2.5 (Rockmate, ICML 2023). Between keeping all that a block's backward reads and keeping
+nothing lie options that keep the part that is dear to make again (rk_rotor_greedy.py); the dynamic program
+(rk_rotor_table.py) picks one for every block, and what to checkpoint. `rockmate` adds options from integer
+programs. Blocks that are alike share the search for options, not the choice.
+
+What differs from the paper: an option's cost is replayed on its runs; parameter gradients and shared tensors
+are counted (chain_costs.py); the table goes on above the budget, and of its sequences the fastest whose
+simulated peak fits is taken, as sizes are rounded up to slots (rotor.py says why). Rotor's own answer is
+one of the candidates, so none here is slower. Nothing is claimed: the status is `heuristic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ..graphs.errors import InputError
+from ..planner.bounds import time_bound
+from ..planner.sequence import schedule_of
+from . import rotor
+from .chains import Candidate, ChainProblem, chain_problem, infeasible, judged, plain_candidate
+from .problem import Answer, InfeasibleError, Options, Problem, Status
+from .rk_rotor_blocks import PlacedBlock, groups, mean_seconds, placed_blocks
+from .rk_rotor_costs import OptionCosts, OptionMove, option_costs, sequence
+from .rk_rotor_greedy import greedy_options
+from .rk_rotor_least import LeastOptionMemory
+from .rk_rotor_option import Option
+from .rk_rotor_table import RkRotorTable
+
+NAME = "rk-rotor"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
+    tries: sets of kept tensors looked at for a kind of block."""
+
+    slots: int = 500
+    blocks: int = 120
+    tries: int = 1000
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("slots", self.slots, 1),
+            ("blocks", self.blocks, 2),
+            ("tries", self.tries, 1),
+        ):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    search = ChainSearch(NAME, problem, options, settings.blocks)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= search.chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    try:
+        search.start()
+        search.improve(search.greedy(settings.tries), settings.slots)
+    except KeyboardInterrupt:
+        search.interrupted = True
+    return search.answer()
+
+
+class ChainSearch:
+    """The best of Rotor's answer and of what the dynamic program finds with the options given.
+
+    chained: the graph's chain. placed: its blocks; alike: groups of them. best: so far.
+    least: the smallest peak seen above the budget, bytes.
+    """
+
+    def __init__(self, name: str, problem: Problem, options: Options, blocks: int) -> None:
+        self.name, self.problem, self.report = name, problem, options.report
+        self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.chained: ChainProblem = chain_problem(name, problem, blocks)
+        self.placed: list[PlacedBlock] = placed_blocks(problem.graph, self.chained.chain, self.chained.runs)
+        self.alike = groups(self.placed)
+        self.best: Candidate | None = None
+        self.interrupted, self.least = False, inf
+
+    def start(self) -> None:
+        """Rotor's answer."""
+        try:
+            answer = rotor.solve(self.problem, Options(self.left()))
+        except InfeasibleError as refusal:
+            self.least = refusal.least or inf
+        else:
+            self.best = judged(self.problem.graph, answer.schedule)
+            self.interrupted = answer.interrupted
+
+    def greedy(self, tries: int) -> dict[int, list[Option]]:
+        """Options for each group of blocks, by the number of its first."""
+        return {
+            numbers[0]: greedy_options(
+                self.placed[numbers[0]], mean_seconds([self.placed[b] for b in numbers]), tries, self.proceed
+            )
+            for numbers in self.alike
+        }
+
+    def costs(self, options: Mapping[int, Iterable[Option]]) -> OptionCosts:
+        of_block = {number: options[numbers[0]] for numbers in self.alike for number in numbers}
+        chained = self.chained
+        return option_costs(chained.graph, chained.chain, chained.runs, self.placed, of_block)
+
+    def improve(self, options: Mapping[int, Iterable[Option]], slots: int) -> None:
+        """Algorithm 5, and the search for the fastest of the table's sequences that fits."""
+        costs = self.costs(options)
+        free = max(0, self.chained.limit - costs.chain.resident_bytes)
+        slot_bytes = max(1, -(-free // slots))
+        whole, spare = divmod(free, slot_bytes)
+        above = slots // 20 + len(self.placed) // 2
+        table = RkRotorTable(costs, whole + above, slot_bytes, spare, self.proceed)
+        if table.complete:
+            self._search(costs, table)
+        if self.best is None:
+            least = LeastOptionMemory(costs)
+            for memory in (least.bytes, max(least.bytes, free)):
+                self._fits(costs, least.moves(memory))
+
+    def _search(self, costs: OptionCosts, table: RkRotorTable) -> None:
+        times = table.times()
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        low, high = 0, len(drops) - 1
+        while low <= high and self.proceed():
+            middle = (low + high) // 2
+            if self._fits(costs, table.moves(drops[middle])):
+                low = middle + 1
+            else:
+                high = middle - 1
+
+    def _fits(self, costs: OptionCosts, moves: Iterable[OptionMove]) -> bool:
+        chained = self.chained
+        runs = sequence(chained.chain, self.placed, chained.runs, costs.options, moves)
+        candidate = judged(chained.graph, schedule_of(chained.graph, runs))
+        if candidate.peak > chained.limit:
+            self.least = min(self.least, candidate.peak)
+            return False
+        if self.best is None or candidate.time < self.best.time:
+            self.best = candidate
+        return True
+
+    def answer(self) -> Answer:
+        """Raises InfeasibleError."""
+        if self.best is None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            raise infeasible(self.name, self.problem, int(self.least))
+        status = Status.HEURISTIC if self.proceed() and not self.interrupted else Status.FEASIBLE
+        return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
+
+    def proceed(self) -> bool:
+        return monotonic() < self.deadline
+
+    def left(self) -> float | None:
+        return None if self.deadline == inf else max(0.0, self.deadline - monotonic())

@@ -1,0 +1,128 @@
+"""Options of a block that need no integer program: keep less and less, the cheapest to make again first.
+
+Starts from all that the backward part reads. In each step the tensor goes whose bytes cost the fewest
+seconds, by the exact cost of what is left; the same from the other end, where the tensor comes back that
+saves the most seconds a byte. What is missing is made again right ahead of the operation that reads it,
+from what is kept and the block's input; it then stays to its last use, or, in a second option each time, only
+for that operation. O(n²) options are replayed for n tensors, at most `tries` of them.
+
+The ratio of seconds to bytes is the knapsack's; the next smaller sets come from the one before, as in
+H. Kellerer, U. Pferschy, D. Pisinger, Knapsack Problems, 2004, 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from math import copysign, fsum, inf
+
+from ..planner.sequence import Run, in_plain_mode
+from .rk_rotor_blocks import PlacedBlock
+from .rk_rotor_option import Option, option_of, scan
+
+Kept = frozenset[int]
+"""Tensors kept between the two parts."""
+
+
+def greedy_options(
+    block: PlacedBlock, seconds: Sequence[float], tries: int, proceed: Callable[[], bool]
+) -> list[Option]:
+    """The first keeps all. seconds: per place. tries: how many sets are looked at. Stops when told to."""
+    search = _Search(block, seconds)
+    forward = in_plain_mode(range(block.forwards))
+    found: dict[Option, None] = {}
+    for kept in dict.fromkeys([search.all, *search.sets(tries, proceed)]):
+        for thrifty in (False, True):
+            runs = search.backward(kept, thrifty=thrifty)
+            if runs is not None:
+                found[option_of(block, forward, runs)] = None
+    return list(found)
+
+
+class _Search:
+    """all: what the backward part reads of what forward makes. fixed: the part that can't be made again."""
+
+    def __init__(self, block: PlacedBlock, seconds: Sequence[float]) -> None:
+        graph = block.graph
+        self.block, self.seconds = block, seconds
+        self.place = {o: place for place, o in enumerate(block.members)}
+        self.inputs = [
+            [x for x in dict.fromkeys(graph.read_lists[o] + graph.mutate_lists[o]) if x in block.made]
+            for o in block.members
+        ]
+        forward = range(block.forwards)
+        self.writes = [[x for x, _bit in graph.contributions(o)] for o in block.members]
+        self.makers: dict[int, list[int]] = {}
+        for place in forward:
+            for x in self.writes[place]:
+                self.makers.setdefault(x, []).append(place)
+        read = {x for place in range(block.forwards, len(block.members)) for x in self.inputs[place]}
+        stay = {x for x in block.after if x in block.made}
+        self.all: Kept = frozenset(read | stay)
+        once = {
+            p
+            for p in forward
+            if not graph.operations.recompute[block.members[p]] or graph.mutate_lists[block.members[p]]
+        }
+        unmakable = {x for x in block.made if once.intersection(self.makers[x])}
+        self.fixed: Kept = frozenset(x for x in self.all if x in unmakable or x in stay)
+        self.unmakable = unmakable
+
+    def sets(self, tries: int, proceed: Callable[[], bool]) -> Iterator[Kept]:
+        """From all to none, then from none to all."""
+        for shrinking in (True, False):
+            kept = self.all if shrinking else self.fixed
+            steps = max(1, tries // max(1, 2 * len(self.all)))
+            many = -(-len(self.all - self.fixed) // steps)
+            now = self._cost(kept)
+            while proceed() and (choices := kept - self.fixed if shrinking else self.all - kept):
+                changes = sorted((self._ratio(now, self._cost(kept ^ {x})), x) for x in choices)
+                kept ^= {x for _ratio, x in changes[:many]}
+                now = self._cost(kept)
+                yield kept
+
+    @staticmethod
+    def _ratio(old: tuple[float, int], new: tuple[float, int]) -> float:
+        """Seconds for a byte: what it costs to save less, or (negative) what it brings to save more."""
+        if inf in (old[0], new[0]):
+            return inf if new[0] == inf else -inf
+        seconds, saved = new[0] - old[0], abs(new[1] - old[1])
+        return seconds / saved if saved else copysign(inf, seconds) if seconds else 0.0
+
+    def _cost(self, kept: Kept) -> tuple[float, int]:
+        """Seconds of the backward part, ∞ where it is impossible; bytes saved."""
+        runs = self.backward(kept)
+        if runs is None:
+            return inf, 0
+        block = self.block
+        once = frozenset(block.members[block.forwards :])
+        scanned = scan(block.graph, block.runs(runs), block.after, block.given, once)
+        saved = sum(block.graph.tensors.bytes.item(x) for x in scanned.needed if x in block.made)
+        return fsum(self.seconds[self.place[o]] for o, _mode in scanned.runs), saved
+
+    def backward(self, kept: AbstractSet[int], *, thrifty: bool = False) -> list[Run] | None:
+        """The backward part with what it makes again; None where that is impossible."""
+        runs: list[Run] = []
+        there = set(kept)
+        for place in range(self.block.forwards, len(self.block.members)):
+            if thrifty:
+                there = set(kept)
+            again = self._missing(self.inputs[place], there)
+            if again is None:
+                return None
+            runs += in_plain_mode([*again, place])
+            there.update(x for p in again for x in self.writes[p])
+        return runs
+
+    def _missing(self, tensors: Sequence[int], there: AbstractSet[int]) -> list[int] | None:
+        wanted = [x for x in tensors if x not in there]
+        again: set[int] = set()
+        while wanted:
+            x = wanted.pop()
+            if x in self.unmakable:
+                return None
+            for place in self.makers[x]:
+                if place not in again:
+                    again.add(place)
+                    wanted += [y for y in self.inputs[place] if y not in there]
+        return sorted(again)

@@ -1,0 +1,196 @@
+"""One way to run a block, and what it costs: an option o > 0 of Rk-Rotor.
+
+An option is two lists of runs: the forward one, ahead of the next blocks, and the backward one, behind
+them, with what it makes again. What lies between follows: each tensor is there from when it is made to its
+last use before it is made anew, so the forward list loses what the backward one makes again in any case.
+Costs are replayed by one backward scan, linear in the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import fsum
+
+from ..graphs.graph import Graph
+from ..planner.sequence import Run
+from .rk_rotor_blocks import PlacedBlock
+
+
+@dataclass(frozen=True)
+class Option:
+    """Runs of places in the block (rk_rotor_blocks.py) with their modes.
+
+    first: the forward part where the block runs for the first time; forward: where it ran before. turn: the
+    same for a backward part that follows at once, where the output need not be there.
+    """
+
+    first: tuple[Run, ...]
+    forward: tuple[Run, ...]
+    turn: tuple[Run, ...]
+    backward: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class OptionCost:
+    """Seconds and bytes, in the terms of chain_costs.py: saved x̄_s^o, forward r(F_s^o), backward r(B_s^o).
+
+    Peaks are those of F_s^o and B_s^o with all that is there then, but what is given and the block's input.
+    """
+
+    forward_seconds: float
+    turn_seconds: float
+    backward_seconds: float
+    saved_bytes: int
+    forward_peak: int
+    turn_peak: int
+    backward_peak: int
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """runs: those that make something needed. peak: bytes. needed: contributions that are there before."""
+
+    runs: list[Run]
+    peak: int
+    needed: dict[int, int]
+
+
+def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run]) -> Option:
+    """The option without runs that make nothing needed. Lists of places, whatever the blocks around do."""
+    graph, place = block.graph, {o: place for place, o in enumerate(block.members)}
+    ahead, behind = block.runs(list(forward)), block.runs(list(backward))
+    once = frozenset(block.members[block.forwards :])
+    scanned = scan(graph, behind, block.after, block.given, once)
+    kept = _kept(block, scanned.needed)
+    save = scan(graph, ahead, _with_output(block, kept), block.given).runs
+    turn = scan(graph, ahead, kept, block.given).runs
+    ran = {o for o, _mode in (*save, *scanned.runs)}
+    early = {block.members[p] for p in block.early}.union(
+        o for o in block.members[: block.forwards] if o not in ran
+    )
+    first = _with_early(block, save, _closed(block, early, {o for o, _mode in save}))
+
+    def places(runs: Sequence[Run]) -> tuple[Run, ...]:
+        return tuple((place[o], mode) for o, mode in runs)
+
+    return Option(places(first), places(save), places(turn), places(scanned.runs))
+
+
+def option_cost(block: PlacedBlock, option: Option, passing: int) -> OptionCost:
+    """passing: bytes that are there when the backward part starts, made by later blocks."""
+    graph = block.graph
+    first, save, turn, behind = (
+        block.runs(r) for r in (option.first, option.forward, option.turn, option.backward)
+    )
+    once = frozenset(block.members[block.forwards :])
+    back = scan(graph, behind, block.after, block.given | block.inputs, once)
+    kept = _kept(block, back.needed)
+    unread = block.inputs - block.held - {x for o, _mode in behind for x in _inputs(graph, o)}
+    going = _bytes(graph, unread)
+    given = block.given | (block.inputs - unread)
+    everything = frozenset(o for o, _mode in first)
+    whole = scan(graph, first, _with_output(block, kept), given, everything)
+    alone = scan(graph, turn if block.outputs else first, kept, given, everything)
+    drawn = [run for run in first if block.graph.operations.random[run[0]] and run not in save]
+    entering = _bytes(graph, block.entering)
+    return OptionCost(
+        fsum(block.seconds(save + drawn)),
+        fsum(block.seconds(turn + drawn)),
+        fsum(block.seconds(behind)),
+        _bytes(graph, kept.keys() | block.outputs) - going,
+        whole.peak - going,
+        alone.peak - going,
+        back.peak + passing - entering - going,
+    )
+
+
+def scan(
+    graph: Graph,
+    runs: Sequence[Run],
+    after: Mapping[int, int],
+    given: AbstractSet[int],
+    always: AbstractSet[int] = frozenset(),
+) -> Scanned:
+    """From the last run to the first. after: contributions needed behind them. given: tensors left out.
+
+    always: operations whose first run stays, needed or not.
+    """
+    sizes = graph.tensors.bytes
+    first = {run[0]: position for position, run in reversed(list(enumerate(runs))) if run[0] in always}
+    need = {x: bits for x, bits in after.items() if bits and x not in given}
+    now = peak = _bytes(graph, need)
+    kept: list[Run] = []
+    for position in range(len(runs) - 1, -1, -1):
+        operation, mode = runs[position]
+        made = [(x, bit) for x, bit in graph.contributions(operation, mode) if x not in given]
+        if first.get(operation) != position and not any(need.get(x, 0) & bit for x, bit in made):
+            continue
+        kept.append((operation, mode))
+        inputs = [x for x in _inputs(graph, operation) if x not in given]
+        passing = {x for x, _bit in made}.union(inputs).difference(need)
+        workspace = _workspace(graph, operation, mode)
+        peak = max(peak, now + workspace + sum(sizes.item(x) for x in passing))
+        for x, bit in made:
+            if x in need:
+                need[x] &= ~bit
+                if not need[x]:
+                    del need[x]
+                    now -= sizes.item(x)
+        for x in inputs:
+            if x not in need:
+                now += sizes.item(x)
+            need[x] = graph.whole_contributions[x]
+    kept.reverse()
+    return Scanned(kept, max(peak, now), need)
+
+
+def _kept(block: PlacedBlock, needed: Mapping[int, int]) -> dict[int, int]:
+    return {x: bits for x, bits in needed.items() if x in block.made}
+
+
+def _with_output(block: PlacedBlock, kept: Mapping[int, int]) -> dict[int, int]:
+    return {**kept, **{x: block.graph.whole_contributions[x] for x in block.outputs}}
+
+
+def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]) -> set[int]:
+    """The early operations, and what makes their inputs, but for those that run anyway."""
+    forward = set(block.members[: block.forwards])
+    added: set[int] = set()
+    waiting = list(early - there)
+    while waiting:
+        operation = waiting.pop()
+        added.add(operation)
+        for x in _inputs(block.graph, operation):
+            makers: set[int] = set(block.graph.producers[x].tolist())
+            waiting += (makers & forward) - there - added
+    return added
+
+
+def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
+    """The runs, with the operations that must run too, each ahead of those that the file has behind it."""
+    order = {o: place for place, o in enumerate(block.members)}
+    waiting = sorted(early, key=order.__getitem__, reverse=True)
+    seen: set[int] = set()
+    result: list[Run] = []
+    for run in runs:
+        if run[0] not in seen:
+            while waiting and order[waiting[-1]] < order[run[0]]:
+                result.append((waiting.pop(), 0))
+        seen.add(run[0])
+        result.append(run)
+    return result + [(o, 0) for o in reversed(waiting)]
+
+
+def _inputs(graph: Graph, operation: int) -> list[int]:
+    return graph.read_lists[operation] + graph.mutate_lists[operation]
+
+
+def _workspace(graph: Graph, operation: int, mode: int) -> int:
+    columns = graph.operations
+    return columns.modes[operation][mode - 1].workspace if mode else columns.workspace.item(operation)
+
+
+def _bytes(graph: Graph, tensors: Iterable[int]) -> int:
+    return sum(graph.tensors.bytes.item(x) for x in tensors)

@@ -16,6 +16,7 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from memplan.planner.schedule import Schedule, Verb
 from memplan.solvers import registry
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem
 from reference_replay import Accepted, replay
@@ -25,6 +26,9 @@ from training_graphs import training
 
 SAME = 1e-9
 """Relative difference up to which two times are the same."""
+
+PROVEN = 1e-6
+"""Relative difference up to which a bound is not above a time."""
 
 
 def random_problem(seed: int) -> Problem:
@@ -93,11 +97,20 @@ def verdict(solver: str, problem: Problem, time_limit: float) -> Verdict:
         faults.append(f"its peak {figures.peak} is over the budget")
     if figures.peak < memory_floor(problem.graph):
         faults.append(f"its peak {figures.peak} is below the floor {memory_floor(problem.graph)}")
-    if found.lower_bound is not None and found.lower_bound > figures.time * (1 + SAME):
+    if found.lower_bound is not None and found.lower_bound > figures.time * (1 + PROVEN):
         faults.append(f"its bound {found.lower_bound} is above its time {figures.time}")
+    bounds = [bound for bound in found.bounds if bound.order == "file"]
+    if bounds and in_file_order(found.schedule) and bounds[0].seconds > figures.time * (1 + PROVEN):
+        faults.append(f"{bounds[0]} does not hold: it takes {figures.time} in the file's order")
     if found.seconds > 2 * time_limit + 5:
         faults.append(f"it took {found.seconds:.1f} s, its limit was {time_limit:g} s")
     return Verdict(solver, "ok", found.seconds, figures.time, figures.peak, found.lower_bound, tuple(faults))
+
+
+def in_file_order(schedule: Schedule) -> bool:
+    """Whether the first runs keep it."""
+    first_runs = list(dict.fromkeys(step.target for step in schedule if step.verb == Verb.COMPUTE))
+    return first_runs == sorted(first_runs)
 
 
 def _refusal_faults(
@@ -139,5 +152,5 @@ def contradictions(problem: Problem, verdicts: Iterable[Verdict]) -> Iterator[st
     if problem.budget < memory_floor(problem.graph):
         yield f"{fastest} has a schedule below the floor"
     for one in verdicts:
-        if one.lower_bound is not None and one.lower_bound > best * (1 + SAME):
+        if one.lower_bound is not None and one.lower_bound > best * (1 + PROVEN):
             yield f"{one.solver} claims the bound {one.lower_bound}, {fastest} takes {best}"

@@ -58,8 +58,11 @@ def _read(line: list[str]) -> Verdict:
 
 def examine(seed: int, solvers: list[str], limit: float, ledger: Ledger) -> list[str]:
     """The faults of the solvers that have not had this case."""
-    problem, lines = random_problem(seed), []
-    for solver in [solver for solver in solvers if solver not in ledger.seen[seed]]:
+    left = [solver for solver in solvers if solver not in ledger.seen[seed]]
+    if not left:
+        return []
+    problem, lines = random_problem(seed), list[str]()
+    for solver in left:
         faulthandler.dump_traceback_later(3 * limit + PATIENCE_SECONDS, exit=True)
         where(seed, solver)
         one = verdict(solver, problem, limit)

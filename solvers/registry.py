@@ -80,6 +80,13 @@ _OURS = (
         "Jain et al. 2020, arXiv:1910.02653",
         "integer program: the fastest schedule that keeps the file's order",
     ),
+    Entry(
+        "moccasin",
+        ".moccasin",
+        "any graph; OR-tools",
+        "Bartan et al. 2023, arXiv:2304.14463",
+        "constraint program: the fastest schedule in the file's order with few runs of each operation",
+    ),
 )
 
 

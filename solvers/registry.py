@@ -87,6 +87,20 @@ _OURS = (
         "Bartan et al. 2023, arXiv:2304.14463",
         "constraint program: the fastest schedule in the file's order with few runs of each operation",
     ),
+    Entry(
+        "h-ilp",
+        ".h_ilp",
+        "training graphs; a MILP solver",
+        "Zhao 2024, thesis, chapter 3",
+        "clusters of clusters, combined at every level by an integer program",
+    ),
+    Entry(
+        "hiremate",
+        ".hiremate",
+        "training graphs; a MILP solver",
+        "Zhao 2024, thesis, chapter 3",
+        "h-ilp's framework: any partitioner, any solver at any level",
+    ),
 )
 
 

@@ -1,8 +1,8 @@
 """Markdown tables of what `plan bench` found, for docs/results.md.
 
-python benchmarks/tables.py rows.csv …               a line for each graph and budget, a column for each solver
-python benchmarks/tables.py --full rows.csv …        a line for each row: overhead, peak / budget, seconds, gap
-python benchmarks/tables.py --summary rows.csv …     a line for each solver
+python benchmarks/tables.py rows.csv …            a line for each graph and budget, solvers across
+python benchmarks/tables.py --full rows.csv …     a line for each row: overhead, peak, seconds, gap
+python benchmarks/tables.py --summary rows.csv …  a line for each solver
 """
 
 from __future__ import annotations

@@ -11,8 +11,10 @@ from memplan.solvers import registry
 from solver_cases import contradictions, random_problem, verdict
 
 SOLVERS = [entry.name for entry in registry.entries()]
-SLOW = {"checkmate"}
+QUICK = {"store-all", "chen-sqrt", "revolve", "rotor"}
 BATCH = 20
+SELDOM = 10
+"""One case in so many is for all solvers, not for the quick ones alone."""
 
 
 @pytest.mark.parametrize("batch", range(5))
@@ -20,8 +22,8 @@ def test_no_solver_contradicts_the_simulator_or_another(batch: int) -> None:
     faults: list[str] = []
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         problem = random_problem(seed)
-        solvers = [solver for solver in SOLVERS if solver not in SLOW or seed % 4 == 0]
-        verdicts = [verdict(solver, problem, time_limit=1.0) for solver in solvers]
+        solvers = [solver for solver in SOLVERS if solver in QUICK or seed % SELDOM == 0]
+        verdicts = [verdict(solver, problem, time_limit=0.5) for solver in solvers]
         faults += [f"seed {seed}: {one.solver}: {fault}" for one in verdicts for fault in one.faults]
         faults += [f"seed {seed}: {line}" for line in contradictions(problem, verdicts)]
     assert not faults

@@ -144,10 +144,7 @@ def _search(
     staged: StagedProgram, options: Options, deadline: float | None, start: Candidate | None
 ) -> Result:
     def tell(progress: Progress) -> None:
-        incumbent, bound = progress.incumbent * staged.seconds, progress.bound * staged.seconds
-        found = f"incumbent {incumbent:.6g} s" if incumbent < inf else "no incumbent yet"
-        figures = [found, f"bound {bound:.6g} s"] + ([f"gap {progress.gap:.2%}"] if incumbent < inf else [])
-        options.report(", ".join([*figures, f"{progress.seconds:.0f} s elapsed"]))
+        options.report(progress.line(staged.seconds))
 
     return milp.solve(
         staged.program,

@@ -92,8 +92,7 @@ def _search(
     program: HProgram, gap: float, deadline: float, start: Chosen | None, report: Callable[[str], None]
 ) -> Result:
     def tell(progress: Progress) -> None:
-        incumbent, bound = progress.incumbent * program.seconds, progress.bound * program.seconds
-        report(f"top: incumbent {incumbent:.6g} s, bound {bound:.6g} s, gap {progress.gap:.2%}")
+        report(f"top: {progress.line(program.seconds)}")
 
     return milp.solve(
         program.program,

@@ -19,7 +19,7 @@ from typing import Any
 from ..graphs.errors import InputError
 from ..graphs.graph import Phase
 from ..planner.bounds import memory_floor, time_bound
-from .chains import device_limit, infeasible, plain_candidate
+from .chains import Candidate, device_limit, infeasible, plain_candidate
 from .h_ilp_graph import HGraph
 from .h_ilp_top import Found, fastest, lightest, top_graph
 from .hiremate_bottom import child, options_of_all
@@ -27,7 +27,7 @@ from .hiremate_budgets import Budgets
 from .hiremate_levels import level_solver
 from .hiremate_partitions import tree_of
 from .hiremate_tree import Hierarchy, hierarchy_of
-from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from .problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
@@ -105,7 +105,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     if best is None:
         if found.interrupted:
             raise KeyboardInterrupt
-        raise _refusal(name, problem, hierarchy, top, found, deadline)
+        best = _lightest(name, problem, hierarchy, top, found, deadline)
     options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
     return Answer(best.schedule, status, time_bound(graph), found.interrupted)
@@ -128,11 +128,17 @@ def _options(hierarchy: Hierarchy, settings: Settings, options: Options, deadlin
     return top_graph(hierarchy, children, settings.options)
 
 
-def _refusal(
+def _lightest(
     name: str, problem: Problem, hierarchy: Hierarchy, top: HGraph, found: Found, deadline: float
-) -> InfeasibleError:
+) -> Candidate:
+    """The schedule of least accounted memory, which may fit, since the accounts are above its peak.
+
+    Raises InfeasibleError where it does not.
+    """
     graph, limit = problem.graph, device_limit(problem)
     least = lightest(graph, hierarchy, top, max(0.0, deadline - monotonic())) if found.proven else None
     if least is None:
-        return NotFoundError(name, limit, memory_floor(graph, problem.machine))
-    return infeasible(name, problem, least.peak)
+        raise NotFoundError(name, limit, memory_floor(graph, problem.machine))
+    if least.peak > limit:
+        raise infeasible(name, problem, least.peak)
+    return least

@@ -80,6 +80,13 @@ class Progress:
             return inf
         return (self.incumbent - self.bound) / max(abs(self.incumbent), 1e-12)
 
+    def line(self, unit: float) -> str:
+        """For the user. unit: the seconds that 1 in the objective stands for."""
+        bound, elapsed = f"bound {self.bound * unit:.6g} s", f"{self.seconds:.0f} s elapsed"
+        if self.incumbent == inf:
+            return f"no incumbent yet, {bound}, {elapsed}"
+        return f"incumbent {self.incumbent * unit:.6g} s, {bound}, gap {self.gap:.2%}, {elapsed}"
+
 
 def checked(program: Program, result: Result, backend: str) -> Result:
     """The result with its integers rounded and its objective computed here.

@@ -102,16 +102,20 @@ class _Search:
 
     def backward(self, kept: AbstractSet[int], *, thrifty: bool = False) -> list[Run] | None:
         """The backward part with what it makes again; None where that is impossible."""
+        block, graph = self.block, self.block.graph
         runs: list[Run] = []
-        there = set(kept)
-        for place in range(self.block.forwards, len(self.block.members)):
+        there, changed = set(kept), set[int]()
+        for place in range(block.forwards, len(block.members)):
             if thrifty:
                 there = set(kept)
             again = self._missing(self.inputs[place], there)
-            if again is None:
+            if again is None or any(
+                not changed.isdisjoint(graph.read_lists[block.members[p]]) for p in again
+            ):
                 return None
             runs += in_plain_mode([*again, place])
             there.update(x for p in again for x in self.writes[p])
+            changed.update(graph.mutate_lists[block.members[place]])
         return runs
 
     def _missing(self, tensors: Sequence[int], there: AbstractSet[int]) -> list[int] | None:

@@ -18,7 +18,7 @@ from .. import __version__
 from ..graphs.files import graph_digest, load_graph
 from ..planner.budget import Budget
 from ..planner.plain import baseline
-from .registry import chosen_settings
+from .registry import chosen_settings, settings_of
 
 
 class Outcome(StrEnum):
@@ -68,7 +68,13 @@ class Contender(NamedTuple):
 
 
 def contender(solver: str, given: Mapping[str, str]) -> Contender:
-    """Raises InputError for an unknown solver or setting. Imports the solver."""
+    """Raises InputError for an unknown solver or setting. Imports the solver.
+
+    A solver that keeps on disk what it has solved does without, unless a folder is given: rows are to take
+    the time that they take alone.
+    """
+    if "cache" in settings_of(solver):
+        given = {"cache": "off", **given}
     return Contender(solver, given, json.dumps(chosen_settings(solver, given), sort_keys=True))
 
 

@@ -41,6 +41,7 @@ from memplan.solvers.problem import Answer, Status
 class Settings:
     does: str = "works"
     note: str = ""
+    cache: str = ""
 
 def solve(problem, options):
     schedule, does = plain_schedule(problem.graph), options.settings.does
@@ -154,6 +155,14 @@ def test_what_the_table_has_is_not_solved_again(bench: Callable[..., Result]) ->
     Path("rows.csv").write_bytes(before[:30])
     run("100%")
     assert (len(table()), solved()) == (1, 6)
+
+
+def test_solvers_are_compared_cold(bench: Callable[..., Result]) -> None:
+    """With a cache on disk, a row's time would depend on the rows before it."""
+    words = ["graphs/chain.json", "--solvers", "fake", "--budgets", "100%", "-o", "rows.csv"]
+    assert bench(*words).exit_code == 0
+    assert bench(*words, "--set", "fake.cache=here").exit_code == 0
+    assert [json.loads(row.settings)["cache"] for row in table()] == ["off", "here"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..graphs.graph import Graph
 from .stages import Way, ways_of
 
@@ -84,7 +87,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     reads = [
         [x for x in dict.fromkeys(graph.read_lists[o] + graph.mutate_lists[o]) if not away[x]] for o in order
     ]
-    ways = [ways_of(graph, o) for o in order]
+    ways = [_making(ways_of(graph, o), away) for o in order]
     used = list(
         dict.fromkeys(x for o, r in enumerate(reads) for x in (*r, *ways[o][0].writes) if not away[x])
     )
@@ -138,6 +141,12 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
         result=tuple(piece.result[x] for x in used),
     )
     return Part(cut, order, tuple(used))
+
+
+def _making(ways: Sequence[Way], away: NDArray[np.bool_]) -> list[Way]:
+    """Those that make all that is left out of the piece: it is there from its only run on."""
+    left_out = {x for x in ways[0].writes if away[x]}
+    return [way for way in ways if left_out <= set(way.writes)]
 
 
 def _renamed(way: Way, local: Mapping[int, int]) -> Way:

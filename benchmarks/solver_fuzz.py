@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Ledger:
-    """The verdicts so far, by seed and solver, kept in cases.csv."""
+    """The verdicts so far, by seed and solver, kept in cases.csv. Faulty ones are forgotten: tried again."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = folder / "cases.csv" if folder else None
@@ -40,19 +40,19 @@ class Ledger:
         if self.path and self.path.exists():
             with self.path.open(newline="") as stream:
                 for line in csv.reader(stream):
-                    if len(line) == 7:
+                    if len(line) == 8 and not line[7]:
                         self.seen[int(line[0])][line[1]] = _read(line)
 
     def add(self, seed: int, one: Verdict) -> None:
         self.seen[seed][one.solver] = one
         if self.path:
-            figures = (one.time, one.peak, one.lower_bound)
+            figures = (one.time, one.peak, one.lower_bound, " | ".join(one.faults))
             with self.path.open("a", newline="") as stream:
                 csv.writer(stream).writerow([seed, one.solver, one.outcome, one.seconds, *figures])
 
 
 def _read(line: list[str]) -> Verdict:
-    time_, peak, bound = (float(cell) if cell else None for cell in line[4:])
+    time_, peak, bound = (float(cell) if cell else None for cell in line[4:7])
     return Verdict(line[1], line[2], float(line[3]), time_, peak and int(peak), bound)
 
 

@@ -181,11 +181,13 @@ def _provenance(solution: Solution) -> dict[str, Any]:
 
 
 def _bound_row(bound: Bound, solution: Solution) -> Row:
-    """Of a bound for the file's order, which a schedule in another may beat."""
+    """Of a bound that does not hold for all schedules: this one may beat it."""
     time = solution.figures.time
-    gap = f"gap {(time - bound.seconds) / time:.1%}" if bound.seconds <= time else "beaten by reordering"
-    seconds = "none is possible" if bound.seconds == inf else duration(bound.seconds)
-    return "", f"{seconds} (file's order), {gap}"
+    scope = {"any": "any order", "file": "file's order"}[bound.order]
+    scope += "" if bound.transfers else ", no transfers"
+    gap = f"gap {(time - bound.seconds) / time:.1%}" if bound.seconds <= time else "beaten in another order"
+    seconds = "no schedule" if bound.seconds == inf else duration(bound.seconds)
+    return "", f"{seconds} ({scope}), {gap}"
 
 
 def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
@@ -194,6 +196,7 @@ def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
     gap = (time - bound.seconds) / time if time and exists else 0.0
     return {
         "order": bound.order,
+        "transfers": bound.transfers,
         "name": bound.name,
         "seconds": bound.seconds if exists else None,
         "gap": gap if exists else None,

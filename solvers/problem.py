@@ -55,11 +55,18 @@ class Bound:
     """Seconds below which no schedule of the graph within the budget runs; ∞: there is none.
 
     name: of the method. order: "any": in whatever order; "file": of those whose first runs keep the file's.
+    transfers: it holds for schedules with transfers too.
     """
 
     seconds: float
     name: str
     order: OrderName
+    transfers: bool = True
+
+    @property
+    def general(self) -> bool:
+        """It holds for every schedule."""
+        return self.order == "any" and self.transfers
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class Solution:
     """An answer that the simulator has accepted. seconds: what the solver took.
 
     lower_bound: seconds, for every schedule within the budget. bounds: that one first, with its name, then
-    one for the file's order where that is larger: another order may be faster than it.
+    larger ones that hold for fewer: with transfers, or in another order, something may be faster.
     """
 
     solver: str

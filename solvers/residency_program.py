@@ -1,33 +1,33 @@
 """The residency program: which operations must run again, and which tensors stay, at chosen moments.
 
-A *moment* t is the first run of an operation. For a set of moments, any set, with all variables in [0, 1]:
+A *moment* t is the first run of an operation. For a set of moments, any set, with all variables 0 or 1:
 
     issue and papers   here            meaning
-    d_o                reruns[o]       operation o runs more than once
+    d_o                reruns[o]       how often operation o runs again; with windows up to their number
     —                  again           u_{o,t}: o runs after t, and not for the first time
     —                  before          b_{o,t}: the first run of o is before t; known in the file's order
-    r_{x,t}            kept            tensor x is on the device at t, and stays till it is used or t is over
+    r_{x,t}            kept            tensor x is on the device at t
     n_{x,t}            no variable     x is needed after t: the right side of (2) and (3)
     B                  limit           device bytes
 
-    minimise Σ_o seconds_o · reruns_o                                           over all operations
+    minimise Σ_o seconds_o · reruns_o                                          over all operations
     (1) again_{o,t} ≤ reruns_o,  again_{o,t} ≤ before_{o,t}
-    (2) kept_{x,t} + again_{p,t} ≥ before_{p,t} − before_{c,t}                 p makes x, c reads it: or it is
-                                                                              a result, then without before_c
+    (2) kept_{x,t} + again_{p,t} ≥ before_{p,t} − before_{c,t}                p makes x, c reads it: or it is
+                                                                             a result, then without before_c
     (3) kept_{x,t} + again_{p,t} ≥ again_{c,t}
     (4) Σ_x size_x · kept_{x,t} + what t's operation needs ≤ limit             x: all it does not touch
     (5) before_{c,t} ≤ before_{p,t} ≤ before_{p,t'}                            p must precede c, t precede t'
 
-Why every schedule without transfers satisfies this, with 0 and 1 by the meanings above: (2) p has made its
-contribution to x before t, and c runs after t. Either that contribution is on the device at t and still there
-for c, or p runs again in between. (3) the same for a later run of c; where c has run before, p has. (4) all
-that counts at t. Running an operation any number of times costs at least one run more. So no schedule costs
-less than all operations once (in the fastest mode) and the program's optimum; leaving out moments, or
-solving it only from the dual side (linear.py), gives a bound that is lower, and as true.
+Why every schedule without transfers satisfies this: (2) p has made its contribution to x before t, and c runs
+after t. Either that contribution is on the device at t, or p runs again in between. (3) the same for a later
+run of c; where c has run before, p has. (4) all that counts at t. So no schedule costs less than all
+operations once (in the fastest mode) and the program's optimum. Leaving out moments, solving it in
+fractions, or only from the dual side (linear.py) gives a bound that is lower, and as true.
 
 Several contributions to x: (2) and (3) for each of them, one kept, since they share an allocation. An
 operation that may not run again has no reruns; one that touches what an operation before t has changed in
 place has no again. A mode with shorter writes: only what all modes write counts as made at t in (4).
+Windows, (6) to (8), stand in residency_windows.py.
 """
 
 from __future__ import annotations
@@ -45,52 +45,33 @@ Sum = tuple[float, list[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class ResidencyProgram:
-    """reruns: operation -> column. kept: per moment, tensor -> column. seconds: what cost 1 stands for."""
+    """reruns: operation -> column. kept: per moment, tensor -> column. within: for each window, the operation
+    at whose moment it begins, and operation -> column. seconds: what cost 1 stands for."""
 
     program: Program
     reruns: dict[int, int]
     kept: list[dict[int, int]]
+    within: list[tuple[int, dict[int, int]]]
     seconds: float
 
 
-def residency_program(facts: Facts, limit: int, moments: Sequence[Moment]) -> ResidencyProgram:
-    """moments: in the file's order. limit: bytes, at least what each moment's operation needs."""
-    seconds = sum(facts.seconds) or 1.0
-    model = Model()
-    reruns = {
-        operation: model.column(cost=facts.seconds[operation] / seconds)
-        for operation, once in enumerate(facts.once)
-        if not once
-    }
-    kept: list[dict[int, int]] = []
-    earlier: _Block | None = None
-    for moment in moments:
-        block = _Block(facts, model, reruns, moment)
-        block.order(earlier)
-        block.needs()
-        block.memory(limit)
-        kept.append(block.kept)
-        earlier = block
-    return ResidencyProgram(model.program(), reruns, kept, seconds)
-
-
-class _Block:
-    """The columns and rows of one moment."""
+class MomentColumns:
+    """The columns and rows of one moment. reruns: operation -> column."""
 
     def __init__(self, facts: Facts, model: Model, reruns: dict[int, int], moment: Moment) -> None:
         self.facts, self.model, self.moment = facts, model, moment
         self.side = moment.side
         self.touched = facts.touched(moment.operation)
-        self.before = {o: model.column() for o, side in enumerate(self.side) if side == OPEN}
+        self.before = {o: model.binary() for o, side in enumerate(self.side) if side == OPEN}
         self.may = facts.again(moment)
-        self.again = {o: model.column() for o, may in enumerate(self.may) if may}
+        self.again = {o: model.binary() for o, may in enumerate(self.may) if may}
         for operation, column in self.again.items():  # (1)
             model.row([(reruns[operation], 1.0), (column, -1.0)], lower=0.0)
             if operation in self.before:
                 model.row([(self.before[operation], 1.0), (column, -1.0)], lower=0.0)
         self.kept: dict[int, int] = {}
 
-    def order(self, earlier: _Block | None) -> None:
+    def order(self, earlier: MomentColumns | None) -> None:
         """(5)."""
         for operation, column in self.before.items():
             for other in self.facts.predecessors[operation]:
@@ -107,18 +88,18 @@ class _Block:
         for operation, side in enumerate(self.side):
             if side == AFTER:
                 continue
-            made = self._before(operation)
+            made = self.first_run_is_before(operation)
             for x in facts.outputs[operation]:
                 if x in self.touched or not facts.used_after(x, self.side, self.may):
                     continue
                 if x not in self.kept:
-                    self.kept[x] = self.model.column()
+                    self.kept[x] = self.model.binary()
                 there = [self.kept[x]] + ([self.again[operation]] if operation in self.again else [])
-                last = x in facts.results or any(self.side[use] == AFTER for use in facts.uses[x])
-                if last:
+                surely = x in facts.results or any(self.side[use] == AFTER for use in facts.uses[x])
+                if surely:
                     self._at_least(there, made)  # (2)
                 for use in facts.uses[x]:
-                    if not last and use in self.before:
+                    if not surely and use in self.before:
                         self._at_least(there, made, [(self.before[use], 1.0)])  # (2)
                     if use in self.again:
                         self._at_least(there, (0.0, [(self.again[use], 1.0)]))  # (3)
@@ -131,7 +112,7 @@ class _Block:
             entries = [(column, sizes[x] / limit) for x, column in self.kept.items() if sizes[x]]
             self.model.row(entries, upper=room / limit)
 
-    def _before(self, operation: int) -> Sum:
+    def first_run_is_before(self, operation: int) -> Sum:
         if operation in self.before:
             return 0.0, [(self.before[operation], 1.0)]
         return float(self.side[operation] == BEFORE), []

@@ -70,40 +70,35 @@ class Cluster:
     partition: Partition = field(repr=False)
     index: int
 
-    @cached_property
+    @property
+    def canonical(self) -> Operations:
+        """Its operations in the order in which identical clusters correspond: forward, then backward, each in
+        file order."""
+        return self.partition.identities.operations[self.index].astype(np.int64)
+
+    @property
     def forward(self) -> Operations:
         """Its forward operations, in file order."""
-        p = self.partition
-        return np.sort(p.forward[p.first[self.index] : p.end[self.index]])
+        return np.sort(self.partition.forward[self._positions])
 
-    @cached_property
+    @property
     def backward(self) -> Operations:
         """Its backward operations, in file order."""
-        p = self.partition
-        first, end = p.backward.start[[p.first[self.index], p.end[self.index]]]
-        return np.sort(p.backward.columns[first:end].astype(np.int64))
+        rows, at = self.partition.backward, self._positions
+        return np.sort(rows.columns[rows.start[at.start] : rows.start[at.stop]].astype(np.int64))
 
-    @cached_property
+    @property
     def children(self) -> tuple[Cluster, ...]:
         """Empty for a forward operation with its backward operations."""
         return tuple(Cluster(self.partition, child) for child in self.partition.children[self.index].tolist())
 
     @property
-    def operations(self) -> int:
-        return len(self.forward) + len(self.backward)
-
-    @property
     def identity(self) -> str:
-        """Equal for clusters whose operations, taken forward then backward in file order, and tensors, in the
-        order in which those first read or write them, are the same but for their names, with the same
-        sizes and the same children; and whose times differ, operation by operation and summed up, by at
-        most `Partition.tolerance` of the larger sum."""
+        """Equal for clusters whose operations and tensors are the same but for their names (operations in
+        canonical order, tensors as they are first used), with the same sizes and children of the same
+        structure; and whose times, operation by operation, differ in sum by at most `Partition.tolerance` of
+        the larger total."""
         return self.partition.identities.name(self.index)
-
-    @property
-    def canonical(self) -> Operations:
-        """Its operations in the order in which identical clusters correspond: forward, then backward."""
-        return np.concatenate([self.forward, self.backward])
 
     def tensors(self) -> list[int]:
         """What its operations read, change and write, in the order in which identical clusters correspond."""
@@ -117,7 +112,7 @@ class Cluster:
         """Per operation in canonical order: its time, averaged over the identical clusters. Seconds."""
         time = self.partition.graph.operations.time
         alike = self.partition.identities.alike(self.index)
-        return np.mean([time[Cluster(self.partition, other).canonical] for other in alike], axis=0)
+        return np.mean([time[Cluster(self.partition, other).canonical] for other in alike.tolist()], axis=0)
 
     def walk(self) -> Iterator[Cluster]:
         """The cluster and all below it but single operations, the larger first."""
@@ -125,3 +120,7 @@ class Cluster:
         for child in self.children:
             if child.children:
                 yield from child.walk()
+
+    @property
+    def _positions(self) -> slice:
+        return slice(int(self.partition.first[self.index]), int(self.partition.end[self.index]))

@@ -1,43 +1,71 @@
-"""A hierarchical partition of a graph into convex clusters (H-Partition)."""
+"""H-Partition: a graph as a hierarchy of small convex clusters (thesis, 3.3, Algorithm 7).
+
+Bottom-up. Each phase groups the nodes of the level below, at first the forward operations, by candidates that
+lie between a node and the closest dominator of its predecessors; the candidate with the least score
+
+    s_α(C) = (bytes that go in or out of C) · (operations in C)^α                                      (3.1)
+
+is merged first, into groups of at most M^l nodes; then groups become nodes, until at most M^t are left. Where
+the loss parts the graph, what comes before it is grouped; the backward part follows (cluster_backward.py).
+
+    paper   here
+    M^t     top     nodes of the top level, at most
+    M^l     lower   children of any cluster below the root, at most
+    α       alpha   how much a large cluster counts against itself; the paper's 0.5
+
+Where we differ, and why:
+- a(x) is a dominator, not an ancestor: else groups need not be convex (partition_dominators.py);
+- shared tensors (masks, an encoder's output), the order of random numbers, and side branches of a few
+  operations tie nothing together where dominators are sought (partition_level.py);
+- x and its neighbour x + 1 are a candidate too: where skip connections leave no dominators, the phases would
+  never end without; what then keeps groups convex is (*) of partition_groups.py;
+- candidates that score as the last merged one are still merged when M^t is reached: of equal layers, all are
+  merged or none, so that they stay identical;
+- candidates are scored again when their turn comes, not after each merge: O(n M^l log n), not O(n² log n).
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from math import inf, isfinite
 
-from .adjacency import Adjacency
+import numpy as np
+
 from .cluster import Partition
-from .cluster_backward import backward_positions
+from .cluster_tree import Tree
+from .errors import InputError
 from .graph import Graph
+from .partition_dominators import dominators
+from .partition_groups import grouped
+from .partition_level import level_of
 from .partition_parts import parts
 
 
 def partition(
     graph: Graph, *, top: int = 30, lower: int = 20, alpha: float = 0.5, tolerance: float = 0.2
 ) -> Partition:
-    del alpha
+    """top, lower, alpha: M^t, M^l, α.  tolerance: how far the times of identical clusters may be apart, as a
+    part of their sum; inf: structure and sizes alone count, 0: times must be equal.
+    """
+    _check(top, lower, alpha, tolerance)
     part = parts(graph)
-    forward = part.forward
-    first, end, children = _windows(len(forward), top, lower)
-    position = backward_positions(graph, part.needs, forward, part.middle, part.backward)
-    order = np.argsort(position, kind="stable")
-    start = np.searchsorted(position[order], np.arange(len(forward) + 1))
-    backward = Adjacency(start.astype(np.int64), part.backward[order].astype(np.int32))
-    return Partition(graph, forward, backward, first, end, children, part.middle, part.after, tolerance)
+    tree = Tree(len(part.forward))
+    if len(part.forward) > top:
+        level = level_of(graph, part)
+        while len(level) > top:
+            dominator = dominators(level.follows, lower // 2)
+            first = grouped(level.columns, dominator, level.shared(), top, lower, alpha)
+            firsts, group = np.unique(first, return_inverse=True)
+            tree.group(group, len(firsts))
+            level = level.merged(group, len(firsts))
+    return tree.partition(graph, part, tolerance)
 
 
-def _windows(count: int, top: int, lower: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Adjacency]:
-    ranges = [(i, i + 1) for i in range(count)]
-    rows: list[list[int]] = [[] for _ in range(count)]
-    level = list(range(count))
-    while len(level) > top:
-        groups = [level[i : i + lower] for i in range(0, len(level), lower)]
-        level = list[int]()
-        for group in groups:
-            level.append(len(ranges))
-            ranges.append((ranges[group[0]][0], ranges[group[-1]][1]))
-            rows.append(group)
-    ranges.append((0, count))
-    rows.append(level)
-    first, end = np.array(ranges, np.int64).T
-    return first, end, Adjacency.of(rows)
+def _check(top: int, lower: int, alpha: float, tolerance: float) -> None:
+    if top < 1:
+        raise InputError(f"the top level must have room for one node at least, not {top}")
+    if lower < 2:
+        raise InputError(f"a cluster must have room for two nodes at least, not {lower}")
+    if not isfinite(alpha) or not 0 <= alpha <= 8:
+        raise InputError(f"alpha must lie between 0 and 8, not {alpha}")
+    if not 0 <= tolerance <= inf:
+        raise InputError(f"the tolerance must be 0 or more, not {tolerance}")

@@ -13,7 +13,7 @@ from solver_cases import contradictions, random_problem, verdict
 SOLVERS = [entry.name for entry in registry.entries()]
 QUICK = {"store-all", "chen-sqrt", "revolve", "rotor"}
 BATCH = 20
-SELDOM = 10
+SELDOM = 15
 """One case in so many is for all solvers, not for the quick ones alone."""
 
 

@@ -33,7 +33,9 @@ class _Budget:
 
 @dataclass(frozen=True)
 class _Answer:
-    budget: _Budget
+    """budget: None for the least peak."""
+
+    budget: _Budget | None
     option: Option | None
     complete: bool
     peak: int = 0
@@ -46,17 +48,16 @@ def options_of(
     """A level solver (hiremate_levels.py). No option twice; the plain one is always among them."""
     graph = h_graph(piece, selected(children, budgets.options))
     plain = plain_option(piece)
-    options = {(plain.first.runs, plain.backward.runs): plain}
     deadline = monotonic() + seconds
-    answers: list[_Answer] = []
-    grid = list(_grid(piece, graph, plain, budgets))
+    answers = [_solve(piece, graph, None, budgets.gap, seconds / 4)]
+    grid = _grid(piece, plain, answers[0].peak, budgets.within(seconds))
     for left, pair in zip(range(len(grid), 0, -1), grid, strict=True):
         if not _known(answers, pair):
             share = 2 * (deadline - monotonic()) / left
-            answers.append(answer := _solve(piece, graph, pair, budgets.gap, max(share, 0.0)))
-            if (option := answer.option) is not None:
-                options.setdefault((option.first.runs, option.backward.runs), option)
-    return list(options.values()), all(answer.complete for answer in answers)
+            answers.append(_solve(piece, graph, pair, budgets.gap, max(share, 0.0)))
+    found = [plain, *(answer.option for answer in answers if answer.option is not None)]
+    distinct = {(option.first.runs, option.backward.runs): option for option in found}
+    return list(distinct.values()), all(answer.complete for answer in answers)
 
 
 def selected(children: Sequence[Child], most: int) -> list[Child]:
@@ -74,19 +75,21 @@ def selected(children: Sequence[Child], most: int) -> list[Child]:
 def _known(answers: Sequence[_Answer], budget: _Budget) -> bool:
     """A looser pair of budgets has an answer that keeps these, or has none."""
     return any(
-        (answer.option is None or (answer.peak <= budget.peak and answer.save <= budget.save))
+        answer.complete
+        and (answer.option is None or (answer.peak <= budget.peak and answer.save <= budget.save))
         for answer in answers
-        if answer.budget.peak >= budget.peak and answer.budget.save >= budget.save
+        if answer.budget and answer.budget.peak >= budget.peak and answer.budget.save >= budget.save
     )
 
 
-def _grid(piece: Piece, graph: HGraph, plain: Option, budgets: Budgets) -> Iterator[_Budget]:
+def _grid(piece: Piece, plain: Option, low: int, budgets: Budgets) -> list[_Budget]:
     high = max(_taken(piece, run) for run in (plain.first, plain.backward))
-    low = min(high, max(_least(graph, k) for k in range(len(graph.nodes))))
     save = _kept(piece, plain)
-    for i in range(budgets.peaks, 0, -1):
-        for j in range(budgets.saves, 0, -1):
-            yield _Budget(low + (high - low) * i // budgets.peaks, save * j // budgets.saves)
+    return [
+        _Budget(low + (high - low) * i // budgets.peaks, save * j // budgets.saves)
+        for i in range(budgets.peaks, 0, -1)
+        for j in range(budgets.saves, 0, -1)
+    ]
 
 
 def _taken(piece: Piece, run: Pass) -> int:
@@ -98,22 +101,17 @@ def _kept(piece: Piece, option: Option) -> int:
     return option.saved + bytes_of(piece, (x for x in option.backward.reads if not piece.outside[x]))
 
 
-def _least(graph: HGraph, k: int) -> int:
-    """Bytes without which node k can't run."""
-    return min(
-        choice.run.bytes + sum(graph.sizes[x] for x in choice.run.reads | choice.run.writes)
-        for choice in graph.nodes[k].first
-    )
-
-
-def _solve(piece: Piece, graph: HGraph, budget: _Budget, gap: float, seconds: float) -> _Answer:
-    program = h_program(graph, budget.peak, budget.save)
+def _solve(piece: Piece, graph: HGraph, budget: _Budget | None, gap: float, seconds: float) -> _Answer:
+    if budget:
+        program = h_program(graph, budget.peak, budget.save)
+    else:
+        program = h_program(graph, sum(piece.sizes), least=True)
     result = milp.solve(program.program, Settings(gap=gap, threads=1), time_limit=seconds)
     complete = result.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
     if result.x is None:
         return _Answer(budget, None, complete)
     option = option_of(piece, *runs_of(graph, program.chosen(result.x)))
-    if not complete:
+    if budget and not complete:
         return _Answer(budget, option, complete, budget.peak, budget.save)
     peak = max(_taken(piece, run) for run in (option.first, option.backward))
     return _Answer(budget, option, complete, peak, _kept(piece, option))

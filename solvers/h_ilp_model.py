@@ -209,29 +209,18 @@ class _Writing:
         before: Mapping[int, int],
         new: Mapping[int, list[int]],
     ) -> None:
-        """(3.33), or for each choice and step (3.34)."""
+        """(3.33), or (3.34) for each kind of moment."""
         _stage, k = slot
         pair = self.graph.nodes[k].pair
         others = {x: column for x, column in before.items() if x not in new and self.held.get(x) == column}
         base = [(column, self.values[x].size) for x, column in others.items()]
         phantoms = self._phantoms_beside(slot, row, pair)
-        if not self.corrected:
-            self._row(
-                base,
-                phantoms,
-                [(before[x], self.values[x].size) for x in before if x not in others],
-                [(column, self.values[x].size) for x, columns in new.items() for column in columns],
-                [(column, choice.run.bytes / self.unit) for choice, column in row],
-            )
-            return
-        for choice, column in row:
-            for step in choice.run.steps:
-                touched: list[tuple[int, float]] = []
-                for x in {*before, *self.held} - set(others):
-                    there = before if x in choice.run.writes or x in step.needs else self.held
-                    touched += plus(there.get(x), by=self.values[x].size)
-                made = [(c, self.values[x].size) for x in step.there for c in new[x]]
-                self._row(base, phantoms, touched, made, [(column, step.bytes / self.unit)])
+        inputs = {x for choice, _column in row for x in choice.run.reads} - set(new)
+        for (needs, there), sizes in _moments(row, self.corrected).items():
+            touched = [(self.held if x in inputs and not needs else before, x) for x in {*before} - {*others}]
+            held = [(c, self.values[x].size) for place, x in touched for c, _one in plus(place.get(x))]
+            made = [(c, self.values[x].size) for x, columns in new.items() if there for c in columns]
+            self._row(base, phantoms, held, made, [(c, size / self.unit) for c, size in sizes.items()])
 
     def _phantoms_beside(
         self, slot: Slot, row: Sequence[tuple[Choice, int]], pair: int | None
@@ -258,3 +247,25 @@ class _Writing:
             self.model.row([*kept, (self.peak, -1.0)], upper=-self.left)
         elif sum(size for _column, size in kept if size > 0) > self.limit - self.left:
             self.model.row(kept, upper=self.limit - self.left)
+
+
+def _moments(row: Sequence[tuple[Choice, int]], corrected: bool) -> dict[tuple[bool, bool], dict[int, int]]:
+    """(some input is still needed, some output is there) -> what each run takes then: column -> bytes.
+
+    A moment that has less of both than another, and no run that takes more, is left out.
+    """
+    if not corrected:
+        return {(True, True): {column: choice.run.bytes for choice, column in row}}
+    kinds: dict[tuple[bool, bool], dict[int, int]] = {}
+    for needs, there in ((True, True), (True, False), (False, True), (False, False)):
+        sizes = {
+            column: max(
+                (s.bytes for s in choice.run.steps if bool(s.needs) >= needs and bool(s.there) >= there),
+                default=0,
+            )
+            for choice, column in row
+        }
+        wider = [kind for kind in kinds if kind[0] >= needs and kind[1] >= there]
+        if not any(kinds[kind] == sizes for kind in wider):
+            kinds[needs, there] = sizes
+    return kinds

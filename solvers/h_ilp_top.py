@@ -19,6 +19,7 @@ from .chains import Candidate, judged
 from .h_ilp_graph import Child, HGraph, h_graph
 from .h_ilp_level import Chosen, runs_of, selected
 from .h_ilp_model import HProgram, h_program
+from .hiremate_slack import without_repeats
 from .hiremate_tree import Hierarchy
 from .milp_result import Outcome, Progress, Result, Settings
 
@@ -66,13 +67,16 @@ def fastest(
             return Found(best, bound, result.interrupted, proven or result.outcome == Outcome.INFEASIBLE)
         proven = result.outcome == Outcome.OPTIMAL
         chosen = program.chosen(result.x)
-        found = judged(graph, schedule_of(graph, _laid_out(hierarchy, top, chosen)))
+        runs = _laid_out(hierarchy, top, chosen)
+        found = judged(graph, schedule_of(graph, runs))
         if found.peak > limit:
             accounted -= (found.peak - limit) << attempt
             continue
+        left = limit - found.peak
+        runs = without_repeats(graph, runs, limit, lambda: monotonic() < deadline)
+        found = judged(graph, schedule_of(graph, runs))
         if best is None or found.time < best.time:
             best = found
-        left = limit - found.peak
         if result.interrupted or left < WORTH * limit or monotonic() > deadline:
             return Found(best, bound, result.interrupted, proven)
         accounted, start = accounted + left, chosen
@@ -81,7 +85,8 @@ def fastest(
 
 def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) -> Candidate | None:
     """The schedule of least accounted memory; None where the time is not enough to prove that."""
-    program = h_program(top, int(graph.tensors.bytes.sum()), corrected=True, least=True)
+    enough = int(2 * graph.tensors.bytes.sum() + graph.operations.workspace.sum())
+    program = h_program(top, enough, corrected=True, least=True)
     result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=seconds)
     if result.x is None or result.outcome != Outcome.OPTIMAL:
         return None

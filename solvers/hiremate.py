@@ -54,10 +54,10 @@ class Settings:
     leaf: str = "h-ilp"
     level: str = "h-ilp"
     top: int = 20
-    lower: int = 10
+    lower: int = 20
     peaks: int = 3
-    saves: int = 4
-    options: int = 80
+    saves: int = 6
+    options: int = 120
     gap: float = 0.01
     workers: int = 1
     backend: str = "loky"

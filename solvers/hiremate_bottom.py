@@ -53,7 +53,7 @@ def options_of_all(
     hierarchy: Hierarchy, leaf: str, level: str, budgets: Budgets, seconds: float, solve_all: SolveAll
 ) -> list[list[Option]]:
     """Per spec, its options. leaf, level: the solvers of clusters without and with children."""
-    weights = [spec.operations**2 for spec in hierarchy.specs]
+    weights = [spec.nodes**2 for spec in hierarchy.specs]
     stored: dict[int, list[Sequences]] = {}
     for height, specs in enumerate(hierarchy.levels):
         jobs = [

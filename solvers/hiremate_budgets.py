@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+PROGRAM_SECONDS = 0.1
+"""What a small program takes."""
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,12 @@ class Budgets:
     """
 
     peaks: int = 3
-    saves: int = 4
-    options: int = 60
+    saves: int = 6
+    options: int = 120
     gap: float = 0.01
+
+    def within(self, seconds: float) -> Budgets:
+        """Fewer budgets where the time is short."""
+        most = max(2, int(seconds / PROGRAM_SECONDS))
+        saves = max(2, min(self.saves, most // self.peaks))
+        return replace(self, peaks=max(1, min(self.peaks, most // saves)), saves=min(saves, self.saves))

@@ -112,7 +112,7 @@ def plain_option(piece: Piece) -> Option:
 def select(options: Sequence[Option], count: int) -> list[Option]:
     """At most `count` options with peaks far apart (thesis, 3.4.5): the highest, the lowest, then the one
     closest to the middle of the widest interval left, and so on."""
-    rows = sorted(options, key=lambda option: (-option.peak, -option.saved, option.time))
+    rows = sorted(_undominated(options), key=lambda option: (-option.peak, -option.saved, option.time))
     if len(rows) <= count:
         return rows
     chosen = [0] if count == 1 else [0, len(rows) - 1]
@@ -126,6 +126,23 @@ def select(options: Sequence[Option], count: int) -> list[Option]:
                 best, widest = index, apart
         chosen.append(best)
     return [rows[index] for index in sorted(chosen)]
+
+
+def _undominated(options: Sequence[Option]) -> list[Option]:
+    """Those that no other is as good as in every respect."""
+
+    def figures(option: Option) -> tuple[float, ...]:
+        return option.time, option.first.bytes, option.backward.bytes, option.saved
+
+    kept: list[Option] = []
+    for option in sorted(options, key=figures):
+        if not any(
+            all(mine <= theirs for mine, theirs in zip(figures(other), figures(option), strict=True))
+            and other.backward.reads <= option.backward.reads
+            for other in kept
+        ):
+            kept.append(option)
+    return kept
 
 
 def _lightest(piece: Piece, operation: int, wanted: set[int]) -> int:

@@ -42,6 +42,10 @@ class Tree:
         return forward, [*self.middle, *backward]
 
 
+_OPTIONS = 12
+"""How many operations a child with options counts for."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """What a cluster's options depend on. children: each one's part, and the number of its own spec; None
@@ -51,9 +55,9 @@ class Spec:
     children: tuple[tuple[Part, int | None], ...]
 
     @property
-    def operations(self) -> int:
-        """Those that are decided here, children counting as two."""
-        inner = sum(2 if spec is not None else p.piece.operations for p, spec in self.children)
+    def nodes(self) -> int:
+        """What its programs decide: its operations, and for a child with options a pair of nodes with each."""
+        inner = sum(_OPTIONS if spec is not None else p.piece.operations for p, spec in self.children)
         return inner or self.piece.operations
 
 

@@ -22,7 +22,10 @@ import numpy as np
 from .milp_model import Floats, Program
 from .milp_result import BackendError, Outcome, Progress, Result, Settings
 
-GRACE_SECONDS = 60.0
+LATE_SECONDS = 0.2
+"""How long after its time limit HiGHS is told to stop: of itself it looks at the time rarely."""
+
+GRACE_SECONDS = 120.0
 """How long after its time limit HiGHS may still be at work before it counts as hung."""
 
 
@@ -148,9 +151,9 @@ def _run(highs: highspy.Highs, time_limit: float | None, progress: Callable[[Pro
                 while not news.empty():
                     progress(news.get())
                 late = monotonic() - started - (inf if time_limit is None else time_limit)
-                if late > GRACE_SECONDS:
+                if late > LATE_SECONDS:
                     stop.set()
-                if late > 2 * GRACE_SECONDS:
+                if late > GRACE_SECONDS:
                     raise BackendError(f"highs does not stop: its limit of {time_limit:g} s is long over")
             return interrupted
         except KeyboardInterrupt:

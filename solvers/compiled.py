@@ -1,0 +1,42 @@
+"""Numba's compiler, with a cache that notices a change in any of the files that are compiled together.
+
+Numba keeps compiled code by the date of the file that a function stands in, and misses changes in the
+functions that it calls. Here all share a folder named by the hash of their sources, in the user's cache, so
+a package that is installed read-only compiles once as well.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from numba import config, njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """The function compiled when first called, for each types of its arguments."""
+    settings = cast("Any", config)
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = before or _FOLDER
+    try:
+        return cast("Function", njit(cache=True)(function))
+    finally:
+        settings.CACHE_DIR = before
+
+
+def _folder() -> str:
+    here = Path(__file__).parent
+    sources = b"".join(path.read_bytes() for path in sorted(here.glob("search*.py")))
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(cache) / "memplan" / f"compiled-{sha256(sources).hexdigest()[:16]}")
+
+
+_FOLDER = _folder()

@@ -1,0 +1,111 @@
+"""Search: annealing over sequences of runs in any order, with exact memory at every step.
+
+    graph ──search_instance──▶ flat arrays ──search_sequence──▶ runs in slots, events, a tree of memory
+                                                 ▲ │
+                               search_moves: one run more, less, elsewhere; search_anneal: keep or undo
+
+A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
+to the byte, so the answer needs no margin. It is never above the starts it is given.
+
+Rounds: one from the file's order, hot enough to reorder it; then cooler ones from the best so far. Where the
+budget is not met, the sequences of least memory that others find are tried as starts. The same problem,
+settings and seed give the same answer, unless a time limit cuts the rounds short. Nothing is proven here:
+the gap is to the bounds in residency.py.
+
+What is new against FastSA (search_anneal.py): memory counted per tensor, with workspace, several outputs,
+summed gradients, changes in place and random operations; a dropped tensor is made again together with what
+that needs (one move); a move that breaks the budget is repaired at the peak before it is judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..graphs.errors import InputError
+from ..planner.bounds import memory_floor, time_bound
+from ..planner.schedule import Schedule, Verb
+from ..planner.sequence import Run, in_plain_mode
+from . import eviction, rotor
+from .chains import device_limit, plain_candidate
+from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from .search_rounds import Rounds
+
+NAME = "search"
+
+_EVICTION_OPERATIONS = 1500
+"""Greedy eviction, cubic at worst, is asked for a start up to this size."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """moves: tried for each operation of the graph, in all. seed: of the random numbers."""
+
+    moves: int = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.moves < 1:
+            raise InputError(f"moves must be 1 or more, not {self.moves}")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    graph, limit = problem.graph, device_limit(problem)
+    plain = plain_candidate(graph)
+    if plain.peak <= limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    floor = memory_floor(graph, problem.machine)
+    if limit < floor:
+        raise InfeasibleError(NAME, limit, None, floor)
+    return improved(problem, options, [in_plain_mode(range(len(graph.operations)))])
+
+
+def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Answer:
+    """The best of what annealing makes of the starts, and of what else is known if those lead nowhere."""
+    settings: Settings = options.settings or Settings()
+    rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
+    for number, runs in enumerate(starts):
+        rounds.anneal(runs, share=1.0 / (len(starts) - number))
+    for runs in _thrifty(problem, rounds.proceed):
+        if rounds.fits or not rounds.proceed():
+            break
+        rounds.anneal(runs)
+    if not rounds.fits:
+        _squeeze(problem, options, settings, rounds)
+    status = Status.FEASIBLE if rounds.stopped else Status.HEURISTIC
+    return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
+
+
+def runs_of(schedule: Schedule) -> list[Run]:
+    """A schedule's computations."""
+    return [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
+
+
+def _thrifty(problem: Problem, proceed: Callable[[], bool]) -> Iterator[list[Run]]:
+    """Sequences within the budget that others find."""
+    limit = device_limit(problem)
+    with contextlib.suppress(NotAcceptedError, InfeasibleError):
+        yield runs_of(rotor.solve(problem, Options(time_limit=10.0)).schedule)
+    if len(problem.graph.operations) <= _EVICTION_OPERATIONS:
+        yield from eviction.sequences(problem.graph, limit, proceed)
+
+
+def _squeeze(problem: Problem, options: Options, settings: Settings, rounds: Rounds) -> None:
+    """The least memory that annealing finds, whatever the budget; from there on, within the budget.
+
+    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out.
+    """
+    graph, limit = problem.graph, device_limit(problem)
+    floor = memory_floor(graph, problem.machine)
+    if rounds.proceed():
+        least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest(options))
+        least.anneal(in_plain_mode(range(len(graph.operations))))
+        if least.peak <= limit:
+            rounds.anneal(least.runs())
+        elif not least.stopped:
+            raise InfeasibleError(NAME, limit, least.peak, floor)
+    if not rounds.fits:
+        raise NotFoundError(NAME, limit, floor)

@@ -1,0 +1,122 @@
+"""Simulated annealing over sequences of runs, within a budget.
+
+Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit.
+A move (search_moves.py) that lifts the peak above the limit is followed by a few that lower it again, and
+all together are kept or undone. S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Optimization by simulated
+annealing, Science 220, 1983; for recomputation first in Imanishi et al., NeurIPS 2023 (FastSA).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .compiled import compiled
+from .search_instance import Floats, Instance, Ints
+from .search_moves import (
+    CROWDED,
+    DONE,
+    clear_useless,
+    make_again_across_peak,
+    make_again_anywhere,
+    remove_repeat,
+    run_another_way,
+    shift,
+)
+from .search_sequence import Sequence, spread, undo, ways_of_sequence
+from .search_tree import peak
+
+STRICTNESS = 5.0
+
+_REPAIRS, _GIVE_UP = 4, 0.2
+"""At most so many moves bring the peak back below the limit; before each, the chance to leave it there."""
+
+
+class Best(NamedTuple):
+    """The best sequence so far: least peak above the limit, then least seconds. ways: its runs in order."""
+
+    peak: Ints
+    seconds: Floats
+    ways: Ints
+
+
+@compiled
+def anneal(
+    instance: Instance, sequence: Sequence, limit: int, moves: int, hot: float, cold: float, best: Best
+) -> Best:
+    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds; what is best then.
+
+    best: the best so far. `sequence` is changed. Random numbers: numba's, seeded by `seed`.
+    """
+    least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways
+    energy = _energy(sequence, limit)
+    unsaved = False
+    for step in range(moves):
+        sequence.journal[0, 0] = 0
+        sequence.useless[0] = 0
+        outcome = _move(instance, sequence, limit)
+        if outcome == DONE:
+            _repair(instance, sequence, limit)
+            after = _energy(sequence, limit)
+            temperature = hot * (cold / hot) ** (step / moves)
+            if after <= energy or np.random.random() < np.exp((energy - after) / temperature):
+                energy = after
+                now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
+                if now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12)):
+                    least_peak, least_seconds, unsaved = now, seconds, True
+                elif unsaved and (now > least_peak or seconds > least_seconds):
+                    ways, unsaved = _ways_before(sequence), False
+                continue
+        undo(instance, sequence)
+        if outcome == CROWDED:
+            spread(instance, sequence)
+    if unsaved:
+        ways = ways_of_sequence(sequence)
+    return Best(np.full(1, least_peak), np.full(1, least_seconds), ways)
+
+
+@compiled
+def seed(number: int) -> None:
+    np.random.seed(number)
+
+
+@compiled
+def _energy(sequence: Sequence, limit: int) -> float:
+    excess = max(0, peak(sequence.tree) - limit)
+    return sequence.seconds[0] * (1.0 + STRICTNESS * excess / limit)
+
+
+@compiled
+def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
+    choice = np.random.random()
+    if choice < (0.45 if peak(sequence.tree) > limit else 0.1):
+        return make_again_across_peak(instance, sequence, limit)
+    if choice < 0.45:
+        return make_again_anywhere(instance, sequence, limit)
+    if choice < 0.8:
+        return remove_repeat(instance, sequence)
+    if choice < 0.84 and len(instance.ways) > len(instance.operations):
+        return run_another_way(instance, sequence)
+    return shift(instance, sequence)
+
+
+@compiled
+def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
+    clear_useless(instance, sequence)
+    for _ in range(_REPAIRS):
+        if peak(sequence.tree) <= limit or np.random.random() < _GIVE_UP:
+            return
+        if make_again_across_peak(instance, sequence, limit) != DONE:
+            return
+        clear_useless(instance, sequence)
+
+
+@compiled
+def _ways_before(sequence: Sequence) -> Ints:
+    """The ways as they were before what the journal has."""
+    way = sequence.way.copy()
+    journal = sequence.journal
+    for row in range(journal[0, 0], 0, -1):
+        way[journal[row, 0]] = -1 if journal[row, 2] else journal[row, 1]
+    return way[way >= 0]

@@ -1,0 +1,111 @@
+"""Rounds of annealing: one from a given sequence, hot enough to reorder it, then cooler ones from the best.
+
+A round ends after its share of the moves, or of the time if that is over first; its temperature falls with
+whichever is further on. Compiled code runs for a fifth of a second at a time, then this looks at the clock.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ..graphs.graph import Graph
+from ..planner.bounds import time_bound
+from ..planner.schedule import Schedule
+from ..planner.sequence import Run, schedule_of
+from .problem import Options
+from .search_anneal import Best, anneal, seed
+from .search_instance import Ints, instance_of, runs_in, ways_in
+from .search_sequence import Sequence, sequence, ways_of_sequence
+
+ROUNDS = ((0.5, 1.0), (0.3, 0.3), (0.2, 0.1))
+"""Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
+
+COLD = 5e-4
+"""Where every temperature ends, likewise."""
+
+_CHUNK_SECONDS = 0.2
+_SLOTS_A_RUN = 8
+
+
+class Rounds:
+    """The best sequence so far. limit: device bytes. moves: for each operation of the graph, in all.
+
+    stopped: by the time limit, or by the user (interrupted).
+    """
+
+    def __init__(self, graph: Graph, limit: int, moves: int, number: int, options: Options) -> None:
+        self.graph, self.limit, self.report = graph, limit, options.report
+        self.moves, self.seed = moves * len(graph.operations), number
+        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.instance = instance_of(graph)
+        self.mean = float(graph.operations.time.mean()) or 1.0
+        self.total = time_bound(graph) or 1.0
+        self.best = Best(np.full(1, 2**62), np.full(1, inf), np.zeros(0, np.int64))
+        self.stopped = self.interrupted = False
+
+    @property
+    def peak(self) -> int:
+        return int(self.best.peak[0])
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.limit
+
+    def runs(self) -> list[Run]:
+        return runs_in(self.instance, self.best.ways)
+
+    def schedule(self) -> Schedule:
+        return schedule_of(self.graph, self.runs())
+
+    def proceed(self) -> bool:
+        self.stopped = self.stopped or monotonic() > self.end
+        return not self.stopped
+
+    def rest(self, options: Options) -> Options:
+        """The options with the time that is left."""
+        left = None if self.end == inf else max(0.0, self.end - monotonic())
+        return Options(left, options.settings, options.report)
+
+    def anneal(self, runs: list[Run], share: float = 1.0) -> None:
+        """All rounds, the first from these runs. share: of the time that is left."""
+        seed(self.seed)
+        ways = ways_in(self.instance, runs)
+        begin = monotonic()
+        span = (self.end - begin) * share
+        done = 0.0
+        try:
+            for part, hot in ROUNDS:
+                done += part
+                self._round(ways, round(part * self.moves), hot, begin + span * done)
+                ways = self.best.ways
+        except KeyboardInterrupt:
+            self.stopped = self.interrupted = True
+
+    def _round(self, ways: Ints, moves: int, hot: float, until: float) -> None:
+        at = self._slots(ways)
+        begin, progress, chunk = monotonic(), 0.0, 100
+        while progress < 1.0 and (self.proceed() or not len(self.best.ways)):
+            following = min(1.0, progress + chunk / max(1, moves))
+            chunk_begin = monotonic()
+            before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
+            self.best = anneal(self.instance, at, self.limit, chunk, before, after, self.best)
+            now = monotonic()
+            progress = max(following, (now - begin) / max(until - begin, 1e-9))
+            pace = chunk / max(now - chunk_begin, 1e-9)
+            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, round((1.0 - progress) * moves)))
+            self._tell()
+            if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
+                at = self._slots(ways_of_sequence(at))
+
+    def _slots(self, ways: Ints) -> Sequence:
+        return sequence(self.instance, ways, _SLOTS_A_RUN * (len(ways) + 2))
+
+    def _tell(self) -> None:
+        if self.fits:
+            seconds = float(self.best.seconds[0])
+            self.report(f"{seconds:.6g} s, {100 * (seconds / self.total - 1):.2f} % above the plain time")
+        else:
+            self.report(f"peak {self.peak / self.limit - 1:.1%} above the budget")

@@ -256,7 +256,7 @@ def _kinds(
             for k in range(start[cluster + 1] - start[cluster]):
                 t, u = time[operations[start[cluster] + k]], time[operations[start[other] + k]]
                 apart, mine, its = apart + abs(t - u), mine + t, its + u
-            if apart <= tolerance * max(mine, its):
+            if apart == 0 or apart <= tolerance * max(mine, its):
                 kind[cluster] = other
                 break
             other = following[other]

@@ -24,6 +24,11 @@ class Tree:
         self._children: list[Ints] = []
         self._sizes: list[Ints] = [np.zeros(leaves, np.int64)]
 
+    @property
+    def grown(self) -> bool:
+        """Whether there is a cluster yet."""
+        return self._count > self.leaves
+
     def group(self, group: Ints, count: int) -> None:
         """Put the clusters at the top into groups, numbered in cluster order. One alone stays what it is."""
         size = np.bincount(group, minlength=count)

@@ -19,6 +19,9 @@ Where we differ, and why:
   operations tie nothing together where dominators are sought (partition_level.py);
 - x and its neighbour x + 1 are a candidate too: where skip connections leave no dominators, the phases would
   never end without; what then keeps groups convex is (*) of partition_groups.py;
+- above the first level, a group may have twice the nodes that M^t asks for on average, but no more: the first
+  operations read little, score well, and would else end in one large cluster;
+- operations that no value ties to others join a neighbour before all;
 - candidates that score as the last merged one are still merged when M^t is reached: of equal layers, all are
   merged or none, so that they stay identical;
 - candidates are scored again when their turn comes, not after each merge: O(n M^l log n), not O(n² log n).
@@ -26,7 +29,7 @@ Where we differ, and why:
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 
 import numpy as np
 
@@ -39,9 +42,12 @@ from .partition_groups import grouped
 from .partition_level import level_of
 from .partition_parts import parts
 
+TOP, LOWER, ALPHA, TOLERANCE = 30, 20, 0.5, 0.2
+"""What `partition` takes unless told otherwise."""
+
 
 def partition(
-    graph: Graph, *, top: int = 30, lower: int = 20, alpha: float = 0.5, tolerance: float = 0.2
+    graph: Graph, *, top: int = TOP, lower: int = LOWER, alpha: float = ALPHA, tolerance: float = TOLERANCE
 ) -> Partition:
     """top, lower, alpha: M^t, M^l, α.  tolerance: how far the times of identical clusters may be apart, as a
     part of their sum; inf: structure and sizes alone count, 0: times must be equal.
@@ -53,7 +59,8 @@ def partition(
         level = level_of(graph, part)
         while len(level) > top:
             dominator = dominators(level.follows, lower // 2)
-            first = grouped(level.columns, dominator, level.shared(), top, lower, alpha)
+            most = min(lower, 2 * ceil(len(level) / top)) if tree.grown else lower
+            first = grouped(level.columns, dominator, level.shared(), top, most, alpha)
             firsts, group = np.unique(first, return_inverse=True)
             tree.group(group, len(firsts))
             level = level.merged(group, len(firsts))

@@ -81,8 +81,9 @@ def grouped(level: Columns, dominator: Ints, shared: Ints, top: int, lower: int,
         np.zeros(tensors, np.int64),
     )
     alive = np.ones(_KINDS * count, np.bool_)
+    left, last = count - _join_tieless(level, groups, notes, lower), -1.0
+    scored = left
     heap = _scored(level, groups, notes, dominator, shared, alive, lower, alpha)
-    left, last, scored = count, -1.0, count
     while len(heap) > 0:
         score, candidate = heappop(heap)
         if left <= top and score > last * _SAME:
@@ -227,6 +228,30 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
         for k in range(level.makes_start[nodes[i]], level.makes_start[nodes[i] + 1]):
             made[level.makes[k]] = 0
     return float((between + 1.0) * operations**alpha)
+
+
+@compiled
+def _join_tieless(level: Columns, groups: Groups, notes: Notes, lower: int) -> int:
+    """Nodes without values (a counter of batches) join a neighbour at no cost. How many did."""
+    count, joined = len(groups.group), 0
+    for x in range(count):
+        values = level.reads_start[x + 1] - level.reads_start[x]
+        values += level.makes_start[x + 1] - level.makes_start[x]
+        other = x + 1 if x + 1 < count else x - 1
+        if values == 0 and other >= 0 and groups.group[x] != groups.group[other]:
+            found = 0
+            for node in (x, other):
+                first = groups.group[node]
+                if found + groups.size[first] > lower:
+                    found = 0
+                    break
+                for _ in range(groups.size[first]):
+                    notes.nodes[found] = node
+                    found += 1
+                    node = groups.next[node]
+            if found > 0:
+                joined += _merge(groups, notes, found)
+    return joined
 
 
 @compiled

@@ -1,0 +1,144 @@
+"""`plan partition`: the clusters that Hiremate would solve, as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from ..graphs.cluster import Cluster, Partition
+from ..graphs.cluster_interface import interface
+from ..graphs.errors import InputError
+from ..graphs.files import load_graph
+from ..graphs.partition import ALPHA, LOWER, TOLERANCE, TOP
+from ..graphs.partition import partition as partition_of
+from ..graphs.units import format_bytes
+from .figures import graph_row
+from .options import FILE, output_options
+from .output import Output, labelled, table
+
+Row = dict[str, Any]
+
+
+@click.command()
+@click.argument("graph_path", metavar="GRAPH", type=FILE)
+@click.option("--top", type=int, default=TOP, show_default=True, help="M^t: nodes of the top level, at most.")
+@click.option("--lower", type=int, default=LOWER, show_default=True, help="M^l: nodes of a cluster, at most.")
+@click.option(
+    "--alpha", type=float, default=ALPHA, show_default=True, help="How much size counts in the score."
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    default=TOLERANCE,
+    show_default=True,
+    help="How far apart the times of identical clusters may be, as a part of their sum.",
+)
+@click.option("--depth", type=click.IntRange(0), default=1, show_default=True, help="Levels to show.")
+@output_options
+def partition(
+    graph_path: Path, top: int, lower: int, alpha: float, tolerance: float, depth: int, output: Output
+) -> None:
+    """Show the clusters of GRAPH: convex groups of operations, small between each other (H-Partition)."""
+    graph = load_graph(graph_path)
+    try:
+        found = partition_of(graph, top=top, lower=lower, alpha=alpha, tolerance=tolerance)
+    except InputError as error:
+        raise click.UsageError(str(error)) from None
+    summary = _summary(found)
+    letters = _Letters()
+    rows = list(_rows(found.root, letters, depth))
+    settings = {
+        "top": top,
+        "lower": lower,
+        "alpha": alpha,
+        "tolerance": None if tolerance == inf else tolerance,
+    }
+    output.result(
+        {"graph": graph.name, **settings, **summary, "clusters": rows},
+        _lines(found, summary, rows),
+    )
+
+
+def _summary(found: Partition) -> Row:
+    clusters = list(found.root.walk())
+    return {
+        "top_level": len(found.root.children),
+        "levels": found.levels,
+        "count": len(clusters),
+        "distinct": len({cluster.identity for cluster in clusters}),
+        "middle": len(found.middle),
+        "after": len(found.after),
+    }
+
+
+class _Letters:
+    """A short name for each identity: A … Z, AA, AB …, in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def __call__(self, identity: str) -> str:
+        return self._names.setdefault(identity, _letters(len(self._names)))
+
+
+def _letters(number: int) -> str:
+    last = chr(ord("A") + number % 26)
+    return last if number < 26 else _letters(number // 26 - 1) + last
+
+
+def _rows(cluster: Cluster, letters: Callable[[str], str], depth: int, level: int = 0) -> Iterator[Row]:
+    graph, between = cluster.partition.graph, interface(cluster)
+    yield {
+        "level": level,
+        "identity": letters(cluster.identity),
+        "children": len(cluster.children),
+        "forward": [graph.operations.name[o] for o in cluster.forward.tolist()],
+        "backward": [graph.operations.name[o] for o in cluster.backward.tolist()],
+        "bytes_in": between.reads,
+        "bytes_out": between.makes,
+        "layers": _layers(cluster),
+    }
+    if level < depth:
+        for child in cluster.children:
+            yield from _rows(child, letters, depth, level + 1)
+
+
+def _layers(cluster: Cluster) -> list[str]:
+    """The first and the last layer of its forward operations, one where they are the same."""
+    layers = (cluster.partition.graph.operations.layer[o] for o in map(int, cluster.forward))
+    named = [layer for layer in layers if layer]
+    return list(dict.fromkeys([named[0], named[-1]])) if named else []
+
+
+def _lines(found: Partition, summary: Row, rows: list[Row]) -> Iterator[Text]:
+    yield from labelled(
+        [
+            graph_row(found.graph),
+            (
+                "clusters",
+                f"{summary['count']:,}, {summary['distinct']:,} distinct, {summary['levels']} levels",
+            ),
+            ("apart", f"{summary['middle']:,} at the loss, {summary['after']:,} behind the backward part"),
+        ]
+    )
+    yield Text("")
+    heads = ["forward", "backward", "nodes", "in", "out", "alike", "layers"]
+    yield from table(heads, map(_cells, rows))
+
+
+def _cells(row: Row) -> list[str]:
+    name = " … ".join(row["layers"]) or (row["forward"] or row["backward"] or ["nothing"])[0]
+    return [
+        f"{len(row['forward']):,}",
+        f"{len(row['backward']):,}",
+        f"{row['children']:,}" if row["children"] else "",
+        format_bytes(row["bytes_in"]),
+        format_bytes(row["bytes_out"]),
+        row["identity"],
+        "  " * row["level"] + name,
+    ]

@@ -2,8 +2,8 @@
 
 Protocol: for each graph and budget (percent of the plain peak) `residency_schedule` for the file's order, and
 `free_order_bound` from its moments, each with `--seconds`. Reported: time above the plain schedule's that
-every schedule must take (file's order, any order), that of the schedule met on the way, the moments looked at,
-and wall-clock seconds. "none": no schedule exists.
+every schedule must take (file's order, any order), that of the schedule met on the way, the moments looked
+at, and wall-clock seconds. "none": no schedule exists.
 Usage: python benchmarks/bounds_speed.py [--seconds 10] [--budgets 75,50] FILE…
 """
 

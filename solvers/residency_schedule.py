@@ -21,7 +21,7 @@ from ..graphs.graph import Graph
 from .residency import Residency, residency_of
 from .residency_search import Search
 
-FIRST_SHARE = 0.5
+FIRST_SHARE = 0.6
 """Of the time, for the program with the whole budget; what is left is halved for each lowered one."""
 
 

@@ -7,7 +7,7 @@ and where there is no answer, there is none for a tighter one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 

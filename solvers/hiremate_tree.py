@@ -56,7 +56,7 @@ class Spec:
 
     @property
     def nodes(self) -> int:
-        """What its programs decide: its operations, and for a child with options a pair of nodes with each."""
+        """What its programs decide: its operations, and so many for each child with options."""
         inner = sum(_OPTIONS if spec is not None else p.piece.operations for p, spec in self.children)
         return inner or self.piece.operations
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -96,6 +96,7 @@ def solve_all(
     contents = {repr(job.content): job for job in jobs}
     answers = {key: cache.read(job) if cache else None for key, job in contents.items()}
     missing = {key: job for key, job in contents.items() if answers[key] is None}
+    _check(backend)
     if workers == 1 or len(missing) < 2:
         for key, job in missing.items():
             answers[key] = _solve(function, job, cache)
@@ -114,19 +115,23 @@ def _solve(function: Callable[[Any, float], Solved], job: Job, cache: Cache | No
     return json.loads(json.dumps(solved[0]))
 
 
-@contextmanager
-def _connected(backend: str) -> Generator[None]:
+def _check(backend: str) -> None:
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}: {', '.join(BACKENDS)}")
+
+
+@contextmanager
+def _connected(backend: str) -> Generator[None]:
     if backend == "dask":
         distributed = _package("dask", "distributed")
-        try:
-            client = distributed.get_client()
-        except ValueError:
-            client = distributed.Client(processes=True, threads_per_worker=1, dashboard_address=None)
-        with parallel_config(backend="dask"):
+        with ExitStack() as own:
+            try:
+                distributed.get_client()
+            except ValueError:
+                local = distributed.Client(processes=True, threads_per_worker=1, dashboard_address=None)
+                own.enter_context(local)
+            own.enter_context(parallel_config(backend="dask"))
             yield
-        del client
     elif backend == "ray":
         _package("ray", "ray.util.joblib").register_ray()
         with parallel_config(backend="ray"):

@@ -138,5 +138,5 @@ def _show(rows: list[Row], matched: list[Match], interrupted: bool, output: Outp
 
 
 def _document(row: Row) -> dict[str, Any]:
-    """A bound is null, too, where there is no schedule in the file's order."""
-    return {name: None if value == inf else value for name, value in asdict(row).items()}
+    """A bound is "inf" where there is no schedule."""
+    return {name: "inf" if value == inf else value for name, value in asdict(row).items()}

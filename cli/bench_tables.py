@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from rich.text import Text
 
-from ..solvers.comparison import Outcome, Row
-from ..solvers.comparison_summary import best_times, is_best, refuted, solver_names, standings
+from ..solvers.comparison import Bounds, Outcome, Place, Row
+from ..solvers.comparison_summary import best_bounds, best_times, is_best, refuted, solver_names, standings
 from ..solvers.published import Match
 from .figures import duration
 from .output import table
@@ -21,7 +22,8 @@ _WORDS = {
     Outcome.FAULT: "fault",
 }
 LEGEND = (
-    "overhead in % of the plain time; * best; - infeasible; none: not found in time; n/a: graph not accepted"
+    "overhead in % of the plain time; * best; - infeasible for the solver; x proven impossible; "
+    "none: not found in time; n/a: graph not accepted"
 )
 
 
@@ -52,15 +54,17 @@ def _where(row: Row) -> str:
 
 def _matrix(rows: Sequence[Row]) -> Iterator[Text]:
     """Solvers down, budgets across."""
-    names, best = solver_names(rows), best_times(rows)
+    names, best, bounds = solver_names(rows), best_times(rows), best_bounds(rows)
     budgets = {row.budget: row.budget_text.strip() for row in rows}
-    cells = {(names[row.solver, row.settings], row.budget): _cell(row, best) for row in rows}
+    cells = {(names[row.solver, row.settings], row.budget): _cell(row, best, bounds) for row in rows}
     yield Text(f"{rows[0].graph}: {rows[0].operations:,} operations, {rows[0].tensors:,} tensors", "bold")
     lines = ([*(cells.get((name, budget), "") for budget in budgets), name] for name in names.values())
     yield from table([*budgets.values(), "solver"], lines, indent=2)
 
 
-def _cell(row: Row, best: dict[tuple[str, int], float]) -> str:
+def _cell(row: Row, best: Mapping[Place, float], bounds: Mapping[Place, Bounds]) -> str:
+    if row.overhead_percent is None and bounds[row.place].lower == inf:
+        return "x "
     if row.overhead_percent is None:
         return _WORDS[Outcome(row.outcome)] + " "
     return f"{row.overhead_percent + 0.0:.2f}" + ("*" if is_best(row, best) else " ")

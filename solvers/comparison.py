@@ -129,9 +129,10 @@ class Bounds(NamedTuple):
     file_order: float | None = None
 
     def joined(self, other: Bounds) -> Bounds:
-        """The larger of each."""
+        """The larger of each, the second where it is above the first."""
         pairs = zip(self, other, strict=True)
-        return Bounds(*(max((x for x in pair if x is not None), default=None) for pair in pairs))
+        lower, file_order = (max((x for x in pair if x is not None), default=None) for pair in pairs)
+        return Bounds(lower, None if (file_order or 0.0) <= (lower or 0.0) else file_order)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Row:
     """A line of the comparison. Times in seconds, sizes in bytes; empty: not known, or no schedule.
 
     overhead: extra time in percent of the plain schedule's. lower_bound: for any schedule within the budget;
-    file_order_bound: where larger, for those in the file's order (inf: there is none), which others may beat.
+    file_order_bound: where larger, for those in the file's order, which others may beat (inf: there is none).
     gap: (time − bound) in percent of the time. budget_text: as it was asked for. settings: JSON.
     least_budget: of an infeasible trial.
     """

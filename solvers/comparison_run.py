@@ -55,7 +55,7 @@ def run(
 
 
 def _learn(bounds: dict[Place, Bounds], row: Row) -> None:
-    if row.solved:
+    if row.lower_bound is not None:
         bounds[row.place] = bounds.get(row.place, UNKNOWN).joined(row.bounds)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -89,7 +89,7 @@ def refuted(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     ]
 
 
-def is_best(row: Row, best: dict[Place, float]) -> bool:
+def is_best(row: Row, best: Mapping[Place, float]) -> bool:
     return row.solved and row.time is not None and row.time <= best[row.place] * (1 + SAME)
 
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ..graphs.errors import MemplanError
 from ..graphs.files import load_graph
+from ..planner.plain import plain_schedule
 from . import registry
 from .comparison import Outcome, Trial
-from .problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem
+from .lower_bounds import lower_bounds
+from .problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
 
 
 def question(trial: Trial, bound_seconds: float) -> dict[str, Any]:
@@ -43,16 +47,28 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
             bound_seconds=asked["bound_seconds"],
         )
     except Exception as error:
-        return {**_refusal(error), "seconds": perf_counter() - start}
+        ending = {**_refusal(error), "seconds": perf_counter() - start}
+        if isinstance(error, InfeasibleError) and asked["bound_seconds"] > 0:
+            bounds = lower_bounds(problem, plain_schedule(graph), inf, asked["bound_seconds"])
+            return {**ending, **_bounds(bounds)}
+        return ending
     return {
         "outcome": Outcome.OK,
         "time": found.figures.time,
         "peak": found.figures.peak,
-        "lower_bound": found.lower_bound,
-        "file_order_bound": next((bound.seconds for bound in found.bounds if bound.order == "file"), None),
+        **_bounds(found.bounds),
         "status": found.status,
         "seconds": found.seconds,
     }
+
+
+def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:
+    """The largest of those that hold for every schedule, and of all others."""
+    found: dict[str, float] = {}
+    for bound in bounds:
+        name = "lower_bound" if bound.general else "file_order_bound"
+        found[name] = max(bound.seconds, found.get(name, 0.0))
+    return found
 
 
 def _refusal(error: Exception) -> dict[str, Any]:

@@ -70,17 +70,19 @@ def staged_program(
     least: minimise the bytes instead, knowing that `capacity` is enough. most_entries: raise TooLargeError
     beyond that many nonzeros (0: no limit).
     """
-    return _Unrolling(graph, capacity, least, most_entries).program()
+    return Unrolling(graph, capacity, last_stages(graph), least, most_entries).program()
 
 
-class _Unrolling:
-    """Writes the program slot by slot."""
+class Unrolling:
+    """Writes the program slot by slot. last: per operation, the last stage in which it may run."""
 
-    def __init__(self, graph: Graph, capacity: int, least: bool, most_entries: int) -> None:
+    def __init__(
+        self, graph: Graph, capacity: int, last: list[int], least: bool = False, most_entries: int = 0
+    ) -> None:
         operations = graph.operations
         self.graph, self.model, self.most_entries = graph, Model(tolerance=TOLERANCE), most_entries
         self.ways = [ways_of(graph, k) for k in range(len(operations))]
-        self.last = last_stages(graph)
+        self.last = last
         self.reads = [
             [x for x in dict.fromkeys(reads + mutates) if not graph.resident[x]]
             for reads, mutates in zip(graph.read_lists, graph.mutate_lists, strict=True)
@@ -114,7 +116,7 @@ class _Unrolling:
 
     def program(self) -> StagedProgram:
         for slot in slots_of(self.last):
-            self._slot(slot)
+            self.write(slot)
             if 0 < self.most_entries < self.model.entries:
                 raise TooLargeError
         for x in self.graph.results:
@@ -122,7 +124,8 @@ class _Unrolling:
                 self.tensors[x].require(self.model, [], at_least=1.0)
         return StagedProgram(self.model.program(), RunColumns(self.runs), self.seconds)
 
-    def _slot(self, slot: Slot) -> None:
+    def write(self, slot: Slot) -> None:
+        """The rows of one slot."""
         stage, k = slot
         ways = [(way, self.model.binary(cost=way.time * self.cost)) for way in self.ways[k]]
         runs = [column for _way, column in ways]

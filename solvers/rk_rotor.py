@@ -13,25 +13,28 @@ one of the candidates, so none here is slower. Nothing is claimed: the status is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from time import monotonic
 
 import numpy as np
 
 from ..graphs.errors import InputError
+from ..graphs.structure import Chain
 from ..planner.bounds import time_bound
 from ..planner.sequence import schedule_of
 from . import rotor
-from .chains import Candidate, ChainProblem, chain_problem, infeasible, judged, plain_candidate
+from .chain_runs import block_runs
+from .chains import Candidate, ChainProblem, chain_problem, coarser, infeasible, judged, plain_candidate
 from .problem import Answer, InfeasibleError, Options, Problem, Status
-from .rk_rotor_blocks import PlacedBlock, groups, mean_seconds, placed_blocks
-from .rk_rotor_costs import OptionCosts, OptionMove, option_costs, sequence
+from .rk_rotor_blocks import PlacedBlock, groups, placed_blocks
+from .rk_rotor_costs import OptionCosts, OptionMove, Segment, option_costs, sequence
 from .rk_rotor_greedy import greedy_options
 from .rk_rotor_least import LeastOptionMemory
 from .rk_rotor_option import Option
-from .rk_rotor_table import RkRotorTable
+from .rk_rotor_table import Choice, RkRotorTable
 
 NAME = "rk-rotor"
 
@@ -43,7 +46,7 @@ class Settings:
 
     slots: int = 500
     blocks: int = 120
-    tries: int = 1000
+    tries: int = 300
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -63,7 +66,8 @@ def solve(problem: Problem, options: Options) -> Answer:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
         search.start()
-        search.improve(search.greedy(settings.tries), settings.slots)
+        found = [greedy_options(kind, settings.tries, search.proceed) for kind in search.kinds()]
+        search.improve(found, settings.slots)
     except KeyboardInterrupt:
         search.interrupted = True
     return search.answer()
@@ -72,7 +76,8 @@ def solve(problem: Problem, options: Options) -> Answer:
 class ChainSearch:
     """The best of Rotor's answer and of what the dynamic program finds with the options given.
 
-    chained: the graph's chain. placed: its blocks; alike: groups of them. best: so far.
+    chained: the graph's chain. segments: its blocks, and neighbours joined; alike: groups of them.
+    best: so far.
     least: the smallest peak seen above the budget, bytes.
     """
 
@@ -80,8 +85,8 @@ class ChainSearch:
         self.name, self.problem, self.report = name, problem, options.report
         self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
         self.chained: ChainProblem = chain_problem(name, problem, blocks)
-        self.placed: list[PlacedBlock] = placed_blocks(problem.graph, self.chained.chain, self.chained.runs)
-        self.alike = groups(self.placed)
+        self.segments = self._segments()
+        self.alike = groups([segment.block for segment in self.segments])
         self.best: Candidate | None = None
         self.interrupted, self.least = False, inf
 
@@ -95,49 +100,66 @@ class ChainSearch:
             self.best = judged(self.problem.graph, answer.schedule)
             self.interrupted = answer.interrupted
 
-    def greedy(self, tries: int) -> dict[int, list[Option]]:
-        """Options for each group of blocks, by the number of its first."""
-        return {
-            numbers[0]: greedy_options(
-                self.placed[numbers[0]], mean_seconds([self.placed[b] for b in numbers]), tries, self.proceed
-            )
-            for numbers in self.alike
-        }
+    def _segments(self) -> list[Segment]:
+        """The blocks, and what they make with half, a quarter, an eighth of as many."""
+        found: dict[tuple[int, int], Segment] = {}
+        whole, count = self.chained, self.chained.blocks
+        for parts in dict.fromkeys((count, count // 2, count // 4, count // 8)):
+            if parts < 2:
+                continue
+            chain = coarser(whole.graph, whole.chain, parts)
+            runs = block_runs(whole.graph, chain)
+            ends = _ends(whole.chain, chain)
+            blocks = placed_blocks(whole.graph, chain, runs)
+            for first, last, block in zip([0, *(e + 1 for e in ends[:-1])], ends, blocks, strict=True):
+                found.setdefault((first, last), Segment(first, last, block))
+        return list(found.values())
 
-    def costs(self, options: Mapping[int, Iterable[Option]]) -> OptionCosts:
-        of_block = {number: options[numbers[0]] for numbers in self.alike for number in numbers}
+    def kinds(self) -> list[list[PlacedBlock]]:
+        """The blocks, joined ones too, that are alike."""
+        return [[self.segments[number].block for number in numbers] for numbers in self.alike]
+
+    def costs(self, options: Sequence[Iterable[Option]]) -> OptionCosts:
         chained = self.chained
-        return option_costs(chained.graph, chained.chain, chained.runs, self.placed, of_block)
+        of_kind = zip(self.alike, options, strict=True)
+        pairs = ((self.segments[number], its) for numbers, its in of_kind for number in numbers)
+        return option_costs(chained.graph, chained.chain, chained.runs, pairs)
 
-    def improve(self, options: Mapping[int, Iterable[Option]], slots: int) -> None:
-        """Algorithm 5, and the search for the fastest of the table's sequences that fits."""
+    def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[Choice]:
+        """Algorithm 5, and the search for the fastest of the table's sequences that fits: its choices.
+
+        options: by kind.
+        """
         costs = self.costs(options)
-        free = max(0, self.chained.limit - costs.chain.resident_bytes)
+        chained = self.chained
+        free = max(0, chained.limit - costs.chain.resident_bytes)
         slot_bytes = max(1, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
-        above = slots // 20 + len(self.placed) // 2
+        above = slots // 20 + chained.blocks // 2
         table = RkRotorTable(costs, whole + above, slot_bytes, spare, self.proceed)
-        if table.complete:
-            self._search(costs, table)
+        found = self._search(costs, table) if table.complete else None
         if self.best is None:
             least = LeastOptionMemory(costs)
             for memory in (least.bytes, max(least.bytes, free)):
                 self._fits(costs, least.moves(memory))
+        return [] if found is None else list(table.choices(found))
 
-    def _search(self, costs: OptionCosts, table: RkRotorTable) -> None:
+    def _search(self, costs: OptionCosts, table: RkRotorTable) -> int | None:
+        """The most slots found that fit."""
         times = table.times()
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
-        low, high = 0, len(drops) - 1
+        low, high, found = 0, len(drops) - 1, None
         while low <= high and self.proceed():
             middle = (low + high) // 2
             if self._fits(costs, table.moves(drops[middle])):
-                low = middle + 1
+                low, found = middle + 1, drops[middle]
             else:
                 high = middle - 1
+        return found
 
     def _fits(self, costs: OptionCosts, moves: Iterable[OptionMove]) -> bool:
         chained = self.chained
-        runs = sequence(chained.chain, self.placed, chained.runs, costs.options, moves)
+        runs = sequence(chained.chain, chained.runs, costs, moves)
         candidate = judged(chained.graph, schedule_of(chained.graph, runs))
         if candidate.peak > chained.limit:
             self.least = min(self.least, candidate.peak)
@@ -160,3 +182,10 @@ class ChainSearch:
 
     def left(self) -> float | None:
         return None if self.deadline == inf else max(0.0, self.deadline - monotonic())
+
+
+def _ends(fine: Chain, coarse: Chain) -> list[int]:
+    """The last block of `fine` in each block of `coarse`."""
+    sizes = [len(block.forward) for block in fine.blocks]
+    reached = {total: number for number, total in enumerate(accumulate(sizes))}
+    return [reached[total] for total in accumulate(len(block.forward) for block in coarse.blocks)]

@@ -24,7 +24,7 @@ class PlacedBlock:
     given: tensors that are there anyway and don't count. inputs: the block's input. outputs: its output.
     made: what its forward makes, shared tensors left out. after: contributions, as bits, that are there
     behind its backward. entering: gradients that its backward touches, made by later blocks.
-    held: its input, where a backward part below reads that.
+    held: its input, where a backward part below reads that. is_last: no block is behind it.
     early: places of what belongs to the first pass, whatever is saved.
     """
 
@@ -39,6 +39,7 @@ class PlacedBlock:
     entering: frozenset[int]
     held: frozenset[int]
     early: frozenset[int]
+    is_last: bool
 
     def runs(self, places: Sequence[Run]) -> list[Run]:
         """Places with modes, as operations with modes."""
@@ -59,7 +60,12 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
         outputs = frozenset[int]() if block.output is None else frozenset([block.output])
         touched = {x for o in block.backward for x in (*graph.read_lists[o], *_written(graph, o))}
         kept = {o for o, _mode in run.save}
-        early = (o not in kept or graph.operations.random.item(o) for o in block.forward)
+        early = (
+            o not in kept
+            or graph.operations.random.item(o)
+            or not chain.shared.isdisjoint(_written(graph, o))
+            for o in block.forward
+        )
         made = {x for o in block.forward for x in _written(graph, o)} - chain.shared
         staying = (touched | made) - given
         placed.append(
@@ -79,6 +85,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
                 frozenset(x for x in touched - given if made_in.get(x, number) > number),
                 frozenset(x for x in inputs if last.get(x, number) < number),
                 frozenset(place for place, is_early in enumerate(early) if is_early),
+                number == len(runs) - 1,
             )
         )
         inputs = outputs
@@ -120,6 +127,7 @@ def anonymous(block: PlacedBlock) -> Hashable:
     return (
         block.forwards,
         block.early,
+        block.is_last,
         tuple(rows),
         tuple((int(graph.tensors.bytes[x]), *(x in role for role in roles)) for x in number),
     )

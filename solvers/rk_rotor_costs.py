@@ -1,8 +1,12 @@
-"""What all options of all blocks cost, as Rk-Rotor's dynamic program reads it."""
+"""What all options cost, as Rk-Rotor's dynamic program reads it.
+
+An option may also be one of several neighbouring blocks joined: the tensors between them are then kept or
+made again as any other, where options block by block keep each block's output.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +21,27 @@ from .rk_rotor_blocks import PlacedBlock
 from .rk_rotor_option import Option, OptionCost, option_cost
 
 OptionMove = tuple[Pass, int, int]
-"""How a block is run, its number, and with which of its options (SAVE and BACKWARD)."""
+"""How a block is run, its number, and with which of the options that begin there (SAVE and BACKWARD)."""
 
 
 @dataclass(frozen=True, eq=False)
-class BlockCosts:
-    """One entry an option: columns of OptionCost. both, turn: seconds forward and backward."""
+class Segment:
+    """Blocks first … last of the chain, joined into one."""
 
+    first: int
+    last: int
+    block: PlacedBlock
+
+
+@dataclass(frozen=True, eq=False)
+class StartCosts:
+    """The options that begin at one block; an entry each, with columns of OptionCost.
+
+    last: where the option ends. both, turn: seconds forward and backward.
+    """
+
+    options: Sequence[tuple[Segment, Option]]
+    last: NDArray[np.int64]
     both: NDArray[np.float64]
     turn: NDArray[np.float64]
     saved: Bytes
@@ -34,51 +52,45 @@ class BlockCosts:
 
 @dataclass(frozen=True, eq=False)
 class OptionCosts:
-    """chain: costs of o = 0. options, costs: those of o > 0, block by block."""
+    """chain: costs of o = 0. starts: those of o > 0, by the block where they begin."""
 
     chain: ChainCosts
-    options: Sequence[Sequence[Option]]
-    costs: Sequence[BlockCosts]
+    starts: Sequence[StartCosts]
 
 
 def option_costs(
     graph: Graph,
     chain: Chain,
     runs: Sequence[BlockRuns],
-    blocks: Sequence[PlacedBlock],
-    options: Mapping[int, Iterable[Option]],
+    options: Iterable[tuple[Segment, Iterable[Option]]],
 ) -> OptionCosts:
-    """options: by block. Of two options where one is never worse, the other is left out."""
+    """Of two options of a segment, where one is never worse, the other is left out."""
     base = chain_costs(graph, chain, runs)
-    chosen: list[list[Option]] = []
-    costs: list[BlockCosts] = []
-    for number, block in enumerate(blocks):
-        passing = int(base.gradient_bytes[number])
-        priced = [(option_cost(block, option, passing), option) for option in options[number]]
-        useful = _useful(priced)
-        chosen.append([option for _cost, option in useful])
-        costs.append(_columns([cost for cost, _option in useful]))
-    return OptionCosts(base, chosen, costs)
+    rows: list[list[tuple[Segment, OptionCost, Option]]] = [[] for _ in chain.blocks]
+    for segment, its in options:
+        passing = int(base.gradient_bytes[segment.last])
+        priced = ((option_cost(segment.block, option, passing), option) for option in its)
+        rows[segment.first] += [(segment, cost, option) for cost, option in _useful(priced)]
+    return OptionCosts(base, [_columns(row) for row in rows])
 
 
 def sequence(
-    chain: Chain,
-    blocks: Sequence[PlacedBlock],
-    runs: Sequence[BlockRuns],
-    options: Sequence[Sequence[Option]],
-    moves: Iterable[OptionMove],
+    chain: Chain, runs: Sequence[BlockRuns], costs: OptionCosts, moves: Iterable[OptionMove]
 ) -> list[Run]:
     """All runs of the iteration."""
-    ran = [False] * len(blocks)
+    ran = [False] * len(runs)
     result: list[Run] = []
     for kind, number, choice in moves:
         if kind == Pass.ADVANCE:
             result += runs[number].advance if ran[number] else runs[number].first_advance
-        else:
-            option = options[number][choice]
-            forward = option.forward if ran[number] else option.first
-            result += blocks[number].runs(option.backward if kind == Pass.BACKWARD else forward)
-        ran[number] = True
+            ran[number] = True
+            continue
+        segment, option = costs.starts[number].options[choice]
+        inside = range(number, segment.last + 1)
+        forward = option.forward if all(ran[b] for b in inside) else option.first
+        result += segment.block.runs(option.backward if kind == Pass.BACKWARD else forward)
+        for b in inside:
+            ran[b] = True
     return result + in_plain_mode(chain.after)
 
 
@@ -102,6 +114,12 @@ def _useful(priced: Iterable[tuple[OptionCost, Option]]) -> list[tuple[OptionCos
     return [(cost, option) for _figures, cost, option in kept]
 
 
-def _columns(costs: Sequence[OptionCost]) -> BlockCosts:
-    both, turn, *sizes = np.array([_figures(cost) for cost in costs], np.float64).T
-    return BlockCosts(both, turn, *(column.astype(np.int64) for column in sizes))
+def _columns(row: Sequence[tuple[Segment, OptionCost, Option]]) -> StartCosts:
+    both, turn, *sizes = np.array([_figures(cost) for _s, cost, _o in row], np.float64).T
+    return StartCosts(
+        [(segment, option) for segment, _cost, option in row],
+        np.array([segment.last for segment, _cost, _option in row], np.int64),
+        both,
+        turn,
+        *(column.astype(np.int64) for column in sizes),
+    )

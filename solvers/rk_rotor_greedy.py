@@ -17,18 +17,17 @@ from collections.abc import Set as AbstractSet
 from math import copysign, fsum, inf
 
 from ..planner.sequence import Run, in_plain_mode
-from .rk_rotor_blocks import PlacedBlock
+from .rk_rotor_blocks import PlacedBlock, mean_seconds
 from .rk_rotor_option import Option, option_of, scan
 
 Kept = frozenset[int]
 """Tensors kept between the two parts."""
 
 
-def greedy_options(
-    block: PlacedBlock, seconds: Sequence[float], tries: int, proceed: Callable[[], bool]
-) -> list[Option]:
-    """The first keeps all. seconds: per place. tries: how many sets are looked at. Stops when told to."""
-    search = _Search(block, seconds)
+def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
+    """For blocks that are alike; the first keeps all. tries: sets to look at. Stops when told to."""
+    block = alike[0]
+    search = _Search(block, mean_seconds(alike))
     forward = in_plain_mode(range(block.forwards))
     found: dict[Option, None] = {}
     for kept in dict.fromkeys([search.all, *search.sets(tries, proceed)]):

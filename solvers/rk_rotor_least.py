@@ -1,9 +1,9 @@
 """The least memory of a sequence with options, exactly: rotor_least.py's recursion, with the best option.
 
-    N(s,s) = min over o of m_all^{s,s,o}
-    N(s,t) = min(N_1, min over o of max(m_all^{s,t,o}, x̄_s^o + N(s+1, t)))       N_1: rotor_least.py
+    N(s,t) = min(N_1, min over o of max(m_all^{s,t,o}, x̄_s^o + N(e+1, t)))       N_1: rotor_least.py
 
-Takes O(L² (L + B)) elementary steps for L blocks with B options each.
+where an option that begins at s ends at e; at e = t nothing follows. Takes O(L² (L + B)) elementary steps for
+L blocks at each of which B options begin.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from .chain_costs import Bytes, thresholds
 from .chain_runs import Pass
 from .rk_rotor_costs import OptionCosts, OptionMove
 
+ENDLESS = 1 << 62
+"""Bytes."""
+
 
 class LeastOptionMemory:
     """need[s, t]: N(s, t) in bytes, without what is resident."""
 
     def __init__(self, costs: OptionCosts) -> None:
-        blocks = len(costs.costs)
+        blocks = len(costs.starts)
         self.costs = costs
         self.need = np.zeros((blocks, blocks), np.int64)
         for t in range(blocks):
@@ -33,12 +36,13 @@ class LeastOptionMemory:
                 self.need[s, t] = need
 
     def _once(self, s: int, t: int) -> Bytes:
-        """Per option of block s: what it takes to run the block once."""
-        block, passing = self.costs.costs[s], self.costs.chain.gradient_bytes[t]
-        if s == t:
-            return np.maximum(passing + block.turn_peak, block.backward_peak)
-        whole = np.maximum(passing + block.forward_peak, block.backward_peak)
-        return np.maximum(whole, block.saved + self.need[s + 1, t])
+        """Per option that begins at s: what it takes; without end where it ends behind t."""
+        start, passing = self.costs.starts[s], self.costs.chain.gradient_bytes[t]
+        turn = np.maximum(passing + start.turn_peak, start.backward_peak)
+        whole = np.maximum(passing + start.forward_peak, start.backward_peak)
+        rest = start.saved + self.need[np.minimum(start.last + 1, t), t]
+        need = np.where(start.last == t, turn, np.maximum(whole, rest))
+        return np.where(start.last > t, ENDLESS, need)
 
     def _splits(self, s: int, t: int) -> Bytes:
         """For s' = s+1 … t: what the two parts need."""
@@ -51,7 +55,8 @@ class LeastOptionMemory:
         return int(self.need[0, -1])
 
     def moves(self, memory: int) -> Iterator[OptionMove]:
-        """The fastest option wherever one fits, else the split most even in seconds. memory: bytes, >= N."""
+        """The fastest option wherever one fits (the rest counted by its forward seconds), else the split
+        most even in seconds. memory: bytes, at least `self.bytes`."""
         chain = self.costs.chain
         before = np.concatenate([[0.0], np.cumsum(chain.advance_seconds)])
         pending: list[OptionMove | tuple[tuple[int, int, int]]] = [((0, len(chain) - 1, memory),)]
@@ -61,14 +66,15 @@ class LeastOptionMemory:
                 yield task
                 continue
             ((s, t, m),) = task
-            block = self.costs.costs[s]
-            seconds = np.where(self._once(s, t) <= m, block.turn if s == t else block.both, np.inf)
+            start = self.costs.starts[s]
+            seconds = before[t + 1] - before[start.last.clip(max=t) + 1] + start.both
+            seconds = np.where(self._once(s, t) <= m, seconds, np.inf)
             option = int(seconds.argmin())
             if np.isfinite(seconds[option]):
                 yield Pass.SAVE, s, option
                 pending.append((Pass.BACKWARD, s, option))
-                if s < t:
-                    pending.append(((s + 1, t, m - int(block.saved[option])),))
+                if (last := int(start.last[option])) < t:
+                    pending.append(((last + 1, t, m - int(start.saved[option])),))
                 continue
             middle = (before[s] + before[t + 1]) / 2
             uneven = np.where(self._splits(s, t) <= m, np.abs(before[s + 1 : t + 1] - middle), np.inf)

@@ -93,11 +93,12 @@ def option_cost(block: PlacedBlock, option: Option, passing: int) -> OptionCost:
     everything = frozenset(o for o, _mode in first)
     whole = scan(graph, first, _with_output(block, kept), given, everything)
     alone = scan(graph, turn if block.outputs else first, kept, given, everything)
-    drawn = [run for run in first if block.graph.operations.random[run[0]] and run not in save]
+    behind_too = {o for o, _mode in behind}
+    twice = [run for run in first if run[0] in behind_too and run not in save]
     entering = _bytes(graph, block.entering)
     return OptionCost(
-        fsum(block.seconds(save + drawn)),
-        fsum(block.seconds(turn + drawn)),
+        fsum(block.seconds(save + twice)),
+        fsum(block.seconds(turn + twice)),
         fsum(block.seconds(behind)),
         _bytes(graph, kept.keys() | block.outputs) - going,
         whole.peak - going,

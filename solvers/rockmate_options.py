@@ -1,0 +1,145 @@
+"""The options of a kind of block: greedy ones, and one from Rk-Checkmate for each pair of budgets asked for.
+
+A pair (M_peak, M_save) is solved only if its answer can be new: a bound proven with more memory than this,
+met by an option known to fit this, settles it. So the same optimum is never computed twice (thesis 2.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from ..planner.bounds import memory_floor
+from ..planner.plain import baseline
+from . import milp
+from .checkmate_model import StagedProgram, TooLargeError
+from .milp_result import Settings
+from .rk_checkmate_model import rk_checkmate_program
+from .rk_rotor_blocks import PlacedBlock, mean_seconds
+from .rk_rotor_greedy import greedy_options
+from .rk_rotor_option import Option, option_cost
+from .rockmate_block import BlockGraph, block_graph
+
+MOST_ENTRIES = 1_500_000
+"""Nonzeros of the largest program that is tried."""
+
+FEWEST_OPERATIONS = 4
+"""Blocks with fewer have no more options than the greedy ones."""
+
+Budgets = tuple[int, int]
+"""(M_peak, M_save): bytes, without what is there anyway and the block's input."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An option, and what it takes: seconds, and bytes for M_peak and M_save."""
+
+    option: Option
+    seconds: float
+    peak: int
+    saved: int
+
+
+class BlockOptions:
+    """For blocks of one kind. asked: the budgets for which an integer program was solved."""
+
+    def __init__(self, alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> None:
+        self.block = alike[0]
+        self.seconds = mean_seconds(alike)
+        self.entering = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.entering)
+        self.known: list[_Known] = []
+        self.bounds: list[tuple[int, int, float]] = []
+        self.asked: set[Budgets] = set()
+        self.too_large = len(self.block.members) < FEWEST_OPERATIONS
+        for option in greedy_options(alike, tries, proceed):
+            self._learn(option)
+
+    @property
+    def options(self) -> list[Option]:
+        return [known.option for known in self.known]
+
+    @cached_property
+    def graph(self) -> BlockGraph:
+        return block_graph(self.block, self.seconds)
+
+    @cached_property
+    def peaks(self) -> tuple[int, int]:
+        """M_peak at least and at most: the largest operation, and the plain schedule's peak."""
+        graph = self.graph.graph
+        resident = int(graph.tensors.bytes[graph.resident].sum())
+        return memory_floor(graph) - resident, baseline(graph).peak - resident
+
+    @cached_property
+    def saves(self) -> tuple[int, int]:
+        """M_save at least and at most: the output, and what the plain schedule keeps."""
+        least = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.outputs)
+        return least, max(least, *(known.saved for known in self.known))
+
+    def clamped(self, peak: int, saved: int) -> Budgets:
+        return min(peak, self.peaks[1]), min(saved, self.saves[1], peak)
+
+    def saved_by(self, option: Option) -> int:
+        """The option's bytes for M_save."""
+        return next(known.saved for known in self.known if known.option == option)
+
+    def is_open(self, peak: int, saved: int, gap: float) -> bool:
+        """A faster option within these budgets may still be found."""
+        if self.too_large or (peak, saved) in self.asked or peak < self.peaks[0] or saved < self.saves[0]:
+            return False
+        return self._best(peak, saved) > self._bound(peak, saved) * (1 + gap)
+
+    def solve(self, peak: int, saved: int, settings: Settings, time_limit: float | None) -> None:
+        """Rk-Checkmate for these budgets."""
+        try:
+            staged = rk_checkmate_program(
+                self.graph.graph,
+                peak,
+                None if self.block.is_last else saved,
+                most_entries=MOST_ENTRIES,
+            )
+        except TooLargeError:
+            self.too_large = True
+            return
+        self.asked.add((peak, saved))
+        result = milp.solve(
+            staged.program, settings, time_limit=time_limit, start=self._start(staged, peak, saved)
+        )
+        if result.x is not None:
+            self._learn(self.graph.option(staged.runs.sequence(result.x)))
+        self.bounds.append((peak, saved, result.bound * staged.seconds))
+        if result.interrupted:
+            raise KeyboardInterrupt
+
+    def _learn(self, option: Option) -> None:
+        cost = option_cost(self.block, option, self.entering)
+        peak = max(cost.forward_peak, cost.backward_peak)
+        runs = (*option.forward, *option.backward)
+        if all(option != known.option for known in self.known):
+            self.known.append(_Known(option, self._seconds(runs), peak, cost.saved_bytes))
+
+    def _seconds(self, runs: Sequence[tuple[int, int]]) -> float:
+        """The mean of the kind, modes by their share."""
+        graph, total = self.block.graph, 0.0
+        for place, mode in runs:
+            operation = self.block.members[place]
+            time = graph.operations.time.item(operation)
+            share = graph.operations.modes[operation][mode - 1].time / time if mode and time else 1.0
+            total += self.seconds[place] * share
+        return total
+
+    def _start(self, staged: StagedProgram, peak: int, saved: int) -> dict[int, float] | None:
+        fitting = [known for known in self.known if known.peak <= peak and known.saved <= saved]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda known: known.seconds)
+        return staged.runs.values(self.graph.sequence(best.option))
+
+    def _best(self, peak: int, saved: int) -> float:
+        return min((k.seconds for k in self.known if k.peak <= peak and k.saved <= saved), default=inf)
+
+    def _bound(self, peak: int, saved: int) -> float:
+        """Seconds below which no option within these budgets runs."""
+        plain = self.known[0].seconds
+        return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=plain)

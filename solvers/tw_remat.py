@@ -4,8 +4,8 @@ The undirected graph of the operations is taken apart by balanced separators alo
 (tw_remat_tree.py); a recursion over the pieces gives a sequence (tw_remat_order.py). In the paper it takes
 O(width · log n) memory and n^O(log width) runs, whatever the budget. Here a piece that makes at most
 `leaf_bytes` bytes keeps them, so there is a scale from the paper's schedule (0) to the plain one. Several
-steps of it are tried, with both of networkx's decompositions; then what the budget leaves is filled by keeping
-what would be made again (tw_remat_keep.py), and the fastest wins. Heuristic; 1,000 operations take seconds.
+steps of it are tried, with both of networkx's decompositions; then what the budget leaves is filled by
+keeping what would be made again (tw_remat_keep.py), and the fastest wins. 1,000 operations take seconds.
 
     paper (3)                 here
     G, n                      the operations; neighbours where one reads what the other makes
@@ -29,18 +29,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..planner.bounds import time_bound
 from ..planner.sequence import Run, schedule_of
-from .chains import Candidate, device_limit, infeasible, judged, plain_candidate
+from .chains import device_limit, infeasible, judged, plain_candidate
 from .problem import Answer, Options, Problem, Status
-from .tw_remat_keep import kept
+from .tw_remat_keep import kept, tried
 from .tw_remat_order import Dependencies, TooLongError, order
 from .tw_remat_tree import taken_apart
 
 NAME = "tw-remat"
+
+PROMISING = 3
+"""How many of the sequences are looked at repeat by repeat."""
+
+ENTRIES = 100_000
+"""The most entries of sequences that are judged for each of those."""
 
 LONGEST = 20
 """The most runs in a sequence, as a multiple of the operations."""
@@ -65,33 +72,47 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(graph)
     if plain.peak <= limit:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    best: Candidate | None = None
-    least = plain.peak
+    found: list[_Found] = []
     interrupted = False
+
+    def proceed() -> bool:
+        return monotonic() < deadline
+
+    def take(runs: list[Run]) -> None:
+        candidate = judged(graph, schedule_of(graph, runs))
+        found.append(_Found(max(0, candidate.peak - limit), candidate.time, runs))
+
     try:
         for runs in sequences(graph, settings.steps):
-            candidate = judged(graph, schedule_of(graph, runs))
-            least = min(least, candidate.peak)
-            if candidate.peak <= limit:
-                fewer = kept(graph, runs, limit, lambda: monotonic() < deadline)
-                candidate = judged(graph, schedule_of(graph, fewer))
-                best = min(best or candidate, candidate, key=lambda found: found.time)
-            if monotonic() > deadline:
+            take(kept(graph, runs, limit, proceed))
+            if not proceed():
                 break
+        for promising in sorted(found)[:PROMISING]:
+            tries = ENTRIES // len(promising.runs)
+            take(tried(graph, promising.runs, limit, tries, proceed))
     except KeyboardInterrupt:
-        if best is None:
+        if not found:
             raise
         interrupted = True
-    if best is None:
-        raise infeasible(NAME, problem, least)
-    return Answer(best.schedule, Status.HEURISTIC, time_bound(graph), interrupted)
+    best = min(found)
+    if best.excess:
+        raise infeasible(NAME, problem, limit + best.excess)
+    return Answer(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)
+
+
+class _Found(NamedTuple):
+    """excess: bytes above the limit."""
+
+    excess: int
+    time: float
+    runs: list[Run]
 
 
 def sequences(graph: Graph, steps: int) -> Iterator[list[Run]]:
-    """From the paper's schedule to nearly the plain one, each once; by least degree, then by least fill-in."""
-    dependencies = Dependencies(graph)
+    """From the paper's schedule to nearly the plain one, each once; by least degree, then least fill-in."""
     sizes: list[int] = graph.tensors.bytes.tolist()
     made = [sum(sizes[x] for x in row) for row in graph.operations.writes.lists()]
+    dependencies = Dependencies(graph)
     leaves = [0, *(sum(made) >> step for step in range(steps, 0, -1))]
     seen: set[tuple[Run, ...]] = set()
     for fill_in in (False, True):

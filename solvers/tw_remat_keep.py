@@ -28,17 +28,46 @@ Gap = tuple[int, int, int]
 
 
 def kept(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bool]) -> list[Run]:
-    """A sequence no slower. `runs` has a peak of at most `limit` bytes, and so has the answer."""
+    """A sequence no slower, whose peak is no larger than `limit` bytes or than that of `runs`."""
     best = prune(graph, runs)
     curve = _curve(graph, best)
     while proceed():
-        left_out = _left_out(graph, best, curve, limit)
+        most = max(limit, int(curve.max(initial=0)))
+        left_out = _left_out(graph, best, curve, most)
         fewer = prune(graph, [run for place, run in enumerate(best) if place not in left_out])
         curve = _curve(graph, fewer)
-        if not left_out or curve.max(initial=0) > limit:
+        if not left_out or curve.max(initial=0) > most:
             break
         best = fewer
     return best
+
+
+def tried(
+    graph: Graph, runs: Sequence[Run], limit: int, tries: int, proceed: Callable[[], bool]
+) -> list[Run]:
+    """As `kept`, but repeats are left out one by one, the longest first, each judged exactly: with a repeat goes
+    what fed it, so more fits. After each success `kept` has another go. At most `tries` are judged."""
+    best = kept(graph, runs, limit, proceed)
+    peak = int(_curve(graph, best).max(initial=0))
+    places = _longest_first(graph, best)
+    while places and tries and proceed():
+        place = places.pop()
+        fewer = prune(graph, [*best[:place], *best[place + 1 :]])
+        reached = int(_curve(graph, fewer).max(initial=0))
+        tries -= 1
+        if reached <= max(limit, peak):
+            best = kept(graph, fewer, limit, proceed)
+            peak = int(_curve(graph, best).max(initial=0))
+            places = _longest_first(graph, best)
+    return best
+
+
+def _longest_first(graph: Graph, runs: Sequence[Run]) -> list[int]:
+    """The places of the repeats; from the last on."""
+    seconds: list[float] = graph.operations.time.tolist()
+    return sorted(
+        (place for place, _gaps in _repeats(graph, runs)), key=lambda place: seconds[runs[place][0]]
+    )
 
 
 def _curve(graph: Graph, runs: Sequence[Run]) -> NDArray[np.int64]:

@@ -7,9 +7,9 @@
         for part in parts: compute(part, targets in it)   all of the separator is there: the parts are apart
         forget all but the targets
 
-With a tree decomposition of width w a recursion keeps at most w + 1 separator operations and what the one at
-hand reads, on log2 n levels; a part is entered at most w + 2 times, so n^(1 + log2(w + 2)) runs in the worst
-case, where every part is made from nothing each time.
+With a tree decomposition of width w the recursion keeps at most w + 1 separator operations and what the one
+at hand reads, on log2 n levels; a part is entered at most w + 2 times, so n^(1 + log2(w + 2)) runs in the
+worst case, where every part is made from nothing each time.
 
 A piece whose missing operations make few enough bytes (`leaf_bytes`) runs them in the file's order and keeps
 them meanwhile. What has to run sometime and can, runs with the first visit of its piece (a parameter's

@@ -1,6 +1,6 @@
 """The trials of a comparison, some at a time, each in a process of its own.
 
-So each solver starts cold, and one that crashes or hangs costs its own row only.
+So no solver profits from the row before, and one that crashes or hangs costs its own row only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from .comparison import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
 GRACE_SECONDS = 20.0
 """How long after its time limit a trial may still be at work, the reading of the graph included."""
+
+WARM_UP_SECONDS = 300.0
+"""How long a trial may take to begin; the first use of a compiled solver compiles it."""
 
 _LOOK_SECONDS = 0.02
 
@@ -65,14 +68,19 @@ class _Running:
     def __init__(self, trial: Trial, folder: Path, bound_seconds: float) -> None:
         self.trial, self.started = trial, monotonic()
         limit = inf if trial.time_limit is None else trial.time_limit
-        self.end = self.started + limit + bound_seconds + GRACE_SECONDS
+        self.allowed, self.measured = limit + bound_seconds + GRACE_SECONDS, False
+        self.end = self.started + WARM_UP_SECONDS + self.allowed
         self.folder = folder / str(self.started)
         self.folder.mkdir()
-        question, self.answer = self.folder / "question.json", self.folder / "answer.json"
+        question, self.begun, self.answer = (self.folder / name for name in ("question", "started", "answer"))
         question.write_text(json.dumps(comparison_trial.question(trial, bound_seconds)))
-        self.child = child.start(comparison_trial.__name__, self.folder, str(question), str(self.answer))
+        files = map(str, (question, self.begun, self.answer))
+        self.child = child.start(comparison_trial.__name__, self.folder, *files)
 
     def ended(self) -> bool:
+        if not self.measured and self.begun.exists():
+            self.measured, self.started = True, monotonic()
+            self.end = self.started + self.allowed
         return self.child.poll() is not None or monotonic() > self.end
 
     def ending(self) -> dict[str, Any]:

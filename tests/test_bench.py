@@ -45,7 +45,9 @@ class Settings:
 
 def solve(problem, options):
     schedule, does = plain_schedule(problem.graph), options.settings.does
-    if options.settings.note:
+    if len(problem.graph.operations) < 10:
+        does = "warms up"
+    elif options.settings.note:
         with open(options.settings.note, "a") as note:
             note.write("solved\\n")
     if does == "lies":

@@ -3,8 +3,8 @@
 The program (residency_program.py) says what runs again between the moments it looks at; run just before it is
 needed, that is a schedule (residency_sequence.py). Where it is over the budget, its peaks become moments, and
 the program is solved again. Where it fits, no schedule in the file's order is faster by more than the gap to
-the program's bound: often none. What the program does not see is the memory while something runs again; for
-that the budget it is given is lowered by the excess, as often as needed.
+the program's bound: often none. Where the time is too short for that, the budget that the program is given
+is lowered by the excess.
 
 Time: exponential in the worst case; seconds for some hundred operations, where a program over all pairs of
 stage and operation (checkmate) takes minutes. Reference: Jain et al. 2020, arXiv:1910.02653, whose optima in

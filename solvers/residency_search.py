@@ -24,12 +24,12 @@ from .milp_result import BackendError, Settings
 from .problem import OrderName
 from .residency_facts import Facts
 from .residency_moments import Later, bytes_at, candidates, in_windows, largest
-from .residency_order import any_order, file_order
+from .residency_order import OPEN, any_order, file_order
 from .residency_program import ResidencyProgram
 from .residency_sequence import trial
 from .residency_windows import residency_program
 
-ALL_AT_ONCE = 40
+ALL_AT_ONCE = 12
 """Up to so many candidates, the first program has them all."""
 
 MOST_CANDIDATES = 600
@@ -88,7 +88,9 @@ class Search:
         self.least: int | None = None
         self.interrupted = False
         self.time_of_all = sum(self.facts.seconds)
-        self.chosen = list(moments)
+        self.chosen: list[int] = []
+        self.seeds = list(moments)
+        self.crowded: dict[int, set[int]] = {}
         if self.facts.floor > budget:
             self.best = replace(self.best, extra=inf)
             return
@@ -111,8 +113,10 @@ class Search:
     def _fractions(self) -> None:
         a_round = max(1, len(self.places)) if len(self.places) <= ALL_AT_ONCE else A_ROUND
         idle = 0
-        if self.chosen:
-            self._in_fractions([])
+        if self.seeds:  # those with most on a known side first
+            known = sorted(self.seeds, key=lambda operation: self.moment(operation).side.count(OPEN))
+            self._in_fractions(known[: (len(known) + 1) // 2])
+            self._in_fractions(known)
         while idle < IDLE and self._goes_on():
             more = self._missing(a_round)
             if not more:
@@ -120,16 +124,24 @@ class Search:
             idle = 0 if self._in_fractions(more) else idle + 1
 
     def _whole(self) -> None:
-        """With windows."""
+        """With windows. Rounds count as idle where nothing is known to be wrong with the answer."""
         more: list[int] = []
         idle = 0
         while idle < IDLE and self._goes_on():
-            idle = 0 if self._in_whole_numbers(more) else idle + 1
+            rises = self._in_whole_numbers(more)
             if self.proven:
                 break
-            more = self._peaks(A_ROUND) or self._missing(A_ROUND) or self._between(A_ROUND)
+            known = self._rows()
+            more = self._peaks(A_ROUND)
+            if more or self._rows() > known:
+                continue
+            idle = 0 if rises else idle + 1
+            more = self._missing(A_ROUND) or self._between(A_ROUND)
             if not more:
                 break
+
+    def _rows(self) -> int:
+        return sum(map(len, self.crowded.values()))
 
     def _goes_on(self) -> bool:
         return not self.interrupted and not self.proven and monotonic() < self.deadline
@@ -145,8 +157,23 @@ class Search:
         elif self.found is None or new.time < self.found.time:
             self.found = new
         excess = attempt.first_runs - self.budget
+        for first, operation, used in attempt.again:
+            if used > self.budget:
+                self._crowd(first, operation, excess)
         excess[self.chosen] = 0.0
         return largest(excess, most)
+
+    def _crowd(self, first: int, operation: int, excess: Floats) -> None:
+        """An operation that runs again after `first` has, does not fit. Before the first window and in the
+        last there is no row for that, so a moment is wanted there."""
+        starts = self.best.later.starts
+        window = int(np.searchsorted(starts, first, side="right")) - 1
+        if 0 <= window < len(starts) - 1:
+            self.crowded.setdefault(int(starts[window]), set()).add(operation)
+        else:
+            near = [place for place in (first, first + 1) if 0 <= place < len(excess)]
+            new = [place for place in near if place not in self.chosen]
+            excess[new[:1]] = np.maximum(excess[new[:1]], 1.0)
 
     def _missing(self, most: int) -> list[int]:
         """Candidates where the newest answer would not fit."""
@@ -179,7 +206,7 @@ class Search:
     def _program(self, more: Sequence[int], windows: bool) -> ResidencyProgram:
         self.chosen = sorted({*self.chosen, *more})
         moments = [self.moment(operation) for operation in self.chosen]
-        return residency_program(self.facts, self.budget, moments, windows)
+        return residency_program(self.facts, self.budget, moments, windows, self.crowded)
 
     def _take(self, part: ResidencyProgram, bound: float, x: Floats | None, whole: bool) -> bool:
         before = self.best.extra

@@ -24,10 +24,14 @@ from .residency_moments import Later
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A sequence's schedule. first_runs: per operation, device bytes while it runs for the first time."""
+    """A sequence's schedule. first_runs: per operation, device bytes while it runs for the first time.
+
+    again: (the latest first run, the operation, bytes) for each that runs again.
+    """
 
     candidate: Candidate
     first_runs: Floats
+    again: list[tuple[int, int, int]]
 
 
 def trial(graph: Graph, later: Later) -> Trial | None:
@@ -38,11 +42,16 @@ def trial(graph: Graph, later: Later) -> Trial | None:
     except InvalidScheduleError:
         return None
     first_runs = np.zeros(len(graph.operations))
-    for step, used in zip(reversed(list(schedule)), replay.device_curve[::-1].tolist(), strict=True):
-        if step.verb == Verb.COMPUTE:
-            first_runs[step.target] = used
+    again: list[tuple[int, int, int]] = []
+    first = -1
+    for step, used in zip(schedule, replay.device_curve.tolist(), strict=True):
+        if step.verb == Verb.COMPUTE and step.target > first:
+            first = step.target
+            first_runs[first] = used
+        elif step.verb == Verb.COMPUTE:
+            again.append((first, step.target, used))
     figures = replay.figures
-    return Trial(Candidate(schedule, figures.time, figures.peak), first_runs)
+    return Trial(Candidate(schedule, figures.time, figures.peak), first_runs, again)
 
 
 def sequence_of(later: Later) -> list[Run]:

@@ -12,6 +12,12 @@ explains the rest):
     (7) kept_{x,t} + first_{p,t} + within_{p,t} ≥ first_{c,t} + within_{c,t}        p makes x, c reads it
     (8) kept_{x,t} + Σ_p (first_{p,t} + within_{p,t}) ≥ kept_{x,t'}                  over all p that make x
 
+    carried     c_{x,t}: x stays on the device from t to t'
+
+    (9)  carried_{x,t} ≥ kept_{x,t'} − Σ_p (first_{p,t} + within_{p,t})
+    (10) Σ_x size_x · carried_{x,t} + what o needs · within_{o,t} ≤ limit         x: all that o does not touch
+
+(9) and (10) are written for chosen o and t only: the memory while o runs again.
 (7): where c runs between t and t', what p contributes to x was on the device at t or is made in between.
 (8): what is on the device at t' was at t or is allocated in between. The last window ends with the iteration:
 (7) for the results. What happens before the first moment is not counted. What t's operation touches is on the
@@ -20,7 +26,7 @@ device at t, and needs no row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .milp_model import Model
 from .residency_facts import Facts
@@ -29,9 +35,14 @@ from .residency_program import MomentColumns, ResidencyProgram, Sum
 
 
 def residency_program(
-    facts: Facts, limit: int, moments: Sequence[Moment], windows: bool = False
+    facts: Facts,
+    limit: int,
+    moments: Sequence[Moment],
+    windows: bool = False,
+    crowded: Mapping[int, set[int]] | None = None,
 ) -> ResidencyProgram:
-    """moments: in the file's order. limit: bytes, at least what each moment's operation needs."""
+    """moments: in the file's order. limit: bytes, at least what each moment's operation needs. crowded: the
+    operation at whose moment a window begins -> those for which (10) is written."""
     seconds = sum(facts.seconds) or 1.0
     chain = following(moments) if windows else []
     model = Model()
@@ -49,7 +60,7 @@ def residency_program(
         here.needs()
         here.memory(limit)
         columns.append(here)
-    within = _windows(model, reruns, [columns[index] for index in chain])
+    within = _windows(model, reruns, [columns[index] for index in chain], limit, crowded or {})
     return ResidencyProgram(model.program(), reruns, [here.kept for here in columns], within, seconds)
 
 
@@ -71,7 +82,11 @@ def following(moments: Sequence[Moment]) -> list[int]:
 
 
 def _windows(
-    model: Model, reruns: dict[int, int], chain: Sequence[MomentColumns]
+    model: Model,
+    reruns: dict[int, int],
+    chain: Sequence[MomentColumns],
+    limit: int,
+    crowded: Mapping[int, set[int]],
 ) -> list[tuple[int, dict[int, int]]]:
     within = [{operation: model.binary() for operation in here.again} for here in chain]
     for operation, total in reruns.items():
@@ -85,7 +100,9 @@ def _windows(
         elif runs:
             model.row([(total, 1.0), (runs[0][0], -1.0)], lower=0.0)
     for index, here in enumerate(chain):
-        _Window(model, here, chain[index + 1] if index + 1 < len(chain) else None, within[index]).rows()
+        window = _Window(model, here, chain[index + 1] if index + 1 < len(chain) else None, within[index])
+        window.rows()
+        window.memory(limit, crowded.get(here.moment.operation, set()) & within[index].keys())
     return [(here.moment.operation, window) for here, window in zip(chain, within, strict=True)]
 
 
@@ -114,6 +131,27 @@ class _Window:
             for x, column in self.there.kept.items():
                 self._row(x, self.facts.producers[x], (0.0, [(column, 1.0)]))  # (8)
 
+    def memory(self, limit: int, operations: set[int]) -> None:
+        """(9) and (10) for these operations, as fractions of the limit."""
+        if not (self.there and operations):
+            return
+        facts, sizes = self.facts, self.facts.sizes
+        last = facts.inputs[self.there.moment.operation]
+        stays: dict[int, Sum] = {x: (1.0, []) for x in last}
+        stays |= {x: (0.0, [(column, 1.0)]) for x, column in self.there.kept.items()}
+        carried: dict[int, int] = {}
+        for x, there in stays.items():
+            runs = [self._runs(producer) for producer in facts.producers[x]]
+            if sizes[x] and sum(constant for constant, _terms in runs) < 1.0:
+                carried[x] = self.model.column()
+                self._at_least([(0.0, [(carried[x], 1.0)]), *runs], there)  # (9)
+        for operation in sorted(operations):
+            touched = facts.touched(operation)
+            needs = (facts.least_bytes(operation) - facts.always) / limit
+            entries = [(column, sizes[x] / limit) for x, column in carried.items() if x not in touched]
+            entries.append((self.within[operation], needs))
+            self.model.row(entries, upper=1.0 - facts.always / limit)  # (10)
+
     def _runs(self, operation: int) -> Sum:
         """first + within."""
         start, before = self.here.first_run_is_before(operation)
@@ -125,9 +163,12 @@ class _Window:
         """kept + Σ (first + within) of the producers ≥ needed, unless x is there at the start."""
         if x in self.here.touched:
             return
-        constant, total = needed[0], dict[int, float]()
         sums = [self._runs(producer) for producer in producers]
         sums += [(0.0, [(self.here.kept[x], 1.0)])] if x in self.here.kept else []
+        self._at_least(sums, needed)
+
+    def _at_least(self, sums: Sequence[Sum], needed: Sum) -> None:
+        constant, total = needed[0], dict[int, float]()
         for start, terms in sums:
             constant -= start
             for column, value in terms:

@@ -122,7 +122,7 @@ def test_never_above_published_optima_where_other_orders_are_faster(
     graph = load_graph(corpora / "rl1.json")
     plain = baseline(graph)
     bound = residency_bound(graph, plain.peak * percent // 100, time_limit=3).bound
-    assert 0.5 * overhead < 100 * (bound.seconds / plain.time - 1) <= overhead
+    assert 0.5 * overhead < 100 * (bound.seconds / plain.time - 1) < overhead + 1e-4
 
 
 def test_picture_a_skip_that_does_not_fit() -> None:

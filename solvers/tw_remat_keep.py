@@ -45,7 +45,7 @@ def kept(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bo
 def tried(
     graph: Graph, runs: Sequence[Run], limit: int, tries: int, proceed: Callable[[], bool]
 ) -> list[Run]:
-    """As `kept`, but repeats are left out one by one, the longest first, each judged exactly: with a repeat goes
+    """As `kept`, but repeats are left out one by one, the longest first, each judged exactly: with one goes
     what fed it, so more fits. After each success `kept` has another go. At most `tries` are judged."""
     best = kept(graph, runs, limit, proceed)
     peak = int(_curve(graph, best).max(initial=0))

@@ -164,16 +164,19 @@ class Search:
         return largest(excess, most)
 
     def _crowd(self, first: int, operation: int, excess: Floats) -> None:
-        """An operation that runs again after `first` has, does not fit. Before the first window and in the
-        last there is no row for that, so a moment is wanted there."""
+        """An operation that runs again after `first` has, does not fit: (10) is written for it. Before the
+        first window and in the last there is no such row; there, and where it was not enough, a moment is
+        wanted."""
         starts = self.best.later.starts
         window = int(np.searchsorted(starts, first, side="right")) - 1
         if 0 <= window < len(starts) - 1:
-            self.crowded.setdefault(int(starts[window]), set()).add(operation)
-        else:
-            near = [place for place in (first, first + 1) if 0 <= place < len(excess)]
-            new = [place for place in near if place not in self.chosen]
-            excess[new[:1]] = np.maximum(excess[new[:1]], 1.0)
+            known = self.crowded.setdefault(int(starts[window]), set())
+            if operation not in known:
+                known.add(operation)
+                return
+        near = [place for place in (first, first + 1) if 0 <= place < len(excess)]
+        new = [place for place in near if place not in self.chosen]
+        excess[new[:1]] = np.maximum(excess[new[:1]], 1.0)
 
     def _missing(self, most: int) -> list[int]:
         """Candidates where the newest answer would not fit."""

@@ -13,26 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Any
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Phase
 from ..planner.bounds import memory_floor, time_bound
-from .chains import Candidate, device_limit, infeasible, plain_candidate
+from ..planner.schedule import Verb
+from ..planner.sequence import schedule_of
+from .chains import Candidate, device_limit, infeasible, judged, plain_candidate
 from .h_ilp_graph import HGraph
 from .h_ilp_top import Found, fastest, lightest, top_graph
 from .hiremate_bottom import child, options_of_all
 from .hiremate_budgets import Budgets
 from .hiremate_levels import level_solver
 from .hiremate_partitions import tree_of
+from .hiremate_slack import without_repeats
 from .hiremate_tree import Hierarchy, hierarchy_of
 from .problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
-from .subproblems import Job, Solved, cache_of, solve_all
+from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "1"
+VERSION = "2"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
@@ -71,6 +75,8 @@ class Settings:
             raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
         if self.workers < 0:
             raise InputError(f"workers must be 0 or more, not {self.workers}")
+        if self.backend not in BACKENDS:
+            raise InputError(f"unknown backend {self.backend!r}: {', '.join(BACKENDS)}")
         level_solver(self.leaf)
         level_solver(self.level)
 
@@ -106,7 +112,8 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
         if found.interrupted:
             raise KeyboardInterrupt
         best = _lightest(name, problem, hierarchy, top, found, deadline)
-    options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
+    if found.bound < inf:
+        options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
     return Answer(best.schedule, status, time_bound(graph), found.interrupted)
 
@@ -141,4 +148,6 @@ def _lightest(
         raise NotFoundError(name, limit, memory_floor(graph, problem.machine))
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
-    return least
+    runs = [(step.target, step.where) for step in least.schedule if step.verb == Verb.COMPUTE]
+    fewer = without_repeats(graph, runs, limit, lambda: monotonic() < deadline)
+    return judged(graph, schedule_of(graph, fewer))

@@ -38,7 +38,8 @@ def sequential(graph: Graph, top: int, lower: int) -> Tree:
         members = [Branch(blocks[i].forward, blocks[i].backward) for i in inside]
         forward = tuple(o for member in members for o in member.forward)
         grouped = tuple(members) if len(members) > 1 and len(forward) > lower else ()
-        branches.append(Branch(forward, block.backward, grouped))
+        if forward or block.backward:
+            branches.append(Branch(forward, block.backward, grouped))
     return Tree(tuple(branches), middle, fine.after)
 
 

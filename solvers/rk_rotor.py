@@ -23,12 +23,12 @@ import numpy as np
 
 from ..graphs.errors import InputError
 from ..graphs.structure import Chain
-from ..planner.bounds import time_bound
+from ..planner.bounds import memory_floor, time_bound
 from ..planner.sequence import schedule_of
 from . import rotor
 from .chain_runs import block_runs
 from .chains import Candidate, ChainProblem, chain_problem, coarser, infeasible, judged, plain_candidate
-from .problem import Answer, InfeasibleError, Options, Problem, Status
+from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 from .rk_rotor_blocks import PlacedBlock, groups, placed_blocks
 from .rk_rotor_costs import OptionCosts, OptionMove, Segment, option_costs, sequence
 from .rk_rotor_greedy import greedy_options
@@ -169,10 +169,14 @@ class ChainSearch:
         return True
 
     def answer(self) -> Answer:
-        """Raises InfeasibleError."""
+        """Raises InfeasibleError; NotFoundError where the time was too short to say."""
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
+            if self.least == inf:
+                raise NotFoundError(
+                    self.name, self.chained.limit, memory_floor(self.problem.graph, self.problem.machine)
+                )
             raise infeasible(self.name, self.problem, int(self.least))
         status = Status.HEURISTIC if self.proceed() and not self.interrupted else Status.FEASIBLE
         return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)

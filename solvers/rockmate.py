@@ -124,12 +124,16 @@ class _Rockmate:
     def _left(self) -> float:
         """Seconds before the dynamic program is to run for the last time."""
         left = self.search.left()
-        return inf if left is None else left - 1.5 * self.reserve
+        return inf if left is None else left - 1.5 * self.reserve - 0.5
 
     def _in_turn(self, wanted: Iterable[Choice]) -> Iterator[Question]:
-        """What the dynamic program has at each block that it runs once, what it keeps there first."""
+        """What the dynamic program has at each block that it runs once, what it keeps there first.
+
+        Small blocks first: their programs are solved soonest.
+        """
+        small_first = sorted(wanted, key=lambda each: len(each.segment.block.members))
         for step in STEPS:
-            for each in wanted:
+            for each in small_first:
                 kind = self.kind_of[each.segment]
                 peak = min(each.forward, each.backward + kind.entering)
                 saved = kind.saved_by(each.option)

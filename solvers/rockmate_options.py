@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from time import monotonic
 
 from ..planner.bounds import memory_floor
 from ..planner.plain import baseline
@@ -22,7 +23,7 @@ from .rk_rotor_greedy import greedy_options
 from .rk_rotor_option import Option, option_cost
 from .rockmate_block import BlockGraph, block_graph
 
-MOST_ENTRIES = 1_500_000
+MOST_ENTRIES = 500_000
 """Nonzeros of the largest program that is tried."""
 
 FEWEST_OPERATIONS = 4
@@ -90,8 +91,9 @@ class BlockOptions:
             return False
         return self._best(peak, saved) > self._bound(peak, saved) * (1 + gap)
 
-    def solve(self, peak: int, saved: int, settings: Settings, time_limit: float | None) -> None:
-        """Rk-Checkmate for these budgets."""
+    def solve(self, peak: int, saved: int, settings: Settings, seconds: float) -> None:
+        """Rk-Checkmate for these budgets, in at most so many seconds."""
+        end = monotonic() + seconds
         try:
             staged = rk_checkmate_program(
                 self.graph.graph,
@@ -104,7 +106,10 @@ class BlockOptions:
             return
         self.asked.add((peak, saved))
         result = milp.solve(
-            staged.program, settings, time_limit=time_limit, start=self._start(staged, peak, saved)
+            staged.program,
+            settings,
+            time_limit=max(0.0, end - monotonic()),
+            start=self._start(staged, peak, saved),
         )
         if result.x is not None:
             self._learn(self.graph.option(staged.runs.sequence(result.x)))

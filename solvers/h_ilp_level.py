@@ -50,14 +50,15 @@ def options_of(
     plain = plain_option(piece)
     deadline = monotonic() + seconds
     answers = [_solve(piece, graph, None, budgets.gap, seconds / 4)]
-    grid = _grid(piece, plain, answers[0].peak, budgets.within(seconds))
+    fewer = budgets.within(seconds)
+    grid = _grid(piece, plain, answers[0].peak, fewer)
     for left, pair in zip(range(len(grid), 0, -1), grid, strict=True):
         if not _known(answers, pair):
             share = 2 * (deadline - monotonic()) / left
             answers.append(_solve(piece, graph, pair, budgets.gap, max(share, 0.0)))
     found = [plain, *(answer.option for answer in answers if answer.option is not None)]
     distinct = {(option.first.runs, option.backward.runs): option for option in found}
-    return list(distinct.values()), all(answer.complete for answer in answers)
+    return list(distinct.values()), fewer == budgets and all(answer.complete for answer in answers)
 
 
 def selected(children: Sequence[Child], most: int) -> list[Child]:

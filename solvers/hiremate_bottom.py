@@ -1,7 +1,7 @@
 """Options for every cluster of a hierarchy, from the bottom up (thesis, 3.2.2, steps 3 to 5 of figure 3.1).
 
-All clusters of one height are independent of each other. The seconds are shared among all that differ, by
-the number of their programs times the square of their nodes.
+All clusters of one height are independent of each other. The seconds are shared among all that differ: one
+half evenly, the other by the square of their nodes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def options_of_all(
     hierarchy: Hierarchy, leaf: str, level: str, budgets: Budgets, seconds: float, solve_all: SolveAll
 ) -> list[list[Option]]:
     """Per spec, its options. leaf, level: the solvers of clusters without and with children."""
-    weights = [spec.nodes**2 for spec in hierarchy.specs]
+    squares = [spec.nodes**2 for spec in hierarchy.specs]
+    shares = [0.5 / len(squares) + 0.5 * square / sum(squares) for square in squares]
     stored: dict[int, list[Sequences]] = {}
     for height, specs in enumerate(hierarchy.levels):
         jobs = [
@@ -61,7 +62,7 @@ def options_of_all(
                 Subproblem(
                     spec := hierarchy.specs[index], level if height else leaf, _below(spec, stored), budgets
                 ),
-                seconds * weights[index] / sum(weights),
+                seconds * shares[index],
             )
             for index in specs
         ]

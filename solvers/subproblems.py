@@ -31,6 +31,9 @@ from ..graphs.errors import InputError, MissingPackageError
 
 BACKENDS = ("loky", "dask", "ray")
 
+ENOUGH = 0.8
+"""An answer that more time might improve on counts where it had this share of the seconds there are now."""
+
 Solved = tuple[Any, bool]
 """An answer that JSON can carry; whether it is complete: more time would change nothing."""
 
@@ -54,7 +57,7 @@ class Cache:
         """None where there is no answer as good as the job's seconds would give."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             entry = json.loads(self._path(job).read_text())
-            if entry["complete"] is True or float(entry["seconds"]) >= job.seconds:
+            if entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds:
                 return entry["answer"]
         return None
 

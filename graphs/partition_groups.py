@@ -38,6 +38,9 @@ Ints = NDArray[np.int64]
 _KINDS = 5
 _NONE, _ONE_GROUP = -1, -2
 _INVALID = np.inf
+_MOST_VALUES = 1000
+"""A node with more values is in no candidate as a: a score takes as long as they are many."""
+
 _SAME = 1 + 1e-9
 """Scores within this factor are the same."""
 
@@ -152,13 +155,15 @@ def _collect(
         found = 2
     else:
         a = max(dominator[x], shared[x])
-        if kind >= 2 and (a < 0 or a > dominator[x]):
+        if kind >= 2 and (a < 0 or a > dominator[x] or _values(level, a) > _MOST_VALUES):
             return _NONE
         done = 0
         while done < found:
-            for k in range(level.needs_start[nodes[done]], level.needs_start[nodes[done] + 1]):
+            for k in range(level.needs_start[nodes[done] + 1] - 1, level.needs_start[nodes[done]] - 1, -1):
                 p = level.needs[k]
-                if p > a and mark[p] != turn:
+                if p <= a:
+                    break
+                if mark[p] != turn:
                     if found > lower:
                         return _NONE
                     mark[p] = turn
@@ -201,8 +206,10 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
     for i in range(count):
         node = nodes[i]
         operations += level.operations[node]
-        for k in range(level.needs_start[node], level.needs_start[node + 1]):
-            if level.needs[k] > lowest and mark[level.needs[k]] != turn:
+        for k in range(level.needs_start[node + 1] - 1, level.needs_start[node] - 1, -1):
+            if level.needs[k] <= lowest:
+                break
+            if mark[level.needs[k]] != turn:
                 return _INVALID
     for i in range(count):
         for k in range(level.makes_start[nodes[i]], level.makes_start[nodes[i] + 1]):
@@ -235,10 +242,8 @@ def _join_tieless(level: Columns, groups: Groups, notes: Notes, lower: int) -> i
     """Nodes without values (a counter of batches) join a neighbour at no cost. How many did."""
     count, joined = len(groups.group), 0
     for x in range(count):
-        values = level.reads_start[x + 1] - level.reads_start[x]
-        values += level.makes_start[x + 1] - level.makes_start[x]
         other = x + 1 if x + 1 < count else x - 1
-        if values == 0 and other >= 0 and groups.group[x] != groups.group[other]:
+        if _values(level, x) == 0 and other >= 0 and groups.group[x] != groups.group[other]:
             found = 0
             for node in (x, other):
                 first = groups.group[node]
@@ -252,6 +257,12 @@ def _join_tieless(level: Columns, groups: Groups, notes: Notes, lower: int) -> i
             if found > 0:
                 joined += _merge(groups, notes, found)
     return joined
+
+
+@compiled
+def _values(level: Columns, node: int) -> int:
+    read = level.reads_start[node + 1] - level.reads_start[node]
+    return read + level.makes_start[node + 1] - level.makes_start[node]
 
 
 @compiled

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .adjacency import Adjacency, Indices
 from .forward_cuts import forward_cuts
 from .graph import Graph
-from .partition_parts import Parts
+from .partition_parts import ALL_PAIRS, Parts
 
 Ints = NDArray[np.int64]
 
@@ -132,13 +132,14 @@ def _inside(node: Ints, edges: Sequence[Adjacency]) -> tuple[Ints, Indices]:
 
 
 def _follows(needs: Adjacency, makes: Adjacency, reads: Adjacency, shared: NDArray[np.bool_]) -> Adjacency:
-    """The edges of `needs` along a value that is not shared."""
+    """The edges of `needs` along a value that is not shared; of many makers, from the last."""
     count = len(needs)
     makers = makes.transpose(len(shared))
     entry = ~shared[reads.columns]
     reader, tensor = reads.rows()[entry], reads.columns[entry]
-    times = makers.counts()[tensor]
-    first = makers.start[:-1][tensor]
+    crowded = makers.counts()[tensor] > ALL_PAIRS
+    first = np.where(crowded, makers.start[1:][tensor] - 1, makers.start[:-1][tensor])
+    times = makers.start[1:][tensor] - first
     entries = np.repeat(first - np.cumsum(times) + times, times) + np.arange(int(times.sum()))
     along = np.repeat(reader, times) * count + makers.columns[entries]
     keys = needs.rows() * count + needs.columns

@@ -18,7 +18,7 @@ from .graph import Graph, Phase
 Operations = NDArray[np.int64]
 _Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-_ALL_PAIRS = 8
+ALL_PAIRS = 8
 """A tensor with more makers and more users than this ties users to its last maker, and that to the others."""
 
 
@@ -71,7 +71,7 @@ def _from_makers(graph: Graph) -> _Edges:
     user = np.concatenate([operations.reads.rows(), operations.mutates.rows()])
     tensor = np.concatenate([operations.reads.columns, operations.mutates.columns])
     made = makers.counts()
-    crowded = (made > _ALL_PAIRS) & (np.bincount(tensor, minlength=len(made)) > _ALL_PAIRS)
+    crowded = (made > ALL_PAIRS) & (np.bincount(tensor, minlength=len(made)) > ALL_PAIRS)
     first = np.where(crowded, makers.start[1:] - 1, makers.start[:-1])[tensor]
     count = makers.start[1:][tensor] - first
     entry = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))

@@ -338,6 +338,23 @@ def test_where_nothing_dominates_clusters_are_neighbours() -> None:
     assert len(found.root.children) <= 5
 
 
+def test_hubs() -> None:
+    """One sum of a thousand contributions, read by a thousand; one operation that reads them all. Convex all
+    the same, and the operations stay in a valid order."""
+    draft = Draft("hubs")
+    total = draft.tensor("sum", 5)
+    for i in range(1000):
+        draft.operation(f"in{i}", time=1, writes=[total])
+    made = [draft.tensor(f"t{i}", 3) for i in range(1000)]
+    for i, x in enumerate(made):
+        draft.operation(f"out{i}", time=1, reads=[total], writes=[x])
+    draft.operation("all", time=1, reads=made, writes=[draft.tensor("y", 1)])
+    graph = draft.graph()
+    found = partition(graph)
+    assert is_valid_order(graph, found.order())
+    assert len(found.root.children) <= 30
+
+
 def test_only_a_loss() -> None:
     draft = Draft("loss")
     x, loss = draft.tensor("x", 1, Kind.INPUT), draft.tensor("loss", 1)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from memplan.graphs.files import save_graph
 from memplan.solvers import registry
 from memplan.solvers.problem import Problem
-from solver_cases import Verdict, contradictions, random_problem, verdict
+from solver_cases import Verdict, contradictions, random_problem, verdict, warm_up
 
 PATIENCE_SECONDS = 60.0
 """How long after its time limit a solver may go on before the run is ended."""
@@ -99,6 +99,7 @@ def main() -> int:
     solvers: list[str] = options.solvers.split(",")
     if options.folder:
         options.folder.mkdir(parents=True, exist_ok=True)
+    warm_up(solvers)
     ledger, faulty, start = Ledger(options.folder), 0, time.monotonic()
     seed = options.first
     for seed in range(options.first, options.first + options.cases):

@@ -43,8 +43,8 @@ def question(trial: Trial, bound_seconds: float) -> dict[str, Any]:
 
 def warm_up(asked: dict[str, Any]) -> None:
     """One that fails here will fail again when it counts."""
-    graph = chain(3)
-    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    graph = chain(8)
+    problem = Problem(graph, baseline(graph).peak * 4 // 5)
     with suppress(Exception):
         registry.solve(asked["solver"], problem, WARM_UP_LIMIT, asked["settings"], bound_seconds=0.0)
 

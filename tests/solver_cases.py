@@ -7,6 +7,7 @@ More of them than fit in a test run: benchmarks/solver_fuzz.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isclose
 from random import Random
@@ -60,6 +61,14 @@ def _graph(random: Random) -> Graph:
         return layered(random.randint(2, 20), seed=seed, width=random.randint(1, 8))
     update = random.choice(("none", "end", "early"))
     return training(random.choice((1, 1, 2, 3)), seed, skip=random.choice((0.0, 0.4)), update=update)
+
+
+def warm_up(solvers: Iterable[str]) -> None:
+    """Compile what is compiled at the first use, before anything is timed."""
+    graph = chain(8)
+    for solver in solvers:
+        with suppress(Exception):
+            registry.solve(solver, Problem(graph, baseline(graph).peak * 4 // 5), 0.2)
 
 
 @dataclass(frozen=True)

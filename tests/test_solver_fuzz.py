@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import pytest
 from memplan.solvers import registry
-from solver_cases import contradictions, random_problem, verdict
+from solver_cases import contradictions, random_problem, verdict, warm_up
 
 SOLVERS = [entry.name for entry in registry.entries()]
 QUICK = {"store-all", "chen-sqrt", "revolve", "rotor"}
 BATCH = 20
 SELDOM = 15
 """One case in so many is for all solvers, not for the quick ones alone."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    warm_up(SOLVERS)
 
 
 @pytest.mark.parametrize("batch", range(5))

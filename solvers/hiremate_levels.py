@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..graphs.errors import InputError
-from . import h_ilp_level
+from . import h_ilp_level, hiremate_rk_checkmate
 from .h_ilp_graph import Child
 from .hiremate_budgets import Budgets
 from .hiremate_option import Option, plain_option
@@ -30,4 +30,8 @@ def _plain(
     return [plain_option(piece)], True
 
 
-LEVEL_SOLVERS: dict[str, LevelSolver] = {"h-ilp": h_ilp_level.options_of, "plain": _plain}
+LEVEL_SOLVERS: dict[str, LevelSolver] = {
+    "h-ilp": h_ilp_level.options_of,
+    "rk-checkmate": hiremate_rk_checkmate.options_of,
+    "plain": _plain,
+}

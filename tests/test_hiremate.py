@@ -213,3 +213,16 @@ def test_settings_that_cannot_be(setting: dict[str, int | str], message: str) ->
     graph = training(3, 1)
     with pytest.raises(InputError, match=message):
         solved(graph, between(graph, 0.5), **setting)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rk_checkmate_on_the_leaves(seed: int) -> None:
+    """Both programs find the fastest schedules of a cluster, so the wholes are about as fast."""
+    graph = training(4, seed + 40)
+    budget = between(graph, 0.6)
+    ours, theirs = (
+        solved(graph, budget, 10.0, leaf=leaf, top=4, lower=6) for leaf in ("h-ilp", "rk-checkmate")
+    )
+    assert (ours is None) == (theirs is None)
+    if ours is not None and theirs is not None:
+        assert theirs.time == pytest.approx(ours.time, rel=0.1)

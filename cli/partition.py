@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from ..graphs.cluster import Cluster, Partition
-from ..graphs.cluster_interface import interface
+from ..graphs.cluster_interface import Spans
 from ..graphs.errors import InputError
 from ..graphs.files import load_graph
 from ..graphs.partition import ALPHA, LOWER, TOLERANCE, TOP
@@ -50,8 +50,7 @@ def partition(
     except InputError as error:
         raise click.UsageError(str(error)) from None
     summary = _summary(found)
-    letters = _Letters()
-    rows = list(_rows(found.root, letters, depth))
+    rows = list(_rows(found.root, Spans.of(found), _Letters(), depth))
     settings = {
         "top": top,
         "lower": lower,
@@ -91,8 +90,10 @@ def _letters(number: int) -> str:
     return last if number < 26 else _letters(number // 26 - 1) + last
 
 
-def _rows(cluster: Cluster, letters: Callable[[str], str], depth: int, level: int = 0) -> Iterator[Row]:
-    graph, between = cluster.partition.graph, interface(cluster)
+def _rows(
+    cluster: Cluster, spans: Spans, letters: Callable[[str], str], depth: int, level: int = 0
+) -> Iterator[Row]:
+    graph, between = cluster.partition.graph, spans.interface(cluster)
     yield {
         "level": level,
         "identity": letters(cluster.identity),
@@ -105,7 +106,7 @@ def _rows(cluster: Cluster, letters: Callable[[str], str], depth: int, level: in
     }
     if level < depth:
         for child in cluster.children:
-            yield from _rows(child, letters, depth, level + 1)
+            yield from _rows(child, spans, letters, depth, level + 1)
 
 
 def _layers(cluster: Cluster) -> list[str]:

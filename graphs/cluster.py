@@ -59,20 +59,6 @@ class Partition:
         return int(height[-1])
 
     @cached_property
-    def ahead(self) -> NDArray[np.bool_]:
-        """Per operation: it belongs to the forward part or to the middle."""
-        found = np.zeros(len(self.graph.operations), np.bool_)
-        found[self.forward], found[self.middle] = True, True
-        return found
-
-    @cached_property
-    def results(self) -> NDArray[np.bool_]:
-        """Per tensor: it is a result."""
-        found = np.zeros(len(self.graph.tensors), np.bool_)
-        found[list(self.graph.results)] = True
-        return found
-
-    @cached_property
     def identities(self) -> Identities:
         return identities(
             self.graph, self.forward, self.backward, self.first, self.end, self.children, self.tolerance

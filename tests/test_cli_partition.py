@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.graphs.cluster import Cluster
-from memplan.graphs.cluster_interface import interface
+from memplan.graphs.cluster_interface import Spans
 from memplan.graphs.files import load_graph, save_graph
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.partition import partition
@@ -36,13 +36,14 @@ def test_json_tells_the_clusters(plan: Plan, name: str) -> None:
     found = partition(graph, top=6, lower=5)
     rows = iter(told["clusters"])
     letters: dict[str, str] = {}
+    spans = Spans.of(found)
 
     def compare(cluster: Cluster, level: int) -> None:
         row = next(rows)
         assert row["level"] == level
         assert row["forward"] == [graph.operations.name[o] for o in cluster.forward.tolist()]
         assert row["backward"] == [graph.operations.name[o] for o in cluster.backward.tolist()]
-        assert (row["bytes_in"], row["bytes_out"]) == interface(cluster)
+        assert (row["bytes_in"], row["bytes_out"]) == spans.interface(cluster)
         assert letters.setdefault(cluster.identity, row["identity"]) == row["identity"]
         for child in cluster.children:
             compare(child, level + 1)

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from memplan.graphs.adjacency import Adjacency
 from memplan.graphs.cluster import Cluster, Partition
-from memplan.graphs.cluster_interface import interface
+from memplan.graphs.cluster_interface import Spans
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
@@ -226,9 +226,29 @@ def test_the_first_merge_has_the_least_score(count: int, seed: int) -> None:
         if len(cluster.children) == 2 and cluster.index != found.root.index
     ]
     assert merged
+    spans = Spans.of(found)
     least = min(_score(graph, {o, o + 1}) for o in range(count - 1))
-    assert min(sum(interface(cluster)) for cluster in merged) <= least
-    assert all(sum(interface(c)) == _score(graph, set(c.forward.tolist())) for c in merged)
+    assert min(sum(spans.interface(cluster)) for cluster in merged) <= least
+    assert all(sum(spans.interface(c)) == _score(graph, set(c.forward.tolist())) for c in merged)
+
+
+@given(graphs(), limits())
+def test_interfaces(graph: Graph, limit: dict[str, int]) -> None:
+    found = partition(graph, **limit)
+    spans, ahead = Spans.of(found), {*found.forward.tolist(), *found.middle.tolist()}
+    size = graph.tensors.bytes
+    for cluster in clusters(found):
+        inside = set(cluster.forward.tolist())
+        used = {x for o in inside for x in (*graph.read_lists[o], *graph.mutate_lists[o])}
+        reads = {x for x in used if (set(graph.producers[x].tolist()) & ahead) - inside}
+        makes = {
+            x
+            for o in inside
+            for x in graph.operations.writes[o].tolist()
+            if ({*graph.consumers[x].tolist(), *graph.mutators[x].tolist()} & ahead) - inside
+            or x in graph.results
+        } - reads
+        assert spans.interface(cluster) == (size[list(reads)].sum(), size[list(makes)].sum())
 
 
 def _score(graph: Graph, inside: set[int]) -> int:

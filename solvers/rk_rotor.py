@@ -13,23 +13,21 @@ one of the candidates, so none here is slower. Nothing is claimed: the status is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import inf
 from time import monotonic
 
 import numpy as np
 
 from ..graphs.errors import InputError
-from ..graphs.structure import Chain
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.sequence import schedule_of
 from . import rotor
 from .chain_runs import block_runs
-from .chains import Candidate, ChainProblem, chain_problem, coarser, infeasible, judged, plain_candidate
+from .chains import Candidate, ChainProblem, chain_problem, infeasible, judged, plain_candidate
 from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
-from .rk_rotor_blocks import PlacedBlock, groups, placed_blocks
+from .rk_rotor_blocks import PlacedBlock, anonymous, groups, placed_blocks
 from .rk_rotor_costs import OptionCosts, OptionMove, Segment, option_costs, sequence
 from .rk_rotor_greedy import greedy_options
 from .rk_rotor_least import LeastOptionMemory
@@ -37,6 +35,9 @@ from .rk_rotor_option import Option
 from .rk_rotor_table import Choice, RkRotorTable
 
 NAME = "rk-rotor"
+
+WIDTHS = (1, 2, 4, 8)
+"""How many neighbouring blocks are joined for an option."""
 
 
 @dataclass(frozen=True)
@@ -101,19 +102,25 @@ class ChainSearch:
             self.interrupted = answer.interrupted
 
     def _segments(self) -> list[Segment]:
-        """The blocks, and what they make with half, a quarter, an eighth of as many."""
-        found: dict[tuple[int, int], Segment] = {}
+        """The blocks, and neighbours joined: windows of so many blocks, at multiples of their width.
+
+        Elsewhere only windows that are like one of these, as they cost no search for options.
+        """
         whole, count = self.chained, self.chained.blocks
-        for parts in dict.fromkeys((count, count // 2, count // 4, count // 8)):
-            if parts < 2:
-                continue
-            chain = coarser(whole.graph, whole.chain, parts)
-            runs = block_runs(whole.graph, chain)
-            ends = _ends(whole.chain, chain)
-            blocks = placed_blocks(whole.graph, chain, runs)
-            for first, last, block in zip([0, *(e + 1 for e in ends[:-1])], ends, blocks, strict=True):
-                found.setdefault((first, last), Segment(first, last, block))
-        return list(found.values())
+        found: list[Segment] = []
+        known: set[Hashable] = set()
+        for width in WIDTHS:
+            for shift in range(width):
+                firsts = [*([0] if shift else []), *range(shift, count, width)]
+                chain = whole.chain.joined(firsts)
+                blocks = placed_blocks(whole.graph, chain, block_runs(whole.graph, chain))
+                ends = [*(first - 1 for first in firsts[1:]), count - 1]
+                for first, last, block in zip(firsts, ends, blocks, strict=True):
+                    form = anonymous(block)
+                    if last - first + 1 == width and (shift == 0 or form in known):
+                        known.add(form)
+                        found.append(Segment(first, last, block))
+        return found
 
     def kinds(self) -> list[list[PlacedBlock]]:
         """The blocks, joined ones too, that are alike."""
@@ -121,9 +128,9 @@ class ChainSearch:
 
     def costs(self, options: Sequence[Iterable[Option]]) -> OptionCosts:
         chained = self.chained
-        of_kind = zip(self.alike, options, strict=True)
-        pairs = ((self.segments[number], its) for numbers, its in of_kind for number in numbers)
-        return option_costs(chained.graph, chained.chain, chained.runs, pairs)
+        alike = ([self.segments[number] for number in numbers] for numbers in self.alike)
+        kinds = zip(alike, options, strict=True)
+        return option_costs(chained.graph, chained.chain, chained.runs, kinds)
 
     def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[Choice]:
         """Algorithm 5, and the search for the fastest of the table's sequences that fits: its choices.
@@ -186,10 +193,3 @@ class ChainSearch:
 
     def left(self) -> float | None:
         return None if self.deadline == inf else max(0.0, self.deadline - monotonic())
-
-
-def _ends(fine: Chain, coarse: Chain) -> list[int]:
-    """The last block of `fine` in each block of `coarse`."""
-    sizes = [len(block.forward) for block in fine.blocks]
-    reached = {total: number for number, total in enumerate(accumulate(sizes))}
-    return [reached[total] for total in accumulate(len(block.forward) for block in coarse.blocks)]

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..graphs.graph import Graph
 from ..graphs.structure import Chain
@@ -45,9 +49,10 @@ class PlacedBlock:
         """Places with modes, as operations with modes."""
         return [(self.members[place], mode) for place, mode in places]
 
-    def seconds(self, runs: Sequence[Run]) -> list[float]:
-        columns = self.graph.operations
-        return [columns.modes[o][mode - 1].time if mode else columns.time.item(o) for o, mode in runs]
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """Per place."""
+        return self.graph.operations.time[list(self.members)]
 
 
 def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list[PlacedBlock]:
@@ -135,7 +140,7 @@ def anonymous(block: PlacedBlock) -> Hashable:
 
 def mean_seconds(blocks: Sequence[PlacedBlock]) -> list[float]:
     """Per place: the mean over blocks that are alike."""
-    rows = [block.graph.operations.time[list(block.members)] for block in blocks]
+    rows = [block.seconds for block in blocks]
     return (sum(rows[1:], rows[0]) / len(rows)).tolist()
 
 

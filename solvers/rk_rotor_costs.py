@@ -62,15 +62,24 @@ def option_costs(
     graph: Graph,
     chain: Chain,
     runs: Sequence[BlockRuns],
-    options: Iterable[tuple[Segment, Iterable[Option]]],
+    kinds: Iterable[tuple[Sequence[Segment], Iterable[Option]]],
 ) -> OptionCosts:
-    """Of two options of a segment, where one is never worse, the other is left out."""
+    """kinds: segments that are alike, with their options, which are replayed for the first of them alone.
+
+    Of two options where one is never worse, the other is left out.
+    """
     base = chain_costs(graph, chain, runs)
-    rows: list[list[tuple[Segment, OptionCost, Option]]] = [[] for _ in chain.blocks]
-    for segment, its in options:
-        passing = int(base.gradient_bytes[segment.last])
-        priced = ((option_cost(segment.block, option, passing), option) for option in its)
-        rows[segment.first] += [(segment, cost, option) for cost, option in _useful(priced)]
+    passing: list[int] = base.gradient_bytes.tolist()
+    rows: list[list[_Row]] = [[] for _ in chain.blocks]
+    for segments, options in kinds:
+        block = segments[0].block
+        priced = _useful(block, ((option_cost(block, option), option) for option in options))
+        entering = sum(graph.tensors.bytes.item(x) for x in block.entering)
+        for segment in segments:
+            more = passing[segment.last] - entering
+            rows[segment.first] += [
+                (_figures(segment.block, cost, more), segment, option) for cost, option in priced
+            ]
     return OptionCosts(base, [_columns(row) for row in rows])
 
 
@@ -94,31 +103,37 @@ def sequence(
     return result + in_plain_mode(chain.after)
 
 
-def _figures(cost: OptionCost) -> tuple[float, ...]:
+def _figures(block: PlacedBlock, cost: OptionCost, passing: int = 0) -> tuple[float, ...]:
+    """passing: bytes by the backward part that the block doesn't touch."""
     return (
-        cost.forward_seconds + cost.backward_seconds,
-        cost.turn_seconds + cost.backward_seconds,
+        float(cost.both @ block.seconds),
+        float(cost.turn @ block.seconds),
         cost.saved_bytes,
         cost.forward_peak,
         cost.turn_peak,
-        cost.backward_peak,
+        cost.backward_peak + passing,
     )
 
 
-def _useful(priced: Iterable[tuple[OptionCost, Option]]) -> list[tuple[OptionCost, Option]]:
+def _useful(
+    block: PlacedBlock, priced: Iterable[tuple[OptionCost, Option]]
+) -> list[tuple[OptionCost, Option]]:
+    rows = sorted(((_figures(block, pair[0]), *pair) for pair in priced), key=lambda row: row[0])
     kept: list[tuple[tuple[float, ...], OptionCost, Option]] = []
-    for cost, option in sorted(priced, key=lambda pair: _figures(pair[0])):
-        figures = _figures(cost)
+    for figures, cost, option in rows:
         if not any(all(a <= b for a, b in zip(other, figures, strict=True)) for other, _c, _o in kept):
             kept.append((figures, cost, option))
     return [(cost, option) for _figures, cost, option in kept]
 
 
-def _columns(row: Sequence[tuple[Segment, OptionCost, Option]]) -> StartCosts:
-    both, turn, *sizes = np.array([_figures(cost) for _s, cost, _o in row], np.float64).T
+_Row = tuple[tuple[float, ...], Segment, Option]
+
+
+def _columns(row: Sequence[_Row]) -> StartCosts:
+    both, turn, *sizes = np.array([figures for figures, _segment, _option in row], np.float64).T
     return StartCosts(
-        [(segment, option) for segment, _cost, option in row],
-        np.array([segment.last for segment, _cost, _option in row], np.int64),
+        [(segment, option) for _figures, segment, option in row],
+        np.array([segment.last for _figures, segment, _option in row], np.int64),
         both,
         turn,
         *(column.astype(np.int64) for column in sizes),

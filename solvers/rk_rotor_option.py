@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from math import fsum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..graphs.graph import Graph
 from ..planner.sequence import Run
@@ -34,14 +36,15 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionCost:
-    """Seconds and bytes, in the terms of chain_costs.py: saved x̄_s^o, forward r(F_s^o), backward r(B_s^o).
+    """In the terms of chain_costs.py: saved x̄_s^o, in bytes. both: how often each place runs in F_s^o and
+    B_s^o, other modes by their share of the plain one's time; turn: where B_s^o follows at once.
 
-    Peaks are those of F_s^o and B_s^o with all that is there then, but what is given and the block's input.
+    Peaks are those of F_s^o and B_s^o with all that is there then, but what is given, the block's input, and
+    what later blocks made that this one doesn't touch.
     """
 
-    forward_seconds: float
-    turn_seconds: float
-    backward_seconds: float
+    both: NDArray[np.float64]
+    turn: NDArray[np.float64]
     saved_bytes: int
     forward_peak: int
     turn_peak: int
@@ -78,8 +81,7 @@ def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run
     return Option(places(first), places(save), places(turn), places(scanned.runs))
 
 
-def option_cost(block: PlacedBlock, option: Option, passing: int) -> OptionCost:
-    """passing: bytes that are there when the backward part starts, made by later blocks."""
+def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     graph = block.graph
     first, save, turn, behind = (
         block.runs(r) for r in (option.first, option.forward, option.turn, option.backward)
@@ -95,15 +97,13 @@ def option_cost(block: PlacedBlock, option: Option, passing: int) -> OptionCost:
     alone = scan(graph, turn if block.outputs else first, kept, given, everything)
     behind_too = {o for o, _mode in behind}
     twice = [run for run in first if run[0] in behind_too and run not in save]
-    entering = _bytes(graph, block.entering)
     return OptionCost(
-        fsum(block.seconds(save + twice)),
-        fsum(block.seconds(turn + twice)),
-        fsum(block.seconds(behind)),
+        _times_run(block, save + twice + behind),
+        _times_run(block, turn + twice + behind),
         _bytes(graph, kept.keys() | block.outputs) - going,
         whole.peak - going,
         alone.peak - going,
-        back.peak + passing - entering - going,
+        back.peak - going,
     )
 
 
@@ -145,6 +145,16 @@ def scan(
             need[x] = graph.whole_contributions[x]
     kept.reverse()
     return Scanned(kept, max(peak, now), need)
+
+
+def _times_run(block: PlacedBlock, runs: Iterable[Run]) -> NDArray[np.float64]:
+    columns, place = block.graph.operations, {o: place for place, o in enumerate(block.members)}
+    times = np.zeros(len(place))
+    for operation, mode in runs:
+        plain = columns.time.item(operation)
+        share = columns.modes[operation][mode - 1].time / plain if mode and plain else 1.0
+        times[place[operation]] += share
+    return times
 
 
 def _kept(block: PlacedBlock, needed: Mapping[int, int]) -> dict[int, int]:

@@ -12,6 +12,8 @@ from functools import cached_property
 from math import inf
 from time import monotonic
 
+import numpy as np
+
 from ..planner.bounds import memory_floor
 from ..planner.plain import baseline
 from . import milp
@@ -118,21 +120,11 @@ class BlockOptions:
             raise KeyboardInterrupt
 
     def _learn(self, option: Option) -> None:
-        cost = option_cost(self.block, option, self.entering)
+        cost = option_cost(self.block, option)
         peak = max(cost.forward_peak, cost.backward_peak)
-        runs = (*option.forward, *option.backward)
+        seconds = float(cost.both @ np.array(self.seconds))
         if all(option != known.option for known in self.known):
-            self.known.append(_Known(option, self._seconds(runs), peak, cost.saved_bytes))
-
-    def _seconds(self, runs: Sequence[tuple[int, int]]) -> float:
-        """The mean of the kind, modes by their share."""
-        graph, total = self.block.graph, 0.0
-        for place, mode in runs:
-            operation = self.block.members[place]
-            time = graph.operations.time.item(operation)
-            share = graph.operations.modes[operation][mode - 1].time / time if mode and time else 1.0
-            total += self.seconds[place] * share
-        return total
+            self.known.append(_Known(option, seconds, peak, cost.saved_bytes))
 
     def _start(self, staged: StagedProgram, peak: int, saved: int) -> dict[int, float] | None:
         fitting = [known for known in self.known if known.peak <= peak and known.saved <= saved]

@@ -268,7 +268,7 @@ class _Writing:
     def _runs_after(self, producer: int, stage: int) -> Variable | None:
         end = self.window.stage_end(stage)
         after: list[Variable] = []
-        for run in self.runs[producer]:
+        for run in self.runs.get(producer, []):
             if run.stage is None or run.latest < end:
                 continue
             if run.earliest > end:

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError, MissingPackageError
@@ -24,11 +24,12 @@ from memplan.planner.plain import baseline
 from memplan.planner.schedule import Verb
 from memplan.planner.sequence import schedule_of
 from memplan.planner.simulate import Figures, simulate
-from memplan.solvers import checkmate, moccasin
+from memplan.solvers import checkmate, eviction, moccasin
 from memplan.solvers.checkmate import NotFoundError
 from memplan.solvers.milp_result import Outcome
 from memplan.solvers.moccasin_process import Searcher
 from memplan.solvers.moccasin_question import Limits, Question
+from memplan.solvers.moccasin_stretch import stretch_of
 from memplan.solvers.moccasin_times import whole_times
 from memplan.solvers.moccasin_window import whole
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
@@ -229,3 +230,26 @@ def test_times_with_a_common_divisor_are_exact() -> None:
     assert whole_times([0.3, 0.45, 1.5]) == ([2, 3, 10], 0.15)
     assert whole_times([4e12, 6e12]) == ([2, 3], 2e12)
     assert whole_times([]) == ([], 1.0)
+
+
+@settings(max_examples=4)
+@given(st.integers(0, 10**6), st.integers(55, 85))
+def test_a_window_decided_anew_never_makes_a_sequence_slower(seed: int, percent: int) -> None:
+    """Of a schedule by greedy eviction, which wastes; the optimum of any window is no worse and fits."""
+    graph = unet(5, seed=seed)
+    always = int(graph.tensors.bytes[graph.resident].sum())
+    budget = baseline(graph).peak * percent // 100
+    runs = next(eviction.sequences(graph, budget, lambda: True), None)
+    assume(runs is not None)
+    with Searcher(graph) as searcher:
+        for part in range(0, len(runs), 12):
+            stretch = stretch_of(graph, runs, part, part + 24, budget - always, copies=3)
+            if stretch is None:
+                continue
+            found = searcher.search(Question(stretch.window, stretch.inside, False, Limits(20.0, threads=1)))
+            assert found.runs is not None
+            before = simulate(graph, schedule_of(graph, runs), budget=budget).figures
+            again = [*stretch.before, *found.runs, *stretch.after]
+            after = simulate(graph, schedule_of(graph, again), budget=budget).figures
+            assert after.time <= before.time * (1 + 1e-9)
+            runs = again

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError, MissingPackageError
@@ -232,15 +232,14 @@ def test_times_with_a_common_divisor_are_exact() -> None:
     assert whole_times([]) == ([], 1.0)
 
 
-@settings(max_examples=4)
-@given(st.integers(0, 10**6), st.integers(55, 85))
-def test_a_window_decided_anew_never_makes_a_sequence_slower(seed: int, percent: int) -> None:
-    """Of a schedule by greedy eviction, which wastes; the optimum of any window is no worse and fits."""
+@pytest.mark.parametrize(("seed", "percent", "wasteful"), [(1, 75, True), (77, 85, False)])
+def test_a_window_decided_anew_never_makes_a_sequence_slower(seed: int, percent: int, wasteful: bool) -> None:
+    """Of a schedule by greedy eviction, which may waste; the optimum of any window is no worse and fits."""
     graph = unet(5, seed=seed)
     always = int(graph.tensors.bytes[graph.resident].sum())
     budget = baseline(graph).peak * percent // 100
-    runs = next(eviction.sequences(graph, budget, lambda: True), None)
-    assume(runs is not None)
+    runs = next(eviction.sequences(graph, budget, lambda: True))
+    first = simulate(graph, schedule_of(graph, runs), budget=budget).figures
     with Searcher(graph) as searcher:
         for part in range(0, len(runs), 12):
             stretch = stretch_of(graph, runs, part, part + 24, budget - always, copies=3)
@@ -253,3 +252,4 @@ def test_a_window_decided_anew_never_makes_a_sequence_slower(seed: int, percent:
             after = simulate(graph, schedule_of(graph, again), budget=budget).figures
             assert after.time <= before.time * (1 + 1e-9)
             runs = again
+    assert (simulate(graph, schedule_of(graph, runs)).figures.time < first.time) >= wasteful

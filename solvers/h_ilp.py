@@ -22,7 +22,7 @@ class Settings:
     lower: int = 20
     peaks: int = 3
     saves: int = 6
-    options: int = 120
+    options: int = 240
     gap: float = 0.01
     workers: int = 1
     backend: str = "loky"

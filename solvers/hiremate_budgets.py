@@ -17,7 +17,7 @@ class Budgets:
 
     peaks: int = 3
     saves: int = 6
-    options: int = 120
+    options: int = 240
     gap: float = 0.01
 
     def within(self, seconds: float) -> Budgets:

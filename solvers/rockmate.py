@@ -47,7 +47,7 @@ class Settings(MilpSettings):
     seconds: float = 10.0
     slots: int = 500
     blocks: int = 120
-    tries: int = 600
+    tries: int = 300
 
     def __post_init__(self) -> None:
         super().__post_init__()

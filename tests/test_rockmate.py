@@ -158,7 +158,7 @@ def test_rockmate_is_never_above_rotor(graph: Graph) -> None:
     budget = budgets(graph)[1]
     found = time_of(rockmate, graph, budget, peaks=2, saves=2, seconds=2.0)
     assert found <= time_of(rotor, graph, budget)
-    assert found <= time_of(rk_rotor, graph, budget, tries=600)
+    assert found <= time_of(rk_rotor, graph, budget)
 
 
 def test_blocks_that_are_alike_are_one_kind() -> None:

@@ -62,7 +62,7 @@ def optimize(
     *,
     budget: int | str,
     loss_fn: Callable[[Any], Any] | None = None,
-    solver: str = "rotor",
+    solver: str = "auto",
     time_limit: float | None = None,
 ) -> PlannedStep:
     """Plan one training iteration of `module` within `budget`: a callable in place of forward and backward.

@@ -34,7 +34,7 @@ from .options import (
 )
 from .output import Output, Row, labelled
 
-DEFAULT = "rotor"
+DEFAULT = "auto"
 
 _CLAIMS = {
     Status.OPTIMAL: "optimal for its formulation",

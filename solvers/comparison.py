@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from importlib.metadata import version
 from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import __version__
 from ..graphs.files import graph_digest, load_graph
 from ..planner.budget import Budget
 from ..planner.plain import baseline
@@ -225,7 +225,7 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         settings=solver.settings,
         message=_line(ending.get("message", "")),
         sha256=on.sha256,
-        memplan=__version__,
+        memplan=version("memplan"),
     )
 
 

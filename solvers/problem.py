@@ -39,12 +39,13 @@ class Problem:
 class Options:
     """time_limit: seconds, None for no limit. settings: the solver's own `Settings` dataclass.
 
-    report: called with one line of progress at a time.
+    report: called with one line of progress at a time. cancelled: true once the answer is wanted at once.
     """
 
     time_limit: float | None = None
     settings: Any = None
     report: Callable[[str], None] = field(default=lambda _line: None)
+    cancelled: Callable[[], bool] = field(default=lambda: False)
 
 
 OrderName = Literal["any", "file"]

@@ -43,6 +43,13 @@ class Entry:
 
 _OURS = (
     Entry(
+        "auto",
+        ".auto",
+        "any graph",
+        "ours",
+        "the default: search and others side by side on the cores at hand; the fastest answer",
+    ),
+    Entry(
         "store-all", ".store_all", "any graph", "eager PyTorch", "the plain schedule: nothing is recomputed"
     ),
     Entry(

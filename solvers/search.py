@@ -40,7 +40,7 @@ _EVICTION_OPERATIONS = 1500
 
 @dataclass(frozen=True)
 class Settings:
-    """moves: tried for each operation of the graph, in all. seed: of the random numbers."""
+    """moves: tried for each operation of the graph, 3,000,000 in all at most. seed: of the random numbers."""
 
     moves: int = 1500
     seed: int = 0
@@ -69,13 +69,12 @@ def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Ans
     rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
     for number, runs in enumerate(starts):
         rounds.anneal(runs, share=1.0 / (len(starts) - number))
-    for runs in _thrifty(problem, rounds.proceed):
-        if rounds.fits or not rounds.proceed():
-            break
-        rounds.anneal(runs)
+    for runs in () if rounds.fits else _thrifty(problem, rounds.proceed):
+        if not rounds.fits and rounds.proceed():
+            rounds.anneal(runs)
     if not rounds.fits:
-        _squeeze(problem, options, settings, rounds)
-    status = Status.FEASIBLE if rounds.stopped else Status.HEURISTIC
+        _squeeze(problem, settings, rounds)
+    status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
     return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
 
 
@@ -93,7 +92,7 @@ def _thrifty(problem: Problem, proceed: Callable[[], bool]) -> Iterator[list[Run
         yield from eviction.sequences(problem.graph, limit, proceed)
 
 
-def _squeeze(problem: Problem, options: Options, settings: Settings, rounds: Rounds) -> None:
+def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     """The least memory that annealing finds, whatever the budget; from there on, within the budget.
 
     Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out.
@@ -101,7 +100,7 @@ def _squeeze(problem: Problem, options: Options, settings: Settings, rounds: Rou
     graph, limit = problem.graph, device_limit(problem)
     floor = memory_floor(graph, problem.machine)
     if rounds.proceed():
-        least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest(options))
+        least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest())
         least.anneal(in_plain_mode(range(len(graph.operations))))
         if least.peak <= limit:
             rounds.anneal(least.runs())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiled import compiled
+from ..graphs.compiled import compiled
 from .search_instance import Instance
 from .search_sequence import ADD, EMPTY, MAKE, READ, Sequence, find_event, has_room, put, take
 from .search_tree import largest_in, peak_slot

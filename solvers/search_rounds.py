@@ -6,6 +6,7 @@ whichever is further on. Compiled code runs for a fifth of a second at a time, t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from time import monotonic
 
@@ -17,34 +18,51 @@ from ..planner.schedule import Schedule
 from ..planner.sequence import Run, schedule_of
 from .problem import Options
 from .search_anneal import Best, anneal, seed
-from .search_instance import Ints, instance_of, runs_in, ways_in
+from .search_instance import Instance, Ints, instance_of, runs_in, ways_in
 from .search_sequence import Sequence, sequence, ways_of_sequence
 
-ROUNDS = ((0.5, 1.0), (0.3, 0.3), (0.2, 0.1))
+ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
 """Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
 
 COLD = 5e-4
 """Where every temperature ends, likewise."""
 
+_MOST_MOVES = 3_000_000
+"""However large the graph is; one or two minutes."""
+
 _CHUNK_SECONDS = 0.2
 _SLOTS_A_RUN = 8
+
+
+def load(instance: Instance, options: Options) -> None:
+    """Have the compiled code at hand, so that it takes no time from the search."""
+    if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
+        options.report("compiling the search: half a minute, once on a machine")
+        seed(0)
+        nothing = np.zeros(0, np.int64)
+        anneal(instance, sequence(instance, nothing), 1, 0, 1.0, 0.5, _no_best())
+
+
+def _no_best() -> Best:
+    return Best(np.full(1, 2**62), np.full(1, inf), np.zeros(0, np.int64))
 
 
 class Rounds:
     """The best sequence so far. limit: device bytes. moves: for each operation of the graph, in all.
 
-    stopped: by the time limit, or by the user (interrupted).
+    cut_short: time ended a round before its moves did. stopped: no time is left, or the user interrupted.
     """
 
     def __init__(self, graph: Graph, limit: int, moves: int, number: int, options: Options) -> None:
-        self.graph, self.limit, self.report = graph, limit, options.report
-        self.moves, self.seed = moves * len(graph.operations), number
-        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.graph, self.limit, self.options = graph, limit, options
+        self.moves, self.seed = min(_MOST_MOVES, moves * len(graph.operations)), number
         self.instance = instance_of(graph)
+        load(self.instance, options)
+        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
         self.mean = float(graph.operations.time.mean()) or 1.0
         self.total = time_bound(graph) or 1.0
-        self.best = Best(np.full(1, 2**62), np.full(1, inf), np.zeros(0, np.int64))
-        self.stopped = self.interrupted = False
+        self.best = _no_best()
+        self.cut_short = self.stopped = self.interrupted = False
 
     @property
     def peak(self) -> int:
@@ -61,13 +79,13 @@ class Rounds:
         return schedule_of(self.graph, self.runs())
 
     def proceed(self) -> bool:
-        self.stopped = self.stopped or monotonic() > self.end
+        self.stopped = self.stopped or monotonic() > self.end or self.options.cancelled()
         return not self.stopped
 
-    def rest(self, options: Options) -> Options:
+    def rest(self) -> Options:
         """The options with the time that is left."""
         left = None if self.end == inf else max(0.0, self.end - monotonic())
-        return Options(left, options.settings, options.report)
+        return replace(self.options, time_limit=left)
 
     def anneal(self, runs: list[Run], share: float = 1.0) -> None:
         """All rounds, the first from these runs. share: of the time that is left."""
@@ -93,7 +111,9 @@ class Rounds:
             before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
             self.best = anneal(self.instance, at, self.limit, chunk, before, after, self.best)
             now = monotonic()
-            progress = max(following, (now - begin) / max(until - begin, 1e-9))
+            by_time = (now - begin) / max(until - begin, 1e-9)
+            self.cut_short |= by_time > following
+            progress = max(following, by_time)
             pace = chunk / max(now - chunk_begin, 1e-9)
             chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, round((1.0 - progress) * moves)))
             self._tell()
@@ -106,6 +126,8 @@ class Rounds:
     def _tell(self) -> None:
         if self.fits:
             seconds = float(self.best.seconds[0])
-            self.report(f"{seconds:.6g} s, {100 * (seconds / self.total - 1):.2f} % above the plain time")
+            self.options.report(
+                f"{seconds:.6g} s, {100 * (seconds / self.total - 1):.2f} % above the plain time"
+            )
         else:
-            self.report(f"peak {self.peak / self.limit - 1:.1%} above the budget")
+            self.options.report(f"peak {self.peak / self.limit - 1:.1%} above the budget")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compiled import compiled
+from ..graphs.compiled import compiled
 from .search_instance import Floats, Instance, Ints
 from .search_tree import MemoryTree, add, memory_tree
 

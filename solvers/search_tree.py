@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled import compiled
+from ..graphs.compiled import compiled
 
 
 class MemoryTree(NamedTuple):

@@ -30,7 +30,7 @@ CHAINS = [
 NO_CHAINS = [layered(9, width=3), layered(8, seed=5, width=2)]
 GRAPHS = {graph.name + str(index): graph for index, graph in enumerate([*CHAINS, unet(1), *NO_CHAINS])}
 SOLVERS = [entry.name for entry in registry.entries()]
-ANY_GRAPH = {"store-all", "checkmate", "rk-checkmate", "moccasin", "tw-remat", "search"}
+ANY_GRAPH = {"store-all", "checkmate", "rk-checkmate", "moccasin", "tw-remat", "search", "auto"}
 
 
 @cache

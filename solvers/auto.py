@@ -1,0 +1,126 @@
+"""The default: a portfolio on the cores at hand; the fastest of its answers.
+
+    line 0   search, from the file's order
+    line 1   the rounded residency program, and rk-rotor where the graph is a chain; search from the better
+    line 2…  search with other random numbers
+
+Each line has a core of its own; with one core, line 1 has a third of the time and line 0 the rest. Annealing
+from the file's order is as good as from a dynamic program's answer on graphs of hundreds of operations; on
+larger ones, and close to the least memory, the second line has a head start. Given enough time for all
+moves, the same problem gives the same answer; with a time limit, what is best by then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+from time import monotonic
+
+from ..graphs.errors import InputError
+from ..planner.bounds import time_bound
+from . import rk_rotor, search
+from .chains import Candidate, device_limit, judged, plain_candidate
+from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from .residency_schedule import residency_schedule
+from .search_instance import instance_of
+from .search_rounds import load
+
+_MOST_LINES = 8
+_RESIDENCY_OPERATIONS = 2000
+"""Up to this size the residency program in whole numbers is worth a try."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """workers: cores to use, 0 for those at hand, up to 8. moves, seed: as of search."""
+
+    workers: int = 0
+    moves: int = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise InputError(f"workers must be 0 or more, not {self.workers}")
+        search.Settings(self.moves, self.seed)
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= device_limit(problem):
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    load(instance_of(problem.graph), options)
+    workers = settings.workers or min(_MOST_LINES, len(os.sched_getaffinity(0)))
+    stop = Event()
+    lines = _lines(problem, replace(options, cancelled=stop.is_set), settings, workers)
+    answers, refusals = _outcomes(lines, workers, stop)
+    if not answers:
+        raise min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
+    fastest = min(answers, key=lambda answer: judged(problem.graph, answer.schedule).time)
+    cut_short = any(answer.status == Status.FEASIBLE for answer in answers)
+    status = Status.FEASIBLE if cut_short else Status.HEURISTIC
+    return replace(fastest, status=status, interrupted=stop.is_set())
+
+
+def _lines(
+    problem: Problem, options: Options, settings: Settings, workers: int
+) -> list[Callable[[], Answer]]:
+    seconds = options.time_limit
+    shares = [2 / 3, 1 / 3] if workers == 1 else [1.0] * workers
+    lines: list[Callable[[], Answer]] = []
+    for number, share in enumerate(shares):
+        chosen = search.Settings(settings.moves, settings.seed + number)
+        limit = None if seconds is None else share * seconds
+        own = replace(options, settings=chosen, time_limit=limit)
+        lines.append(partial(_from_others if number == 1 else search.solve, problem, own))
+    return lines
+
+
+def _from_others(problem: Problem, options: Options) -> Answer:
+    """Search from the best start that others find, each in a quarter of its time."""
+    start = monotonic()
+    share = 10.0 if options.time_limit is None else options.time_limit / 4
+    starts: list[Candidate] = []
+    if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
+        found = residency_schedule(problem.graph, device_limit(problem), share).schedule
+        starts += [found] if found else []
+    with suppress(NotAcceptedError, InfeasibleError):
+        chain = rk_rotor.solve(problem, replace(options, settings=None, time_limit=share))
+        starts.append(judged(problem.graph, chain.schedule))
+    rest = _from(options, start)
+    if not starts:
+        return search.solve(problem, rest)
+    fastest = min(starts, key=lambda candidate: candidate.time)
+    return search.improved(problem, rest, [search.runs_of(fastest.schedule)])
+
+
+def _from(options: Options, start: float) -> Options:
+    """The options with the time that is left since `start`."""
+    if options.time_limit is None:
+        return options
+    return replace(options, time_limit=max(0.0, options.time_limit - (monotonic() - start)))
+
+
+def _outcomes(
+    lines: list[Callable[[], Answer]], workers: int, stop: Event
+) -> tuple[list[Answer], list[InfeasibleError]]:
+    """Answers and refusals of the lines. Ctrl-C sets `stop`: each then gives its best so far."""
+    answers: list[Answer] = []
+    refusals: list[InfeasibleError] = []
+    with ThreadPoolExecutor(workers) as pool:
+        running = [pool.submit(line) for line in lines]
+        try:
+            wait(running)
+        except KeyboardInterrupt:
+            stop.set()
+        for line in running:
+            try:
+                answers.append(line.result())
+            except InfeasibleError as refusal:
+                refusals.append(refusal)
+    return answers, refusals

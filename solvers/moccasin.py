@@ -4,7 +4,7 @@ First runs keep the file's order. Each operation may run `copies` times; once th
 the time is over, up to `most` times (moccasin_rounds.py). The program is in moccasin_model.py. It is exact:
 OPTIMAL means that no schedule in the file's order with at most `most` runs of an operation is faster. The
 answer's lower bound is the general one, since other orders and more runs may be faster. Exponential in the
-worst case; graphs of 100 operations take seconds, some of 250 half a minute.
+worst case; graphs of 100 operations take seconds to a minute, and at 250 it often finds nothing in one.
 
 Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient Tensor Rematerialization for
 Neural Networks, ICML 2023, arXiv:2304.14463.

@@ -25,10 +25,12 @@ from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
 from . import rk_rotor, search
 from .chains import Candidate, device_limit, judged, plain_candidate
-from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .residency_schedule import residency_schedule
 from .search_instance import instance_of
 from .search_rounds import load
+
+NAME = "auto"
 
 _MOST_LINES = 8
 _RESIDENCY_OPERATIONS = 2000
@@ -60,11 +62,19 @@ def solve(problem: Problem, options: Options) -> Answer:
     lines = _lines(problem, replace(options, cancelled=stop.is_set), settings, workers)
     answers, refusals = _outcomes(lines, workers, stop)
     if not answers:
-        raise min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
+        raise _refusal(refusals)
     fastest = min(answers, key=lambda answer: judged(problem.graph, answer.schedule).time)
     cut_short = any(answer.status == Status.FEASIBLE for answer in answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
     return replace(fastest, status=status, interrupted=stop.is_set())
+
+
+def _refusal(refusals: list[InfeasibleError]) -> InfeasibleError:
+    """The one that names the smallest budget, else the one that proves most."""
+    best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
+    if isinstance(best, NotFoundError):
+        return NotFoundError(NAME, best.budget, best.floor)
+    return InfeasibleError(NAME, best.budget, best.least, best.floor)
 
 
 def _lines(

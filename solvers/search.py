@@ -57,9 +57,6 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(graph)
     if plain.peak <= limit:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    floor = memory_floor(graph, problem.machine)
-    if limit < floor:
-        raise InfeasibleError(NAME, limit, None, floor)
     return improved(problem, options, [in_plain_mode(range(len(graph.operations)))])
 
 
@@ -67,11 +64,12 @@ def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Ans
     """The best of what annealing makes of the starts, and of what else is known if those lead nowhere."""
     settings: Settings = options.settings or Settings()
     rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
-    for number, runs in enumerate(starts):
-        rounds.anneal(runs, share=1.0 / (len(starts) - number))
-    for runs in () if rounds.fits else _thrifty(problem, rounds.proceed):
-        if not rounds.fits and rounds.proceed():
-            rounds.anneal(runs)
+    if rounds.limit >= memory_floor(problem.graph, problem.machine):
+        for number, runs in enumerate(starts):
+            rounds.anneal(runs, share=1.0 / (len(starts) - number))
+        for runs in () if rounds.fits else _thrifty(problem, rounds.proceed):
+            if not rounds.fits and rounds.proceed():
+                rounds.anneal(runs)
     if not rounds.fits:
         _squeeze(problem, settings, rounds)
     status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
@@ -106,5 +104,7 @@ def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
             rounds.anneal(least.runs())
         elif not least.stopped:
             raise InfeasibleError(NAME, limit, least.peak, floor)
+    if limit < floor:
+        raise InfeasibleError(NAME, limit, None, floor)
     if not rounds.fits:
         raise NotFoundError(NAME, limit, floor)

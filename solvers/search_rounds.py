@@ -88,7 +88,7 @@ class Rounds:
         return replace(self.options, time_limit=left)
 
     def anneal(self, runs: list[Run], share: float = 1.0) -> None:
-        """All rounds, the first from these runs. share: of the time that is left."""
+        """The rounds, the first from these runs, cool ones if the budget is met. share: of the time left."""
         seed(self.seed)
         ways = ways_in(self.instance, runs)
         begin = monotonic()
@@ -96,6 +96,8 @@ class Rounds:
         done = 0.0
         try:
             for part, hot in ROUNDS:
+                if hot < 1.0 and not self.fits:
+                    break
                 done += part
                 self._round(ways, round(part * self.moves), hot, begin + span * done)
                 ways = self.best.ways

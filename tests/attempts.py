@@ -10,7 +10,7 @@ from memplan.solvers.problem import InfeasibleError, Problem, Solution
 def attempt(solver: str, graph: Graph, budget: int, **settings: int) -> Solution | InfeasibleError:
     texts = {key: str(value) for key, value in settings.items()}
     try:
-        return registry.solve(solver, Problem(graph, budget), settings=texts)
+        return registry.solve(solver, Problem(graph, budget), settings=texts, bound_seconds=0)
     except InfeasibleError as refusal:
         return refusal
 

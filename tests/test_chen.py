@@ -20,7 +20,9 @@ from memplan.solvers.problem import InfeasibleError, Problem, Solution
 
 
 def chen(graph: Graph, budget: int, segments: int = 0) -> Solution:
-    return registry.solve("chen-sqrt", Problem(graph, budget), settings={"segments": str(segments)})
+    return registry.solve(
+        "chen-sqrt", Problem(graph, budget), settings={"segments": str(segments)}, bound_seconds=0
+    )
 
 
 def order(graph: Graph, found: Solution) -> list[str]:

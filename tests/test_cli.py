@@ -56,7 +56,7 @@ def test_solve_check_and_show_agree(plan: Plan) -> None:
     assert (found["time"], found["peak"]) == (figures.time, figures.peak)
     assert (found["baseline_time"], found["baseline_peak"]) == (plain.time, plain.peak)
     assert found["lower_bound"] <= found["time"]
-    assert found["solver"]["name"] == file.solver["name"] == "rotor"
+    assert found["solver"]["name"] == file.solver["name"] == "auto"
     for key, value in file.predicted.items():
         assert found[key] == value
     checked = json.loads(plan("check", "s.json", "--graph", "chain.json", "--json").stdout)
@@ -97,18 +97,20 @@ def test_the_device_is_not_overfilled(plan: Plan) -> None:
 
 def test_an_infeasible_budget_as_json(plan: Plan) -> None:
     """A script that looks for the smallest budget reads it, and gets there."""
-    result = plan("solve", "chain.json", "--budget", "30%", "--json")
-    assert result.exit_code == 3
-    found = json.loads(result.stdout)
-    assert found["status"] == "no-schedule"
-    assert found["floor"] <= found["least_budget"]
-    assert plan("solve", "chain.json", "--budget", found["least_budget"]).exit_code == 0
-    assert plan("solve", "chain.json", "--budget", found["least_budget"] - 1).exit_code == 3
+    for solver in ("auto", "rotor"):
+        result = plan("solve", "chain.json", "--budget", "30%", "--json", "--solver", solver)
+        assert result.exit_code == 3
+        found = json.loads(result.stdout)
+        assert found["status"] == "no-schedule"
+        least = found["least_budget"]
+        assert found["floor"] <= least
+        assert plan("solve", "chain.json", "--budget", least, "--solver", solver).exit_code == 0
+        assert plan("solve", "chain.json", "--budget", found["floor"] - 1, "--solver", solver).exit_code == 3
 
 
 def test_solvers_are_listed(plan: Plan) -> None:
     listed = json.loads(plan("solvers", "--json").stdout)["solvers"]
-    assert [row["name"] for row in listed][:5] == ["store-all", "chen-sqrt", "revolve", "rotor", "checkmate"]
+    assert [row["name"] for row in listed][:5] == ["auto", "store-all", "chen-sqrt", "revolve", "rotor"]
     assert all(row["accepts"] and row["source"] for row in listed)
     for row in listed:
         assert row["settings"] == registry.settings_of(row["name"])
@@ -141,7 +143,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         "given twice",
     ),
     "setting-of-another-type": (
-        ["solve", "chain.json", "--budget", "60%", "--set", "slots=many"],
+        ["solve", "chain.json", "--budget", "60%", "--set", "slots=many", "--solver", "rotor"],
         2,
         "must be a whole number",
     ),
@@ -162,7 +164,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         2,
         "time-limit",
     ),
-    "no-chain": (["solve", "dag.json", "--budget", "80%"], 2, "checkmate"),
+    "no-chain": (["solve", "dag.json", "--budget", "80%", "--solver", "rotor"], 2, "checkmate"),
     "bad-machine": (
         ["solve", "chain.json", "--machine", "slow.yaml"],
         2,
@@ -186,7 +188,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         "-o would write over the input",
     ),
     "huge-percentage": (["solve", "chain.json", "--budget", "99999999999%"], 2, "is not a percentage"),
-    "infeasible": (["solve", "chain.json", "--budget", "30%"], 3, "the smallest budget rotor can reach is"),
+    "infeasible": (["solve", "chain.json", "--budget", "30%"], 3, "the smallest budget auto can reach is"),
     "below-the-floor": (["solve", "chain.json", "--budget", "1KB"], 3, "is below the floor"),
     "no-such-schedule": (["check", "no.json", "--graph", "chain.json"], 2, "no.json: no such file"),
     "check-without-graph": (["check", "no.json"], 2, "--graph"),

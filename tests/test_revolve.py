@@ -112,12 +112,12 @@ def test_on_equal_blocks_revolve_is_as_good_as_rotor(blocks: int) -> None:
     graph = uniform(blocks, saved_bytes=1000)
     least = 1 + 1 + 1 + 1000
     for budget in range(least, least + blocks + 3):
-        revolve = registry.solve("revolve", Problem(graph, budget))
-        rotor = registry.solve("rotor", Problem(graph, budget), settings={"slots": "2000"})
+        revolve = registry.solve("revolve", Problem(graph, budget), bound_seconds=0)
+        rotor = registry.solve("rotor", Problem(graph, budget), settings={"slots": "2000"}, bound_seconds=0)
         assert revolve.figures.time == rotor.figures.time
         assert revolve.status == Status.OPTIMAL
     with pytest.raises(InfeasibleError) as refusal:
-        registry.solve("revolve", Problem(graph, least - 2))
+        registry.solve("revolve", Problem(graph, least - 2), bound_seconds=0)
     assert refusal.value.least <= least
 
 
@@ -125,7 +125,7 @@ def test_on_equal_blocks_revolve_is_as_good_as_rotor(blocks: int) -> None:
 def test_forward_executions_are_those_of_the_closed_form(blocks: int, checkpoints: int) -> None:
     graph = uniform(blocks, saved_bytes=1000)
     settings = {"checkpoints": str(checkpoints)}
-    found = registry.solve("revolve", Problem(graph, 10**6), settings=settings)
+    found = registry.solve("revolve", Problem(graph, 10**6), settings=settings, bound_seconds=0)
     assert forwards(graph, found) == blocks + extra_forwards(blocks, checkpoints)
     assert found.figures.peak <= 1000 + checkpoints + 3
 
@@ -145,4 +145,4 @@ def test_never_over_budget_and_heuristic_on_unequal_blocks(blocks: int, seed: in
 def test_settings_are_checked() -> None:
     graph = chain(3)
     with pytest.raises(InputError, match="revolve: checkpoints must be 0"):
-        registry.solve("revolve", Problem(graph, 10**9), settings={"checkpoints": "-1"})
+        registry.solve("revolve", Problem(graph, 10**9), settings={"checkpoints": "-1"}, bound_seconds=0)

@@ -35,7 +35,7 @@ from training_graphs import training
 
 def rotor(graph: Graph, budget: int, **choices: int) -> Solution:
     texts = {key: str(value) for key, value in choices.items()}
-    return registry.solve("rotor", Problem(graph, budget), settings=texts)
+    return registry.solve("rotor", Problem(graph, budget), settings=texts, bound_seconds=0)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -264,7 +264,7 @@ def test_a_unet_is_taken_as_a_chain_that_keeps_its_skips() -> None:
 def test_a_time_limit_still_gives_a_schedule() -> None:
     graph = chain(60, seed=1)
     budget = baseline(graph).peak // 2
-    hurried = registry.solve("rotor", Problem(graph, budget), time_limit=0)
+    hurried = registry.solve("rotor", Problem(graph, budget), time_limit=0, bound_seconds=0)
     assert hurried.status == Status.FEASIBLE
     assert hurried.figures.peak <= budget
     assert hurried.figures.time >= rotor(graph, budget).figures.time
@@ -274,7 +274,7 @@ def test_the_device_may_be_smaller_than_the_budget() -> None:
     graph = chain(10, seed=1)
     plain = baseline(graph).peak
     machine = Machine(device_capacity=plain * 2 // 3)
-    found = registry.solve("rotor", Problem(graph, plain, machine))
+    found = registry.solve("rotor", Problem(graph, plain, machine), bound_seconds=0)
     assert found.figures.peak <= plain * 2 // 3
 
 

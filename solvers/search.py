@@ -1,16 +1,16 @@
 """Search: annealing over sequences of runs in any order, with exact memory at every step.
 
-    graph ──search_instance──▶ flat arrays ──search_sequence──▶ runs in slots, events, a tree of memory
-                                                 ▲ │
-                               search_moves: one run more, less, elsewhere; search_anneal: keep or undo
+    graph ──search_instance──▶ records ──search_sequence──▶ runs in slots ──events──▶ a tree of memory
+                                               ▲
+              search_anneal: keep or undo ──▶ search_again, search_moves: one run more, less, elsewhere
 
 A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
 to the byte, so the answer needs no margin. It is never above the starts it is given.
 
 Rounds: one from the file's order, hot enough to reorder it; then cooler ones from the best so far. Where the
-budget is not met, the sequences of least memory that others find are tried as starts. The same problem,
-settings and seed give the same answer, unless a time limit cuts the rounds short. Nothing is proven here:
-the gap is to the bounds in residency.py.
+budget is not met, the sequences of least memory that others find are tried as starts. With a time limit,
+all is repeated with other random numbers while that helps; without, the same problem, settings and seed give
+the same answer. Nothing is proven here: the gap is to the bounds in residency.py.
 
 What is new against FastSA (search_anneal.py): memory counted per tensor, with workspace, several outputs,
 summed gradients, changes in place and random operations; a dropped tensor is made again together with what
@@ -36,6 +36,9 @@ NAME = "search"
 
 _EVICTION_OPERATIONS = 1500
 """Greedy eviction, cubic at worst, is asked for a start up to this size."""
+
+_BARREN = 3
+"""So many repetitions that find nothing end the search before its time."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Ans
     if rounds.limit >= memory_floor(problem.graph, problem.machine):
         for number, runs in enumerate(starts):
             rounds.anneal(runs, share=1.0 / (len(starts) - number))
+        if options.time_limit is not None and rounds.fits:
+            _again(rounds, starts)
         for runs in () if rounds.fits else _thrifty(problem, rounds.proceed):
             if not rounds.fits and rounds.proceed():
                 rounds.anneal(runs)
@@ -74,6 +79,16 @@ def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Ans
         _squeeze(problem, settings, rounds)
     status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
     return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
+
+
+def _again(rounds: Rounds, starts: list[list[Run]]) -> None:
+    """With other random numbers while there is time, until that has not helped for a while."""
+    barren = 0
+    while barren < _BARREN and rounds.proceed() and rounds.seconds > rounds.total:
+        before = rounds.seconds
+        rounds.seed += 1
+        rounds.anneal(starts[0])
+        barren = 0 if rounds.seconds < before else barren + 1
 
 
 def runs_of(schedule: Schedule) -> list[Run]:

@@ -1,7 +1,7 @@
 """Simulated annealing over sequences of runs, within a budget.
 
 Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit.
-A move (search_moves.py) that lifts the peak above the limit is followed by a few that lower it again, and
+A move that lifts the peak above the limit is followed by a few that lower it again, and
 all together are kept or undone. S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Optimization by simulated
 annealing, Science 220, 1983; for recomputation first in Imanishi et al., NeurIPS 2023 (FastSA).
 """
@@ -13,18 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..graphs.compiled import compiled
+from .search_again import CROWDED, DONE, make_again_across_peak, make_again_anywhere
+from .search_events import Sequence
 from .search_instance import Floats, Instance, Ints
-from .search_moves import (
-    CROWDED,
-    DONE,
-    clear_useless,
-    make_again_across_peak,
-    make_again_anywhere,
-    remove_repeat,
-    run_another_way,
-    shift,
-)
-from .search_sequence import Sequence, spread, undo, ways_of_sequence
+from .search_moves import clear_useless, remove_repeat, run_another_way, shift
+from .search_sequence import spread, undo, ways_of_sequence
 from .search_tree import peak
 
 STRICTNESS = 5.0
@@ -51,7 +44,10 @@ def anneal(
     """
     least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways
     energy = _energy(sequence, limit)
-    unsaved = False
+    now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
+    unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
+    if unsaved:
+        least_peak, least_seconds = now, seconds
     for step in range(moves):
         sequence.journal[0, 0] = 0
         sequence.useless[0] = 0

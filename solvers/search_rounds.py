@@ -18,8 +18,9 @@ from ..planner.schedule import Schedule
 from ..planner.sequence import Run, schedule_of
 from .problem import Options
 from .search_anneal import Best, anneal, seed
+from .search_events import Sequence
 from .search_instance import Instance, Ints, instance_of, runs_in, ways_in
-from .search_sequence import Sequence, sequence, ways_of_sequence
+from .search_sequence import sequence, ways_of_sequence
 
 ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
 """Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
@@ -67,6 +68,10 @@ class Rounds:
     @property
     def peak(self) -> int:
         return int(self.best.peak[0])
+
+    @property
+    def seconds(self) -> float:
+        return float(self.best.seconds[0])
 
     @property
     def fits(self) -> bool:
@@ -127,9 +132,7 @@ class Rounds:
 
     def _tell(self) -> None:
         if self.fits:
-            seconds = float(self.best.seconds[0])
-            self.options.report(
-                f"{seconds:.6g} s, {100 * (seconds / self.total - 1):.2f} % above the plain time"
-            )
+            over = 100 * (self.seconds / self.total - 1)
+            self.options.report(f"{self.seconds:.6g} s, {over:.2f} % above the plain time")
         else:
             self.options.report(f"peak {self.peak / self.limit - 1:.1%} above the budget")

@@ -13,9 +13,10 @@ from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.generators import chain, layered
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
+from memplan.solvers import catalogue, registry
 from memplan.solvers.problem import InfeasibleError, Problem, Status
-from memplan.solvers.registry import SolverFaultError, parse_settings
+from memplan.solvers.registry import SolverFaultError
+from memplan.solvers.settings_text import parse_settings
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("rotor", "their_solver", registry.GROUP),
     ]
     monkeypatch.setattr(
-        registry, "entry_points", lambda group: EntryPoints(p for p in points if p.group == group)
+        catalogue, "entry_points", lambda group: EntryPoints(p for p in points if p.group == group)
     )
 
 
@@ -165,7 +166,7 @@ def test_a_bad_answer_is_the_solvers_fault() -> None:
 
 def test_listing_the_solvers_imports_none() -> None:
     code = (
-        "import sys; from memplan.solvers import registry; registry.entries();"
+        "import sys; from memplan.solvers import catalogue, registry; registry.entries();"
         "print([m for m in ('rotor', 'checkmate', 'milp') if 'memplan.solvers.' + m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

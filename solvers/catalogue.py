@@ -1,0 +1,159 @@
+"""The solvers by name: what each accepts, and where it comes from.
+
+A solver is a module with two names: `Settings`, a frozen dataclass whose fields (int, float, bool or str,
+with defaults) are its options, and `solve(problem, options) -> Answer`. Modules are imported when first
+used. Other packages add solvers through the entry-point group `memplan.solvers`: an entry point's name is
+the solver's, its value names such a module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from ..graphs.errors import InputError, MissingPackageError
+
+GROUP = "memplan.solvers"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """module: where `Settings` and `solve` are; relative to this package, or the whole name of another's."""
+
+    name: str
+    module: str
+    accepts: str
+    source: str
+    summary: str
+
+
+_OURS = (
+    Entry(
+        "auto",
+        ".auto",
+        "any graph",
+        "ours",
+        "the default: search and others side by side on the cores at hand; the fastest answer",
+    ),
+    Entry(
+        "store-all", ".store_all", "any graph", "eager PyTorch", "the plain schedule: nothing is recomputed"
+    ),
+    Entry(
+        "chen-sqrt",
+        ".chen_sqrt",
+        "chains of blocks",
+        "Chen et al. 2016, arXiv:1604.06174",
+        "periodic checkpoints: segments of equal length, each run again",
+    ),
+    Entry(
+        "revolve",
+        ".revolve",
+        "chains of blocks",
+        "Griewank & Walther 2000, doi:10.1145/347837.347846",
+        "binomial checkpointing: least forward runs where all blocks are alike",
+    ),
+    Entry(
+        "rotor",
+        ".rotor",
+        "chains of blocks",
+        "Beaumont et al. 2019, Inria RR-9302",
+        "the fastest persistent schedule of a chain, by dynamic programming",
+    ),
+    Entry(
+        "rk-rotor",
+        ".rk_rotor",
+        "chains of blocks",
+        "Zhao et al. 2023, arXiv:2307.01236",
+        "rotor with options for each block that keep what is dear to make again",
+    ),
+    Entry(
+        "checkmate",
+        ".checkmate",
+        "any graph; a MILP solver",
+        "Jain et al. 2020, arXiv:1910.02653",
+        "integer program: the fastest schedule that keeps the file's order",
+    ),
+    Entry(
+        "rk-checkmate",
+        ".rk_checkmate",
+        "any graph; a MILP solver",
+        "Zhao et al. 2023, arXiv:2307.01236",
+        "checkmate with a limit on what is kept at the loss",
+    ),
+    Entry(
+        "rockmate",
+        ".rockmate",
+        "chains of blocks; a MILP solver",
+        "Zhao et al. 2023, arXiv:2307.01236",
+        "rk-rotor with options for each block from rk-checkmate",
+    ),
+    Entry(
+        "search",
+        ".search",
+        "any graph",
+        "ours; annealing after Imanishi et al. 2023 (FastSA)",
+        "the fastest sequence found in any order, memory exact at every step",
+    ),
+    Entry(
+        "moccasin",
+        ".moccasin",
+        "any graph; OR-tools",
+        "Bartan et al. 2023, arXiv:2304.14463",
+        "constraint program: the fastest schedule in the file's order with few runs of each operation",
+    ),
+    Entry(
+        "tw-remat",
+        ".tw_remat",
+        "any graph",
+        "Kumar et al. 2019, NeurIPS",
+        "separators of the graph are kept, what lies between them is made again; then the budget is filled",
+    ),
+    Entry(
+        "h-ilp",
+        ".h_ilp",
+        "training graphs; a MILP solver",
+        "Zhao 2024, thesis, chapter 3",
+        "clusters of clusters, combined at every level by an integer program",
+    ),
+    Entry(
+        "hiremate",
+        ".hiremate",
+        "training graphs; a MILP solver",
+        "Zhao 2024, thesis, chapter 3",
+        "h-ilp's framework: any partitioner, any solver at any level",
+    ),
+)
+
+
+def entries() -> list[Entry]:
+    """Ours first, then those of other packages by name. Imports no solver."""
+    ours = {entry.name for entry in _OURS}
+    theirs = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return [*_OURS, *(_foreign(point) for point in theirs if point.name not in ours)]
+
+
+def entry(name: str) -> Entry:
+    known = {entry.name: entry for entry in entries()}
+    if name not in known:
+        close = get_close_matches(name, known, 3, 0.4) or sorted(known)
+        raise InputError(f"unknown solver {name!r}: did you mean {' or '.join(close)}?")
+    return known[name]
+
+
+def _foreign(point: EntryPoint) -> Entry:
+    """Its texts are read when the module is: a solver is only imported when it is used."""
+    package = point.dist.name if point.dist else point.module
+    return Entry(point.name, point.value, "see its documentation", package, f"from the package {package}")
+
+
+def module_of(entry: Entry) -> Any:
+    """The solver's module. Raises MissingPackageError."""
+    if entry.module.startswith("."):
+        return import_module(entry.module, __package__)
+    try:
+        return EntryPoint(entry.name, entry.module, GROUP).load()
+    except (ImportError, AttributeError) as error:
+        raise MissingPackageError(f"the solver {entry.name} can't be loaded: {error}") from error

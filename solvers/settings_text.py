@@ -1,0 +1,53 @@
+"""A solver's settings from `key=value` texts, by the types of its `Settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from math import isfinite
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from ..graphs.errors import InputError
+
+
+def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) -> Any:
+    """The solver's `Settings` from `key=value` texts."""
+    types = get_type_hints(kind)
+    keys = [field.name for field in fields(kind)]
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        if key not in keys:
+            has = f"its settings are {', '.join(keys)}" if keys else "it has none"
+            raise InputError(f"{solver} has no setting {key!r}: {has}")
+        wanted = _bare(types[key])
+        try:
+            values[key] = _READERS[wanted](text.strip())
+        except (ValueError, KeyError):
+            raise InputError(f"{solver}: the setting {key} must be {_WORDS[wanted]}, not {text!r}") from None
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise InputError(f"{solver}: {error}") from None
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError
+    return number
+
+
+_READERS: dict[type, Callable[[str], Any]] = {
+    int: int,
+    float: _number,
+    bool: lambda text: _BOOLS[text.lower()],
+    str: str,
+}
+_WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _bare(kind: Any) -> type:
+    """`T` of `T` or `T | None`."""
+    return next((part for part in get_args(kind) if part is not NoneType), kind)

@@ -125,7 +125,8 @@ def _outcomes(
     with ThreadPoolExecutor(workers) as pool:
         running = [pool.submit(line) for line in lines]
         try:
-            wait(running)
+            while wait(running, timeout=0.2).not_done:
+                pass  # a signal is only seen between waits
         except KeyboardInterrupt:
             stop.set()
         for line in running:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, TypeVar, cast
 
 from numba import config, njit
@@ -28,6 +29,8 @@ def compiled(function: Function) -> Function:
     settings.CACHE_DIR = before or _FOLDER
     try:
         return cast("Function", njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # no folder can be written
+        return cast("Function", njit(nogil=True)(function))
     finally:
         settings.CACHE_DIR = before
 
@@ -36,7 +39,9 @@ def _folder() -> str:
     package = Path(__file__).parent.parent
     files = sorted([*package.glob("graphs/partition_*.py"), *package.glob("solvers/search*.py")])
     sources = b"".join(path.read_bytes() for path in files)
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(cache):  # a user without a home
+        cache = gettempdir()
     return str(Path(cache) / "memplan" / f"compiled-{sha256(sources).hexdigest()[:16]}")
 
 

@@ -66,9 +66,9 @@ def _run(path: Path) -> ModuleType:
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: not a Python file")
-    module = module_from_spec(spec)
+    module, loader = module_from_spec(spec), spec.loader
     sys.modules[name] = module
-    _guarded(path, "the file can't be run", lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    _guarded(path, "the file can't be run", lambda: loader.exec_module(module))
     return module
 
 

@@ -10,9 +10,10 @@ larger ones, and close to the least memory, the second line has a head start. Gi
 moves, the same problem gives the same answer; with a time limit, what is best by then.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -20,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from time import monotonic
+
+from joblib import cpu_count
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
@@ -57,10 +60,12 @@ def solve(problem: Problem, options: Options) -> Answer:
     if plain.peak <= device_limit(problem):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     load(instance_of(problem.graph), options)
-    workers = settings.workers or min(_MOST_LINES, len(os.sched_getaffinity(0)))
+    workers = settings.workers or min(_MOST_LINES, cpu_count())
     stop = Event()
     lines = _lines(problem, replace(options, cancelled=stop.is_set), settings, workers)
     answers, refusals = _outcomes(lines, workers, stop)
+    if not answers and stop.is_set():
+        raise KeyboardInterrupt
     if not answers:
         raise _refusal(refusals)
     fastest = min(answers, key=lambda answer: judged(problem.graph, answer.schedule).time)
@@ -106,7 +111,7 @@ def _from_others(problem: Problem, options: Options) -> Answer:
     if not starts:
         return search.solve(problem, rest)
     fastest = min(starts, key=lambda candidate: candidate.time)
-    return search.improved(problem, rest, [search.runs_of(fastest.schedule)])
+    return search.improved(problem, rest, search.runs_of(fastest.schedule))
 
 
 def _from(options: Options, start: float) -> Options:

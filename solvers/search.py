@@ -20,7 +20,7 @@ that needs (one move); a move that breaks the budget is repaired at the peak bef
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..graphs.errors import InputError
@@ -36,6 +36,9 @@ NAME = "search"
 
 _EVICTION_OPERATIONS = 1500
 """Greedy eviction, cubic at worst, is asked for a start up to this size."""
+
+_ROTOR_SECONDS = 10.0
+"""The most that rotor may take for such a start."""
 
 _BARREN = 3
 """So many repetitions that find nothing end the search before its time."""
@@ -60,19 +63,18 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(graph)
     if plain.peak <= limit:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    return improved(problem, options, [in_plain_mode(range(len(graph.operations)))])
+    return improved(problem, options, in_plain_mode(range(len(graph.operations))))
 
 
-def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Answer:
-    """The best of what annealing makes of the starts, and of what else is known if those lead nowhere."""
+def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
+    """The best of what annealing makes of the start, and of what else is known if that leads nowhere."""
     settings: Settings = options.settings or Settings()
     rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
     if rounds.limit >= memory_floor(problem.graph, problem.machine):
-        for number, runs in enumerate(starts):
-            rounds.anneal(runs, share=1.0 / (len(starts) - number))
+        rounds.anneal(start)
         if options.time_limit is not None and rounds.fits:
-            _again(rounds, starts)
-        for runs in () if rounds.fits else _thrifty(problem, rounds.proceed):
+            _again(rounds, start)
+        for runs in () if rounds.fits else _thrifty(problem, rounds):
             if not rounds.fits and rounds.proceed():
                 rounds.anneal(runs)
     if not rounds.fits:
@@ -81,13 +83,13 @@ def improved(problem: Problem, options: Options, starts: list[list[Run]]) -> Ans
     return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
 
 
-def _again(rounds: Rounds, starts: list[list[Run]]) -> None:
+def _again(rounds: Rounds, start: list[Run]) -> None:
     """With other random numbers while there is time, until that has not helped for a while."""
     barren = 0
     while barren < _BARREN and rounds.proceed() and rounds.seconds > rounds.total:
         before = rounds.seconds
         rounds.seed += 1
-        rounds.anneal(starts[0])
+        rounds.anneal(start)
         barren = 0 if rounds.seconds < before else barren + 1
 
 
@@ -96,29 +98,34 @@ def runs_of(schedule: Schedule) -> list[Run]:
     return [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
 
 
-def _thrifty(problem: Problem, proceed: Callable[[], bool]) -> Iterator[list[Run]]:
+def _thrifty(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
     """Sequences within the budget that others find."""
-    limit = device_limit(problem)
+    left = rounds.rest().time_limit
+    seconds = _ROTOR_SECONDS if left is None else min(_ROTOR_SECONDS, left)
     with contextlib.suppress(NotAcceptedError, InfeasibleError):
-        yield runs_of(rotor.solve(problem, Options(time_limit=10.0)).schedule)
+        yield runs_of(rotor.solve(problem, Options(seconds)).schedule)
     if len(problem.graph.operations) <= _EVICTION_OPERATIONS:
-        yield from eviction.sequences(problem.graph, limit, proceed)
+        yield from eviction.sequences(problem.graph, rounds.limit, rounds.proceed)
 
 
 def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     """The least memory that annealing finds, whatever the budget; from there on, within the budget.
 
-    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out.
+    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out, and
+    KeyboardInterrupt where the user ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
     floor = memory_floor(graph, problem.machine)
     if rounds.proceed():
         least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest())
         least.anneal(in_plain_mode(range(len(graph.operations))))
+        rounds.interrupted |= least.interrupted
         if least.peak <= limit:
             rounds.anneal(least.runs())
         elif not least.stopped:
             raise InfeasibleError(NAME, limit, least.peak, floor)
+    if rounds.interrupted and not rounds.fits:
+        raise KeyboardInterrupt
     if limit < floor:
         raise InfeasibleError(NAME, limit, None, floor)
     if not rounds.fits:

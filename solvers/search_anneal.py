@@ -80,7 +80,7 @@ def seed(number: int) -> None:
 @compiled
 def _energy(sequence: Sequence, limit: int) -> float:
     excess = max(0, peak(sequence.tree) - limit)
-    return sequence.seconds[0] * (1.0 + STRICTNESS * excess / limit)
+    return sequence.seconds[0] * (1.0 + STRICTNESS * excess / max(1, limit))
 
 
 @compiled

@@ -92,12 +92,12 @@ class Rounds:
         left = None if self.end == inf else max(0.0, self.end - monotonic())
         return replace(self.options, time_limit=left)
 
-    def anneal(self, runs: list[Run], share: float = 1.0) -> None:
-        """The rounds, the first from these runs, cool ones if the budget is met. share: of the time left."""
+    def anneal(self, runs: list[Run]) -> None:
+        """The rounds, the first from these runs, in the time that is left; cool ones if the budget is met."""
         seed(self.seed)
         ways = ways_in(self.instance, runs)
         begin = monotonic()
-        span = (self.end - begin) * share
+        span = self.end - begin
         done = 0.0
         try:
             for part, hot in ROUNDS:
@@ -135,4 +135,4 @@ class Rounds:
             over = 100 * (self.seconds / self.total - 1)
             self.options.report(f"{self.seconds:.6g} s, {over:.2f} % above the plain time")
         else:
-            self.options.report(f"peak {self.peak / self.limit - 1:.1%} above the budget")
+            self.options.report(f"peak {self.peak / max(1, self.limit) - 1:.1%} above the budget")

@@ -31,7 +31,7 @@ State = tuple[int, int, frozenset[tuple[int, int]]]
 
 
 def solve(graph: Graph, budget: int, time_limit: float | None = None, **settings: object) -> Answer:
-    chosen = checkmate.Settings(**settings)  # type: ignore[arg-type]
+    chosen = checkmate.Settings(**settings)
     return checkmate.solve(Problem(graph, budget), Options(time_limit, chosen))
 
 

@@ -112,7 +112,7 @@ def test_it_is_never_above_its_start() -> None:
     start = registry.solve("rotor", Problem(graph, budget))
     for moves in (1, 30):
         few = Options(settings=Settings(moves))
-        answer = improved(Problem(graph, budget), few, [runs_of(start.schedule)])
+        answer = improved(Problem(graph, budget), few, runs_of(start.schedule))
         assert simulate(graph, answer.schedule, budget=budget).figures.time <= start.figures.time
 
 

@@ -49,17 +49,19 @@ def period(queues: Sequence[int], seconds: Sequence[float], waits: Waits) -> flo
 
     queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step.
 
-    Iterations follow each other without a barrier until every wait reaches back to one that was, and
-    every queue's free time grows by the same amount twice; the slowest queue's growth is the period.
-    Where the growth alternates for ever (a periodic regime longer than one iteration), it is the mean
-    growth of the second half.
+    Iterations follow each other without a barrier, but none starts, on any queue, before the transfers of
+    the one before the last have ended: what they hold cannot grow for ever. They are played until every wait
+    reaches back to one that was, and every queue's free time grows by the same amount twice; the slowest
+    queue's growth is the period. Where the growth alternates for ever (a periodic regime longer than one
+    iteration), it is the mean growth of the second half.
     """
     free = [0.0] * len(Queue)
     ends: deque[list[float]] = deque(maxlen=_furthest_back(len(queues), waits))
     history = [list(free)]
     growth: list[float] = []
     for _ in range(_ITERATIONS):
-        ends.append(_one_iteration(queues, seconds, waits, free, ends))
+        fence = max(history[-2][Queue.D2H :]) if len(history) > 1 else 0.0
+        ends.append(_one_iteration(queues, seconds, waits, free, ends, fence))
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
         if last and len(ends) == ends.maxlen and _same(last, growth):
@@ -80,14 +82,18 @@ def _one_iteration(
     waits: Waits,
     free: list[float],
     before: Sequence[Sequence[float]],
+    fence: float,
 ) -> list[float]:
-    """The ends of the steps, `free` moved on. before: the ends in the iterations before."""
+    """The ends of the steps, `free` moved on. before: the ends in the iterations before.
+
+    fence: no step starts earlier.
+    """
     steps = len(queues)
     ends = [0.0] * steps
     for step, queue in enumerate(queues):
         if queue < 0:
             continue
-        start = free[queue]
+        start = max(free[queue], fence)
         if queue in (Queue.D2H, Queue.H2D) and free[Queue.COMPUTE] > start:
             start = free[Queue.COMPUTE]
         for other in waits.get(step, ()):

@@ -61,6 +61,11 @@ class Copies:
         if flights and flights.get(queue) == step:
             del flights[queue]
 
+    def land_before(self, step: int) -> None:
+        """All transfers before `step` are over."""
+        for copy, flights in self.flights.items():
+            self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
+
     def contribute(self, copy: Copy, bit: int, queue: Queue, step: int, waits: list[int]) -> None:
         """Step `step` on `queue` adds a contribution; off the compute queue others must know.
 

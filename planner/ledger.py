@@ -47,6 +47,12 @@ class Ledger:
         else:
             self.used -= size
 
+    def settle_before(self, step: int) -> None:
+        """End the pending deletes that wait only for transfers before `step`."""
+        left = [entry for entry in self.pending if max(entry[1]) >= step]
+        self.used -= sum(size for size, _ in self.pending) - sum(size for size, _ in left)
+        self.pending = deque(left)
+
     def next_iteration(self, steps: int) -> list[tuple[int, tuple[int, ...]]]:
         """Count the transfers that pending deletes wait for from the next iteration's start; a snapshot."""
         self.pending = deque(

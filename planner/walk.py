@@ -54,6 +54,7 @@ class Walk:
         self.waits: Waits = {}
         self.curve: list[int] = []
         self.guards.restart()
+        self._pass_fence()
         device = self.ledgers[Memory.DEVICE]
         schedule = self.schedule
         for step, (verb, target, where) in enumerate(schedule.rows()):
@@ -69,6 +70,13 @@ class Walk:
                 self._transfer(target, _TRANSFERS[verb, where], Memory(where))
         self._end_of_iteration()
         return self._left_over()
+
+    def _pass_fence(self) -> None:
+        """An iteration starts when the transfers of the one before the last have ended (clock.py)."""
+        last = -len(self.schedule)
+        self.copies.land_before(last)
+        for ledger in self.ledgers:
+            ledger.settle_before(last)
 
     # ── computations ────────────────────────────────────────────────────────────────────────────
 

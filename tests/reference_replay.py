@@ -47,11 +47,12 @@ class Refused:
 
 @dataclass(eq=False)
 class Transfer:
-    """over: some step has waited for it. over_for_device: the compute queue or an allocation has."""
+    """age: turns ago. over: some step has waited for it. over_for_device: the compute queue or an allocation has."""
 
     tensor: int
     queue: str
     end: float
+    age: int = 0
     over: bool = False
     over_for_device: bool = False
 
@@ -132,6 +133,7 @@ class Walk:
         }
         self.version = [0] * len(self.tensors)
         self.ran: set[int] = set()
+        self.fence = 0.0
         self.copies: dict[tuple[int, Memory], Copy] = {}
         for x, tensor in enumerate(self.tensors):
             if tensor.kind == Kind.INPUT or tensor.kind in PERSISTENT:
@@ -306,7 +308,7 @@ class Walk:
                 self._wait(transfer, queue == "compute")
         waits += [self.copies[x, memory].ready for x in mode.writes if self._added_in_place(step, x, memory)]
         waits += self._allocate(memory, self.need_bytes(step))
-        start = max([self.free[queue], *waits])
+        start = max([self.free[queue], self.fence, *waits])
         end = self.free[queue] = start + mode.time
         for x in mode.writes:
             if not self.present(x, memory):
@@ -335,7 +337,7 @@ class Walk:
         waits += self._allocate(target, 0 if there else self.tensors[x].bytes)
         if DEVICE in (source, target):
             waits.append(self.free["compute"])
-        start = max([self.free[queue], *waits])
+        start = max([self.free[queue], self.fence, *waits])
         end = self.free[queue] = start + self.tensors[x].bytes / getattr(self.machine.links, queue)
         if not there:
             self.copies[x, target] = Copy(set(), 0)
@@ -383,3 +385,15 @@ class Walk:
             elif kind not in PERSISTENT:
                 self._delete(x, memory)
         self.ran = set()
+        self._age()
+
+    def _age(self) -> None:
+        """The transfers of the turn before the last are over, and every queue has waited for them."""
+        for transfers in self.transfers.values():
+            for transfer in transfers:
+                transfer.age += 1
+                if transfer.age == 2:
+                    transfer.over = transfer.over_for_device = True
+                    self.fence = max(self.fence, transfer.end)
+        for memory, deletes in self.pending.items():
+            self.pending[memory] = [d for d in deletes if any(t.age < 2 for t in d.transfers)]

@@ -346,3 +346,17 @@ def test_fast_forward_makes_only_what_its_mode_writes() -> None:
     steps = [compute(0, 1), compute(1), delete(x), compute(0), delete(x), compute(2)]
     result = figures(draft.graph(), steps, machine=None)
     assert result == Figures(1.5 + 1 + 2 + 3, 1 + 1 + 9, 1 + 1 + 9, 0, 0)
+
+
+def test_what_is_in_flight_ends_with_the_next_turn() -> None:
+    """Nobody waits for the copies of y to the host, which take longer than an iteration computes.
+
+    compute F1F1F2F2F2B_                F1F1F2F2F2B_      a turn starts when the y of the one before the last
+    d2h               yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy    has arrived: beside x and y at most one more y is held
+    """
+    graph, _x, y = there_and_back()
+    steps = [compute(0), compute(1), offload(y), compute(2)]
+    slow = figures(graph, steps, machine=Machine(links=Links(d2h=0.5, h2d=4.0)))
+    assert slow.time == pytest.approx(8)
+    assert slow.peak == 4 + 4 + 4
+    assert slow.least_budget == 4 + 4

@@ -1,0 +1,1 @@
+"""Problems with their origin: models and machines of the papers, instances made by rule."""

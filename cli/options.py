@@ -101,5 +101,9 @@ budget_option = click.option(
     help="Device memory. A percentage is of the plain schedule's peak.",
 )
 machine_option = click.option(
-    "--machine", "machine_path", type=FILE, help="A machine file, in place of the one recorded."
+    "--machine",
+    "machine_path",
+    type=FILE,
+    metavar="FILE|NAME",
+    help="A machine file or a preset (plan machine --list), in place of the one recorded.",
 )

@@ -14,7 +14,7 @@ from ..graphs.errors import MismatchError
 from ..graphs.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.machine_file import load_machine
+from ..graphs.presets import find_machine
 from ..planner.bounds import time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
@@ -63,7 +63,7 @@ def open_schedule(
     Raises InputError, and MismatchError where the schedule was made for another graph.
     """
     graph = load_graph(graph_path)
-    machine = None if machine_path is None else load_machine(machine_path)
+    machine = None if machine_path is None else find_machine(machine_path)
     document = read_document(schedule_path)
     _check_graph(document, schedule_path, graph, graph_path)
     file = schedule_from_document(document, graph, str(schedule_path))

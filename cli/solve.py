@@ -12,7 +12,7 @@ import click
 from ..graphs.errors import InputError
 from ..graphs.files import load_graph
 from ..graphs.machine import Machine
-from ..graphs.machine_file import load_machine
+from ..graphs.presets import find_machine
 from ..graphs.units import format_bytes
 from ..planner.budget import Budget, device_budget
 from ..planner.plain import baseline
@@ -87,7 +87,7 @@ def solve(
     registry.entry(solver)
     _spare(destination, graph, machine_path)
     loaded = load_graph(graph)
-    machine = load_machine(machine_path) if machine_path else loaded.machine
+    machine = find_machine(machine_path) if machine_path else loaded.machine
     plain = baseline(loaded)
     wanted = _within(machine, budget, plain.peak, output)
     if wanted is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from math import isfinite
 from typing import Any, TypeVar, cast
 
@@ -31,7 +32,8 @@ def check_fields(row: Row, required: Collection[str], optional: Collection[str])
             raise ValueError(f"field {field!r} is missing")
     for field in row:
         if field not in required and field not in optional:
-            raise ValueError(f"unknown field {field!r}")
+            close = get_close_matches(str(field), [*required, *optional], n=1)
+            raise ValueError(f"unknown field {field!r}{f': is it {close[0]!r}?' if close else ''}")
 
 
 def name_of(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The machine a schedule is made for: memories with capacities, links with rates."""
+"""The machine a schedule is made for: memories with capacities, links and processors with rates."""
 
 from __future__ import annotations
 
@@ -29,13 +29,26 @@ class Links:
 
 
 @dataclass(frozen=True)
+class Updates:
+    """How many bytes of float32 weights AdamW updates per second; None where unknown."""
+
+    device: float | None = None
+    host: float | None = None
+
+
+@dataclass(frozen=True)
 class Machine:
-    """Capacities in bytes; None where unknown, and then unlimited."""
+    """Capacities in bytes; None where unknown, and then unlimited.
+
+    updates: no rule of schedules knows them; from them come the times of update operations that nobody has
+    measured.
+    """
 
     device_capacity: int | None = None
     host_capacity: int | None = None
     disk_capacity: int | None = None
     links: Links = Links()
+    updates: Updates = Updates()
 
     def capacity(self, memory: Memory) -> int | None:
         return (self.device_capacity, self.host_capacity, self.disk_capacity)[memory]

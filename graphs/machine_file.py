@@ -3,7 +3,8 @@
 device: {capacity: 12GB}
 host: {capacity: 64GB}
 disk: {capacity: 1TB}
-links: {d2h: 12e9, h2d: 12e9, disk_read: 3e9, disk_write: 2e9}     # bytes/s
+links: {d2h: 12e9, h2d: 12e9, disk_read: 3e9, disk_write: 2e9}    # bytes/s
+updates: {device: 16.6e9, host: 1.1e9}                            # bytes of float32 weights per second, AdamW
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 from .documents import read_document
 from .errors import InputError
-from .fields import check_fields, mapping, size
-from .machine import Links, Machine, Memory
+from .fields import Row, check_fields, mapping, size
+from .machine import Links, Machine, Memory, Updates
 from .units import parse_rate
 
 _LINKS = ("d2h", "h2d", "disk_read", "disk_write")
+_UPDATES = ("device", "host")
 
 
 def load_machine(path: Path) -> Machine:
@@ -31,23 +33,24 @@ def load_machine(path: Path) -> Machine:
 def machine_from_document(document: object) -> Machine:
     """Raises ValueError with the field and the fault."""
     row = mapping(document, "a machine")
-    check_fields(row, (), ("device", "host", "disk", "links"))
+    check_fields(row, (), ("device", "host", "disk", "links", "updates"))
     device, host, disk = (_capacity(row.get(memory.word), memory.word) for memory in Memory)
-    links = mapping(row.get("links", {}), "links")
-    check_fields(links, (), _LINKS)
-    return Machine(device, host, disk, Links(*(_rate(links.get(link), link) for link in _LINKS)))
+    links, updates = _rates(row, "links", _LINKS), _rates(row, "updates", _UPDATES)
+    return Machine(device, host, disk, Links(*links), Updates(*updates))
 
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
-    """What machine_from_document reads back; unknown capacities and missing links are left out."""
+    """What machine_from_document reads back; what is unknown or missing is left out."""
     document: dict[str, Any] = {
         memory.word: {"capacity": capacity}
         for memory in Memory
         if (capacity := machine.capacity(memory)) is not None
     }
-    links = {link: rate for link in _LINKS if (rate := getattr(machine.links, link)) is not None}
-    if links:
-        document["links"] = links
+    for field, names in (("links", _LINKS), ("updates", _UPDATES)):
+        rates = getattr(machine, field)
+        known = {name: rate for name in names if (rate := getattr(rates, name)) is not None}
+        if known:
+            document[field] = known
     return document
 
 
@@ -59,8 +62,14 @@ def _capacity(value: object, memory: str) -> int | None:
     return None if row.get("capacity") is None else size(row["capacity"], f"{memory}.capacity")
 
 
-def _rate(value: object, link: str) -> float | None:
+def _rates(row: Row, field: str, names: tuple[str, ...]) -> list[float | None]:
+    rates = mapping(row.get(field, {}), field)
+    check_fields(rates, (), names)
+    return [_rate(rates.get(name), name) for name in names]
+
+
+def _rate(value: object, name: str) -> float | None:
     try:
         return None if value is None else parse_rate(value)
     except InputError as error:
-        raise ValueError(f"field {link!r}: {error}") from None
+        raise ValueError(f"field {name!r}: {error}") from None

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
+from ..graphs.gpus import Gpu
 from ..graphs.graph import Graph
+from ..graphs.presets import find_preset
 from .blocks import CUDA_BLOCK_BYTES
 from .fake_build import fake_build
-from .gpus import Gpu, find_gpu
 from .model_file import load_model_file
 from .profile import Progress
 from .program import Call, Program, values_read
@@ -29,11 +30,12 @@ from .trace import trace
 
 
 def estimate(model: str, gpu: str, progress: Progress | None = None) -> Graph:
-    """The graph of the iteration that a model file, `path[:entry]`, builds, with the GPU as its machine.
+    """The graph of the iteration that a model file, `path[:entry]`, builds; its machine is the GPU's preset.
 
     Raises MemplanError, one line. `source.device` is the one whose operations were traced.
     """
-    target = find_gpu(gpu)
+    preset = find_preset(gpu)
+    target = preset.gpu
     file = load_model_file(model)
     program = trace(fake_build(file.build))
     source = {
@@ -52,7 +54,7 @@ def estimate(model: str, gpu: str, progress: Progress | None = None) -> Graph:
         estimate_program(program, target, progress),
         name=file.name,
         source=source,
-        machine=target.machine,
+        machine=preset.machine,
         block_bytes=CUDA_BLOCK_BYTES,
     )
 

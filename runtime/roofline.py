@@ -28,8 +28,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from ..graphs.gpus import Gpu
 from .fused import dropout_mask
-from .gpus import Gpu
 
 COMPUTE_EFFICIENCY = 0.7
 BANDWIDTH_EFFICIENCY = 0.8

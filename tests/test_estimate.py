@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.graphs.gpus import find_gpu
+from memplan.graphs.presets import find_preset
 from memplan.graphs.validate import validate
 from memplan.runtime.estimate import estimate, estimate_program
 from memplan.runtime.fake_build import fake_build
-from memplan.runtime.gpus import find_gpu
 from memplan.runtime.iteration import Iteration
 from memplan.runtime.model_file import load_model_file
 from memplan.runtime.roofline import COMPUTE_EFFICIENCY, LAUNCH_SECONDS
@@ -82,7 +83,7 @@ def test_an_estimated_graph_has_the_gpu_as_its_machine():
     seen = []
     graph = estimate(str(EXAMPLES / "mlp.py"), "rtx 3090", lambda *step: seen.append(step))
     validate(graph)
-    assert graph.machine == find_gpu("RTX 3090").machine
+    assert graph.machine == find_preset("RTX 3090").machine
     assert graph.source["estimate"]["gpu"] == "RTX 3090"
     assert graph.source["fingerprint"].startswith("sha256:")
     assert (graph.tensors.bytes % 512 == 0).all()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
-from memplan.runtime.gpus import GIB, GPUS, find_gpu
+from memplan.graphs.gpus import GIB, GPUS, find_gpu
 from memplan.runtime.roofline import (
     BANDWIDTH_EFFICIENCY,
     COMPUTE_EFFICIENCY,
@@ -162,7 +162,7 @@ def test_a_memory_in_the_name_chooses():
     assert [find_gpu(name).memory // GIB for name in ("A100", "a100-80gb", "A100 40GB")] == [80, 80, 40]
 
 
-@pytest.mark.parametrize(("name", "close"), [("H1000", "H100"), ("RTX 4070", "RTX 4090"), ("?", "T4")])
+@pytest.mark.parametrize(("name", "close"), [("H1000", "h100"), ("RTX 4070", "rtx4090"), ("?", "t4")])
 def test_an_unknown_gpu_is_one_line_with_close_names(name, close):
     with pytest.raises(InputError) as error:
         find_gpu(name)
@@ -179,6 +179,4 @@ def test_the_table_is_plausible(gpu):
     assert 4e12 <= gpu.float32 <= gpu.float16 <= 1e15
     assert 9 <= gpu.float32 / gpu.bandwidth <= 150
     assert gpu.float64 <= gpu.float32
-    assert gpu.machine.device_capacity == gpu.memory
-    assert gpu.machine.links.d2h == pytest.approx(0.8 * 15.75e9 * 2 ** (gpu.pcie - 3), rel=0.01)
     assert find_gpu(gpu.name) is gpu

@@ -1,4 +1,4 @@
-"""The GPUs whose times can be estimated without having one: what their vendor's data sheets promise.
+"""The GPUs that one can plan for without having one: what their vendor's data sheets promise.
 
 Rates of matrix products are dense (no sparsity) and accumulate in float32, as PyTorch does. A type that a GPU
 has no fast path for is left out. Error-correcting codes, driver and context take up to 7 % of the memory
@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..graphs.errors import InputError
-from ..graphs.machine import Links, Machine
+from .errors import InputError
 
 GIB = 2**30
-PCIE_BYTES_PER_SECOND = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9}
-"""By generation: 16 lanes, one direction, after the line code (PCI Express base specification)."""
-PCIE_EFFICIENCY = 0.8
-"""What packet headers and flow control leave of it to large copies from pinned memory: a rule of thumb."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +37,9 @@ class Gpu:
     source: str
 
     @property
-    def machine(self) -> Machine:
-        """Its memory and links; what host and disk hold is not the GPU's to know."""
-        rate = PCIE_EFFICIENCY * PCIE_BYTES_PER_SECOND[self.pcie]
-        return Machine(device_capacity=self.memory, links=Links(d2h=rate, h2d=rate))
+    def key(self) -> str:
+        """`rtx4090`, `a100-40gb`: the name as one word."""
+        return self.name.lower().replace("rtx ", "rtx").replace(" ", "-")
 
 
 _VOLTA = "NVIDIA V100 Tensor Core GPU data sheet, SXM2"
@@ -75,17 +70,28 @@ GPUS = (
 # fmt: on
 
 
+def closest(name: str, known: Mapping[str, str]) -> str:
+    """'close names: rtx4080, rtx4090', or 'known: …' with all. known: what to compare with -> to show."""
+    close = difflib.get_close_matches(spelling(name), known, n=3, cutoff=0.5)
+    shown = dict.fromkeys(known[key] for key in close or known)
+    return f"{'close names' if close else 'known'}: {', '.join(shown)}"
+
+
 def find_gpu(name: str) -> Gpu:
     """The GPU of that name, with or without its memory: 'RTX 4090', 'rtx4090', 'NVIDIA A100-80GB'."""
-    by_key = {_key(f"{gpu.name} {gpu.memory // GIB}GB"): gpu for gpu in GPUS}
-    by_key |= {_key(gpu.name): gpu for gpu in GPUS}
-    gpu = by_key.get(_key(name))
+    gpu = spellings().get(spelling(name))
     if gpu is None:
-        close = difflib.get_close_matches(_key(name), by_key, n=3, cutoff=0.5)
-        names = ", ".join(dict.fromkeys(by_key[key].name for key in close or by_key))
-        raise InputError(f"no GPU named {name!r} is known; {'close names' if close else 'known'}: {names}")
+        names = {key: gpu.key for key, gpu in spellings().items()}
+        raise InputError(f"no GPU named {name!r} is known; {closest(name, names)}")
     return gpu
 
 
-def _key(name: str) -> str:
+def spellings() -> dict[str, Gpu]:
+    """Every spelling of a name, with its memory and without -> the GPU."""
+    found = {spelling(f"{gpu.name} {gpu.memory // GIB}GB"): gpu for gpu in GPUS}
+    return found | {spelling(gpu.name): gpu for gpu in GPUS}
+
+
+def spelling(name: str) -> str:
+    """A name without what people leave out."""
     return re.sub(r"nvidia|geforce|tesla|rtx|[^a-z0-9]", "", name.lower())

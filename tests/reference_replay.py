@@ -47,7 +47,8 @@ class Refused:
 
 @dataclass(eq=False)
 class Transfer:
-    """age: turns ago. over: some step has waited for it. over_for_device: the compute queue or an allocation has."""
+    """age: turns ago. over: some step has waited for it. over_for_device: the compute queue or an allocation
+    has."""
 
     tensor: int
     queue: str

@@ -1,0 +1,53 @@
+"""MemFerry's model of an iteration: what a choice of ways costs, layer by layer.
+
+    link     ▐ fetch 0 ▐ fetch 2 ▐ fetch 1 (DFGB) ▐
+    compute  ▐ wait    ▐ F0 ▐ F1 from the host ▐ F2 ▐ … ▐ B2 ▐ B1 ▐ B0 ▐
+
+The link brings the weights of GFGB layers in forward order, then those of DFGB layers in backward order; a
+computation waits for its own. Reads of host memory do not slow the link: the paper's assumption, and a
+doubtful one, since both go over the same wires. Gradients and updates are the same whatever the ways, and
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from .memferry_layers import Costs
+
+
+class Way(IntEnum):
+    """How a layer's weights are used (forward, backward)."""
+
+    GFGB = 0
+    """on the device, on the device"""
+    DHA = 1
+    """in host memory, in host memory"""
+    DFGB = 2
+    """in host memory, on the device"""
+
+
+def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float, float]:
+    """Seconds until the forward part ends, and until the link is free: T_all, and T_all - T_res."""
+    compute = link = 0.0
+    for layer, way in zip(costs, ways, strict=True):
+        if way == Way.GFGB:
+            link += layer.fetch
+            compute = max(compute, link) + layer.forward
+        else:
+            compute += layer.direct_forward
+        compute += layer.between
+    return compute, link
+
+
+def estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> float:
+    """Seconds of the forward and the backward part."""
+    compute, link = forward_estimate(costs, ways)
+    for layer, way in zip(reversed(costs), reversed(ways), strict=True):
+        compute += layer.between_backward
+        if way == Way.DFGB:
+            link += layer.fetch
+            compute = max(compute, link)
+        compute += layer.direct_backward if way == Way.DHA else layer.backward
+    return compute

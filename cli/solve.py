@@ -155,7 +155,8 @@ def _solved(
     try:
         return registry.solve(solver, problem, time_limit, settings, report, bound_time)
     except NotAcceptedError as error:
-        others = [entry.name for entry in registry.entries() if entry.accepts.startswith("any graph")]
+        takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)
+        others = [entry.name for entry in takes_any]
         raise NotAcceptedError(f"{error} (solvers for any graph: {', '.join(others)})") from error
 
 

@@ -21,13 +21,17 @@ GROUP = "memplan.solvers"
 
 @dataclass(frozen=True)
 class Entry:
-    """module: where `Settings` and `solve` are; relative to this package, or the whole name of another's."""
+    """module: where `Settings` and `solve` are; relative to this package, or the whole name of another's.
+
+    needs_links: it moves data, and refuses a machine without links d2h and h2d (NotAcceptedError).
+    """
 
     name: str
     module: str
     accepts: str
     source: str
     summary: str
+    needs_links: bool = False
 
 
 _OURS = (

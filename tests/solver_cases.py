@@ -127,7 +127,8 @@ def _refusal_faults(
 ) -> Iterator[str]:
     graph, budget = problem.graph, problem.budget
     if isinstance(error, NotAcceptedError):
-        if registry.entry(solver).accepts.startswith("any graph"):
+        entry = registry.entry(solver)
+        if entry.accepts.startswith("any graph") and not entry.needs_links:
             yield f"takes any graph, but not this one: {error}"
         return
     if not isinstance(error, InfeasibleError):

@@ -29,7 +29,9 @@ CHAINS = [
 ]
 NO_CHAINS = [layered(9, width=3), layered(8, seed=5, width=2)]
 GRAPHS = {graph.name + str(index): graph for index, graph in enumerate([*CHAINS, unet(1), *NO_CHAINS])}
-SOLVERS = [entry.name for entry in registry.entries()]
+SOLVERS = [entry.name for entry in registry.entries() if not entry.needs_links]
+MOVERS = [entry.name for entry in registry.entries() if entry.needs_links]
+"""They move data: held against exhaustive search in test_offload_solvers.py."""
 ANY_GRAPH = {"store-all", "checkmate", "rk-checkmate", "moccasin", "tw-remat", "search", "auto"}
 
 
@@ -80,6 +82,13 @@ def test_solver_against_exhaustive_search(solver: str, graph: str) -> None:
     if solver != "revolve":  # which never saves two blocks at once
         assert times[-1] == baseline(GRAPHS[graph]).time
     assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("solver", MOVERS)
+def test_solvers_that_move_data_need_links(solver: str, graph: str) -> None:
+    with pytest.raises(NotAcceptedError, match=f"{solver} needs a machine with links d2h and h2d"):
+        registry.solve(solver, Problem(GRAPHS[graph], budgets(graph)[-1]))
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -36,7 +36,8 @@ class Residence:
     back for its next use, if any. Only for uses at which the tensor is complete.
     leave: before which run the copy down is made, the run after that use by default: (tensor, position of
     the use) -> slot. back: before which run the copy is fetched for a use, that run itself by default:
-    (tensor, position of the use) -> slot; a slot beyond the position is in the turn before.
+    (tensor, position of the use) -> slot; a slot beyond the position is in the turn before. For a use on the
+    host that is when the copy is read from the disk.
     """
 
     runs: Sequence[Run]
@@ -134,7 +135,7 @@ def _wish(residence: Residence, life: Life, to: Memory) -> Wish:
     def back(moment: int) -> int | None:
         if moment % turn % 2 == 0:
             return moment
-        slot = residence.back.get(place(moment)) if to == Memory.HOST else None
+        slot = residence.back.get(place(moment))
         if slot is None:
             return None
         return moment - moment % turn + slot_moment(slot) - turn * (slot > position_of(moment % turn))

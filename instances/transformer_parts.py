@@ -1,11 +1,12 @@
-"""What a decoder block is made of: five operations with their weights, FLOP and tensors, joined as wanted.
+"""What a decoder block is made of: eight operations with their weights, FLOP and tensors, joined as wanted.
 
-    x ─qkv─▶ normed.1, qkv ─attention─▶ mixed ─project─▶ y ─up─▶ normed.2, up ─down─▶ active, x'
-    └───────────────── residual ──────────────────────▶ y └────── residual ───────────────▶ x'
+    x ─norm.1─▶ normed.1 ─qkv─▶ qkv ─attention─▶ mixed ─project─▶ y          (y: x added)
+    y ─norm.2─▶ normed.2 ─up─▶ up ─activate─▶ active ─down─▶ out             (out: y added)
 
 Sizes are elements for a whole batch. Attention runs without keeping its scores (flash attention) unless
 asked to. A multiplication of t tokens by a matrix of n elements is 2·t·n FLOP; the scores of a decoder
-are half a square. Backward takes twice the FLOP of forward (one product for the input, one for the weight).
+are half a square; norms and activations are no FLOP at all, only bytes. Backward takes twice the FLOP of
+forward (one product for the input, one for the weight).
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from .models import Transformer
 BACKWARD_FLOPS = 2
 """FLOP of a backward operation for one of its forward operation."""
 
+_ATTENTION = ("norm.1", "qkv", "attention", "project")
+_MLP = ("norm.2", "up", "activate", "down")
+
 GROUPS = {
-    "layer": (("block", ("qkv", "attention", "project", "up", "down")),),
-    "sublayer": (("attention", ("qkv", "attention", "project")), ("mlp", ("up", "down"))),
-    "operation": tuple((name, (name,)) for name in ("qkv", "attention", "project", "up", "down")),
+    "layer": (("block", _ATTENTION + _MLP),),
+    "sublayer": (("attention", _ATTENTION), ("mlp", _MLP)),
+    "operation": tuple((name, (name,)) for name in _ATTENTION + _MLP),
 }
 """Granularity -> the operations of a block, each with the parts that it joins."""
 
@@ -48,24 +52,24 @@ class Part:
 
 
 def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: bool) -> tuple[Part, ...]:
-    """The five operations in order: `x` is the block's input, `out` its output."""
+    """The operations in order: `x` is the block's input, `out` its output."""
     tokens = batch * sequence
-    h, up = tokens * model.hidden, tokens * model.ffn * (2 if model.gated else 1)
-    weight = model.block_weights
-    flops = {name: 2.0 * tokens * elements for name, elements in weight.items()}
+    h, f, up = tokens * model.hidden, tokens * model.ffn, tokens * model.ffn * (2 if model.gated else 1)
     scores = {"scores": batch * model.heads * sequence**2} if keep_scores else {}
     mixing = 2.0 * batch * sequence**2 * model.hidden
+
+    def product(name: str, reads: str, makes: dict[str, int], *added: str) -> Part:
+        weight = model.block_weights[name]
+        return Part(
+            name, 2.0 * tokens * weight, weight, (reads, *added), makes, (reads,), tuple(makes), reads
+        )
+
+    def plain(name: str, reads: str, makes: dict[str, int], *also: str) -> Part:
+        return Part(name, 0.0, 0, (reads,), makes, (reads,), (*makes, *also), reads)
+
     return (
-        Part(
-            "qkv",
-            flops["qkv"],
-            weight["qkv"],
-            ("x",),
-            {"normed.1": h, "qkv": 3 * h},
-            ("normed.1", "x"),
-            ("qkv", "y"),
-            "x",
-        ),
+        plain("norm.1", "x", {"normed.1": h}, "y"),
+        product("qkv", "normed.1", {"qkv": 3 * h}),
         Part(
             "attention",
             mixing,
@@ -76,36 +80,11 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
             ("mixed",),
             "qkv",
         ),
-        Part(
-            "project",
-            flops["project"],
-            weight["project"],
-            ("mixed", "x"),
-            {"y": h},
-            ("mixed",),
-            ("y",),
-            "mixed",
-        ),
-        Part(
-            "up",
-            flops["up"],
-            weight["up"],
-            ("y",),
-            {"normed.2": h, "up": up},
-            ("normed.2", "y"),
-            ("up", "out"),
-            "y",
-        ),
-        Part(
-            "down",
-            flops["down"],
-            weight["down"],
-            ("up", "y"),
-            {"active": tokens * model.ffn, "out": h},
-            ("up", "active"),
-            ("out",),
-            "up",
-        ),
+        product("project", "mixed", {"y": h}, "x"),
+        plain("norm.2", "y", {"normed.2": h}, "out"),
+        product("up", "normed.2", {"up": up}),
+        plain("activate", "up", {"active": f}),
+        product("down", "active", {"out": h}, "y"),
     )
 
 

@@ -99,8 +99,8 @@ def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> B
     at_first = {o for o in block.forward if o not in save or graph.operations.random[o]}
     first_advance = _makers(graph, chain, block, output | chain.shared, at_first)
     return BlockRuns(
-        [(o, _lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
-        [(o, _lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
+        [(o, lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
+        [(o, lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
         in_plain_mode(block.forward),
         in_plain_mode(save),
         in_plain_mode(turn),
@@ -132,7 +132,7 @@ def _touched(graph: Graph, operation: int) -> list[int]:
     return graph.read_lists[operation] + graph.mutate_lists[operation]
 
 
-def _lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int:
+def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int:
     """Of the modes on the device, no slower than the plain one, that make what is wanted: fewest bytes."""
     columns = graph.operations
     best, least = (

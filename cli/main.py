@@ -20,6 +20,7 @@ COMMANDS = {
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
     "run": "Run a schedule beside eager PyTorch: time, memory, results.",
     "bench": "Compare solvers on graphs and budgets.",
+    "machine": "Measure this machine, or show one by its name: makes a machine file.",
     "partition": "Show the clusters a graph is cut into.",
     "solvers": "List the solvers.",
 }

@@ -1,0 +1,157 @@
+"""`plan machine`: this machine measured, or one by its name, as a machine file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from ..graphs.documents import write_document
+from ..graphs.machine import Machine, Memory
+from ..graphs.machine_file import machine_to_document
+from ..graphs.presets import Preset, find_preset, presets
+from ..graphs.units import format_bytes
+from ..planner.budget import spelled
+from .figures import rate
+from .options import FILE, destination_option, output_options
+from .output import Output, Row, labelled, table
+
+if TYPE_CHECKING:
+    from ..runtime.this_machine import Measured
+
+_LINKS = {
+    "d2h": "device to host",
+    "h2d": "host to device",
+    "disk_read": "disk read",
+    "disk_write": "disk write",
+}
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
+@click.option(
+    "--device", metavar="cpu|cuda", help="The device to measure.  [default: cuda where there is one]"
+)
+@click.option("--disk", type=FILE, metavar="FOLDER", help="Measure the disk of this folder too.")
+@destination_option
+@output_options
+def machine(
+    name: str | None,
+    as_list: bool,
+    device: str | None,
+    disk: Path | None,
+    destination: Path | None,
+    output: Output,
+) -> None:
+    """Measure this machine, or show the one called NAME, and write it as a machine file with -o.
+
+    Measured are the copies between device and host, alone and both ways at once, AdamW on each, and with
+    --disk reading and writing there, past the page cache. It takes some ten seconds.
+    """
+    if (name is not None) + as_list + (device is not None or disk is not None) > 1:
+        raise click.UsageError("NAME, --list and measuring (--device, --disk) do not go together")
+    if as_list and destination:
+        raise click.UsageError("-o writes one machine: it does not go with --list")
+    if as_list:
+        _list(output)
+    elif name is not None:
+        _show(find_preset(name), destination, output)
+    else:
+        _measure(device, disk, destination, output)
+
+
+def _list(output: Output) -> None:
+    known = presets().values()
+    heads = ["device", "host", "disk", "d2h", "h2d", "updates", "on host", "name"]
+    output.result(
+        {"machines": [_document(preset) for preset in known]},
+        table(heads, (_cells(preset) for preset in known)),
+    )
+
+
+def _cells(preset: Preset) -> list[str]:
+    machine = preset.machine
+    sizes = [machine.capacity(memory) for memory in Memory]
+    rates = (machine.links.d2h, machine.links.h2d, machine.updates.device, machine.updates.host)
+    return [*("-" if size is None else _short(size) for size in sizes), *map(rate, rates), preset.name]
+
+
+def _short(size: int) -> str:
+    """As makers name it: a device's 12 GiB, a host's 128 GB."""
+    return f"{size / 2**30:.0f} GiB" if size % 2**30 == 0 else f"{size / 1e9:,.0f} GB"
+
+
+def _show(preset: Preset, destination: Path | None, output: Output) -> None:
+    _write(preset.machine, destination)
+    sources = (f"{part}: {source}" for part, source in preset.sources.items())
+    rows = [
+        ("machine", f"{preset.name}: {preset.gpu.name}"),
+        *_machine_rows(preset.machine),
+        *zip(("sources", *[""] * (len(preset.sources) - 1)), sources, strict=True),
+        *_written(destination),
+    ]
+    output.result({**_document(preset), "file": destination and str(destination)}, labelled(rows))
+
+
+def _measure(device: str | None, disk: Path | None, destination: Path | None, output: Output) -> None:
+    from ..runtime.this_machine import measure_machine
+
+    with output.status("measuring") as report:
+        found = measure_machine(device, disk, report)
+    _write(found.machine, destination)
+    output.result(
+        {
+            "device": found.device,
+            "machine": machine_to_document(found.machine),
+            "measured": [one._asdict() for one in found.rates],
+            "notes": list(found.notes),
+            "file": destination and str(destination),
+        },
+        [
+            *_rate_lines(found),
+            *labelled([("machine", found.device), *_machine_rows(found.machine), *_written(destination)]),
+        ],
+    )
+    for note in found.notes:
+        output.note(note)
+
+
+def _rate_lines(found: Measured) -> Iterator[Text]:
+    rows = [
+        [format_bytes(one.bytes), rate(one.low), rate(one.median), rate(one.high), one.what]
+        for one in found.rates
+    ]
+    yield from table(["at a time", "low", "median", "high", "measured (quartiles)"], rows)
+
+
+def _document(preset: Preset) -> dict[str, Any]:
+    machine, gpu = machine_to_document(preset.machine), preset.gpu.name
+    return {"name": preset.name, "gpu": gpu, "machine": machine, "sources": dict(preset.sources)}
+
+
+def _machine_rows(machine: Machine) -> Iterator[Row]:
+    for memory in Memory:
+        capacity = machine.capacity(memory)
+        if capacity is not None:
+            yield memory.word, spelled(capacity)
+    for field, what in _LINKS.items():
+        value = getattr(machine.links, field)
+        if value is not None:
+            yield what, rate(value)
+    for place in ("device", "host"):
+        value = getattr(machine.updates, place)
+        if value is not None:
+            yield f"updates on the {place}", f"{rate(value)} of weights by AdamW"
+
+
+def _write(machine: Machine, destination: Path | None) -> None:
+    if destination is not None:
+        write_document(machine_to_document(machine), destination)
+
+
+def _written(destination: Path | None) -> list[Row]:
+    return [("written", str(destination))] if destination else []

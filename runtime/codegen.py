@@ -1,6 +1,6 @@
 """A schedule as straight-line Python: one line a call, one `del` a delete.
 
-    def step(residents):                          # the tensors that the caller brings
+    def step(residents, settings):                # the tensors and numbers that the caller brings
         v0, v1, v2, … = residents
         v9 = f0(v2, v1)                           # compute
         v10 = f1(v9, c0)                          # a view, where it is first needed
@@ -45,7 +45,7 @@ class Code(NamedTuple):
 
 def generate(program: Program, schedule: Schedule) -> Code:
     """Raises MemplanError for a schedule with transfers or modes: this code runs on one device, plainly."""
-    writer = _Writer(program, schedule)
+    writer = Writer(program, schedule)
     for verb, target, where in schedule.rows():
         if verb == Verb.COMPUTE and where == PLAIN:
             writer.compute(target)
@@ -56,7 +56,7 @@ def generate(program: Program, schedule: Schedule) -> Code:
     return writer.code()
 
 
-class _Writer:
+class Writer:
     """held: per storage that is there, its values that have a local variable."""
 
     def __init__(self, program: Program, schedule: Schedule) -> None:
@@ -66,20 +66,16 @@ class _Writer:
         runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
         self.runs_left = Counter[int](runs)
         self.saved: set[int] = set()
-        self.residents = (
-            *program.parameters.values(),
-            *program.buffers.values(),
-            *program.inputs.values(),
-            *program.constants,
-        )
+        self.residents = program.residents
         self.held: dict[int, set[int]] = {}
         for value in self.residents:
             self.held.setdefault(program.values[value].storage, set()).add(value)
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────
 
-    def compute(self, index: int) -> None:
-        operation = self.program.operations[index]
+    def compute(self, index: int, operation: Operation | None = None) -> None:
+        """operation: another form of the one with that index."""
+        operation = operation or self.program.operations[index]
         for value in values_read(operation.call):
             self._need(value)
         self.runs_left[index] -= 1
@@ -100,7 +96,7 @@ class _Writer:
         first = f"{', '.join(f'v{value}' for value in self.residents)}, = residents"
         last = f"return {', '.join(f'v{value}' for value in results)},"
         body = "\n    ".join((first, *self.lines, last))
-        return Code(f"def step(residents):\n    {body}\n", self.names.things, self.residents)
+        return Code(f"def step(residents, settings):\n    {body}\n", self.names.things, self.residents)
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -133,13 +129,13 @@ class _Writer:
         self._assign(call, {output for output in call.outputs if output is not None})
 
     def _assign(self, call: Call, kept: set[int | None]) -> None:
-        """`v1, _, v3 = f(…)`: the results kept, the others dropped at once."""
+        """`v1, _, v3 = f(…)`: the results kept, the others dropped at once; `f(…)` where there are none."""
         names = [f"v{value}" if value in kept else "_" for value in call.outputs]
         for value in kept:
             if value is not None:
                 self.held[self.program.values[value].storage].add(value)
         left = ", ".join(names) + ("," if call.several and len(names) == 1 else "")
-        self.lines.append(f"{left} = {self.names.of_call(call)}")
+        self.lines.append(f"{left} = {self.names.of_call(call)}" if names else self.names.of_call(call))
         if "_" in names:
             self.lines.append("del _")
 

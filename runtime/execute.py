@@ -15,11 +15,12 @@ from ..graphs.errors import MismatchError
 from ..planner.schedule import Schedule
 from .codegen import generate
 from .iteration import Inputs, Iteration, others_in, tensors_in
+from .optimizer_state import OptimizerState
 from .program import Program
 
 
 class Outcome(NamedTuple):
-    """What an iteration computes. gradients: by parameter name, each parameter once."""
+    """What an iteration computes. gradients: by parameter name, those that no update has used up."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -30,8 +31,10 @@ class PlannedStep:
 
         step = PlannedStep(iteration, program, schedule)
         loss = step(*inputs)          # the gradients are added to the parameters' `.grad`
-        optimizer.step()
+        optimizer.step()              # not where the iteration has updates: they are in the schedule then
 
+    Weights are updated with the states, the learning rates and the step count that the optimizer has when
+    the step is called, and these go on with it: `state_dict()` and learning rate schedules work as ever.
     A step holds for the shapes, types, other arguments and train or eval mode it was traced with: inputs
     of another form raise MismatchError, a module that has changed its mode is not noticed.
     """
@@ -46,6 +49,7 @@ class PlannedStep:
         self._places = [_place(self._module, name) for name in (*program.parameters, *program.buffers)]
         self._parameters = list(program.parameters)
         self._constants = tuple(program.constants.values())
+        self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does."""
@@ -59,8 +63,12 @@ class PlannedStep:
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
         given = self._checked(inputs)
+        states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
         with as_traced(self.program.device):
-            loss, *gradients = self._run((*self._residents(), *given, *self._constants))
+            residents = (*self._residents(), *states, *given, *self._constants)
+            loss, *gradients = self._run(residents, settings)
+        if self._optimizer is not None:
+            self._optimizer.end()
         return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
 
     def _residents(self) -> list[Tensor]:

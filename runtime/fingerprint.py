@@ -38,6 +38,8 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"view {value} {_call(call)}"
     for group in (program.parameters, program.buffers, program.inputs, program.gradients):
         yield f"{list(group.items())!r}"
+    if program.states:
+        yield f"states {list(program.states.items())!r}"
     for value, constant in program.constants.items():
         yield f"constant {value} {_content(constant)}"
     yield f"loss {program.loss}"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
-from .program import Call, Ref
+from .program import Call, Ref, Setting
+
+
+class Name(NamedTuple):
+    """Stands for a variable of the source among a call's arguments."""
+
+    text: str
 
 
 class FreeNames:
@@ -17,17 +23,21 @@ class FreeNames:
 
     def of_call(self, call: Call) -> str:
         """`f0(v1, [2, 3], dtype=c4)`."""
-        arguments = [self._text(part) for part in call.arguments]
-        keywords = [f"{name}={self._text(part)}" for name, part in call.keywords.items()]
+        arguments = [self.of_argument(part) for part in call.arguments]
+        keywords = [f"{name}={self.of_argument(part)}" for name, part in call.keywords.items()]
         return f"{self._name('f', call.target, call.target)}({', '.join(arguments + keywords)})"
 
-    def _text(self, argument: Any) -> str:
+    def of_argument(self, argument: Any) -> str:
         if isinstance(argument, Ref):
             return f"v{argument.value}"
+        if isinstance(argument, Name):
+            return argument.text
+        if isinstance(argument, Setting):
+            return f"settings[{argument.index}]"
         if isinstance(argument, list):
-            return f"[{', '.join(self._text(part) for part in argument)}]"  # pyright: ignore
+            return f"[{', '.join(self.of_argument(part) for part in argument)}]"  # pyright: ignore
         if isinstance(argument, tuple):
-            return f"({''.join(f'{self._text(part)}, ' for part in argument)})"  # pyright: ignore
+            return f"({''.join(f'{self.of_argument(part)}, ' for part in argument)})"  # pyright: ignore
         if argument is None or type(argument) in (bool, int):
             return repr(argument)
         if type(argument) is float and isfinite(argument):

@@ -1,4 +1,5 @@
-"""What one training iteration is: a module, an example of its inputs, and how the loss comes of them."""
+"""What one training iteration is: a module, an example of its inputs, how the loss comes of them, and how the
+weights are then updated, if they are."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -11,24 +12,34 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
+from ..graphs.updates import When
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 LossFunction = Callable[[Any], Tensor]
 
 
+class Updates(NamedTuple):
+    """optimizer: one of those in optimizers.py, of the module's parameters."""
+
+    optimizer: torch.optim.Optimizer
+    when: When = "in-backward"
+
+
 class Iteration(NamedTuple):
     """inputs: positional (a tuple) or by keyword (a dict). loss_fn: from the module's output to the loss;
-    None where the output has a `.loss` or is the loss."""
+    None where the output has a `.loss` or is the loss. updates: None where the gradients are the result."""
 
     module: nn.Module
     inputs: Inputs
     loss_fn: LossFunction | None = None
+    updates: Updates | None = None
 
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
     """The iteration on a device; the module itself moves."""
     tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
-    return Iteration(iteration.module.to(device), with_tensors(iteration.inputs, tensors), iteration.loss_fn)
+    inputs = with_tensors(iteration.inputs, tensors)
+    return iteration._replace(module=iteration.module.to(device), inputs=inputs)
 
 
 def call(module: Callable[..., Any], inputs: Inputs) -> Any:

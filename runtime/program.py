@@ -30,8 +30,16 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """Stands for a number that the caller gives for each iteration: its place among these, an example."""
+
+    index: int
+    example: float
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """`target(*arguments, **keywords)`, every tensor replaced by a Ref.
+    """`target(*arguments, **keywords)`, every tensor replaced by a Ref, every setting by a Setting.
 
     outputs: the values of the results, None for one that is no tensor or that nobody reads.
     several: the target returns a tuple or list, even if of one.
@@ -84,7 +92,8 @@ class Program:
     views: per value that is a view, the call that makes it from a value of the same storage.
     parameters, buffers, inputs: the values that the caller brings, by name, in order. `inputs` are the
     tensors among the example inputs. constants: tensors that the trace holds itself.
-    loss: its value. gradients: per parameter that gets one, its value.
+    loss: its value. gradients: per parameter that gets one which no update uses up, its value.
+    states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
     """
 
@@ -99,9 +108,16 @@ class Program:
     constants: Mapping[int, torch.Tensor]
     loss: int
     gradients: Mapping[str, int]
+    states: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     compiling: bool = False
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def residents(self) -> tuple[int, ...]:
+        """The values that are there when an iteration starts, in the order in which it is given them."""
+        groups = (self.parameters, self.buffers, self.states, self.inputs)
+        return (*(value for group in groups for value in group.values()), *self.constants)
 
     @property
     def results(self) -> tuple[int, ...]:

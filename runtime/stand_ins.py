@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from .measure import copies
-from .program import Call, Operation, Program, Ref, Value, values_read
+from .program import Call, Operation, Program, Ref, Setting, Value, values_read
 
 POOL_ELEMENTS = 2**16
 
@@ -132,9 +132,11 @@ def signature(program: Program, call: Call) -> Hashable:
 
 
 def substitute(argument: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
-    """The argument with a tensor in the place of every Ref."""
+    """The argument with a tensor in the place of every Ref, its example in that of every Setting."""
     if isinstance(argument, Ref):
         return tensors[argument.value]
+    if isinstance(argument, Setting):
+        return argument.example
     if isinstance(argument, tuple | list):
         return type(argument)(substitute(part, tensors) for part in argument)
     if isinstance(argument, Mapping):

@@ -12,8 +12,10 @@ from .fused import drop_copies, fuse_dropout_masks
 from .iteration import Iteration
 from .joint import joint_graph
 from .lowering import lower
+from .optimizers import rules
 from .program import Program
 from .refusals import TraceError, is_value_dependent, refusal
+from .updates import with_updates
 
 
 def trace(iteration: Iteration) -> Program:
@@ -42,4 +44,8 @@ def _trace(iteration: Iteration, *, flag: bool) -> Program:
     joint = joint_graph(iteration, flag=flag)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
-    return replace(lower(joint), compiling=flag)
+    program = replace(lower(joint), compiling=flag)
+    if iteration.updates is None:
+        return program
+    optimizer, when = iteration.updates
+    return with_updates(program, rules(iteration.module, optimizer), when)

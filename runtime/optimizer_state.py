@@ -1,0 +1,68 @@
+"""The tensors and numbers of a live optimizer, as the updates of a program take them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graphs.errors import MismatchError
+from .iteration import Iteration
+from .program import Program
+
+COUNT = "step"
+"""Under this name AdamW keeps, beside a parameter's states, how often it was updated."""
+
+
+class OptimizerState:
+    """Of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
+
+    As `torch.optim` does it: states that are not there are made by the first iteration, zero; AdamW's counts
+    go on. So `state_dict()` is what it is after `optimizer.step()`, and `load_state_dict()` holds.
+    """
+
+    def __init__(self, program: Program, iteration: Iteration) -> None:
+        assert iteration.updates is not None
+        self._optimizer = iteration.updates.optimizer
+        self._module = iteration.module
+        self._states = list(program.states)
+        self._names: dict[str, list[str]] = {}
+        for parameter, state in program.states:
+            self._names.setdefault(parameter, []).append(state)
+        self._counts = any("exp_avg" in states for states in self._names.values())
+
+    def begin(self) -> tuple[list[Tensor], list[float]]:
+        """The states, in the program's order, and the settings: which step it is, each group's learning rate.
+
+        Without counts (SGD) the step is 1 where the states were not there, 2 where they were.
+        """
+        rows = self._rows()
+        made = {self._make(name, row) for name, row in rows.items()}
+        counts = {float(row[COUNT]) for row in rows.values()} if self._counts else {float(made == {False})}
+        if len(made) > 1 or len(counts) > 1:
+            raise MismatchError("the optimizer has updated some parameters more often than others")
+        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *rates]
+
+    def end(self) -> None:
+        """Count the step."""
+        if self._counts:
+            for row in self._rows().values():
+                row[COUNT] += 1
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """By parameter name what the optimizer holds for it."""
+        return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}
+
+    def _make(self, parameter: str, row: dict[str, Any]) -> bool:
+        """Whether states were missing; then they are made."""
+        missing = [state for state in self._names[parameter] if row.get(state) is None]
+        if missing and self._counts:
+            wide = torch.get_default_dtype() == torch.float64
+            row[COUNT] = torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32)
+        for state in missing:
+            row[state] = torch.zeros_like(self._module.get_parameter(parameter).detach())
+        return bool(missing)

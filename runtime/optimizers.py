@@ -1,0 +1,117 @@
+"""Optimizers whose steps can be planned: `torch.optim.AdamW` and `torch.optim.SGD`.
+
+Choice   what a command line or a graph's `source` says; makes the optimizer of a module.
+rules    what a module's optimizer does to each parameter; only the learning rates may change later.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..graphs.errors import InputError
+from ..graphs.updates import STATES, When
+from . import update_rules
+from .program import Target
+
+
+@dataclass(frozen=True)
+class Choice:
+    """name: adamw or sgd. update: when. The rest as in PyTorch; None: PyTorch's default."""
+
+    name: str
+    update: When = "in-backward"
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Raises InputError for a hyperparameter that PyTorch refuses or the optimizer has not."""
+        given = {k: v for k, v in asdict(self).items() if v is not None and k not in ("name", "update")}
+        make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}.get(self.name)
+        if make is None:
+            raise InputError(f"unknown optimizer {self.name!r}: known are adamw, sgd")
+        if foreign := given.keys() & ({"momentum"} if self.name == "adamw" else {"betas", "eps"}):
+            raise InputError(f"{self.name} has no {min(foreign)}")
+        try:
+            return make([p for p in parameters if p.requires_grad], foreach=False, **given)
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """For a graph's `source`; `choice_of` reads it back."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def choice_of(document: Mapping[str, Any]) -> Choice:
+    """Raises InputError, one line."""
+    if extra := document.keys() - {field.name for field in fields(Choice)}:
+        raise InputError(f"source.optimizer: unknown field {min(extra)!r}")
+    name, update, betas = (document.get(field) for field in ("name", "update", "betas"))
+    if name not in ("adamw", "sgd") or update not in ("in-backward", "after"):
+        raise InputError(f"source.optimizer: no optimizer {name!r} that updates {update!r}")
+    numbers = {field: value for field, value in document.items() if field not in ("name", "update", "betas")}
+    try:
+        pair = None if betas is None else (float(betas[0]), float(betas[1]))
+        return Choice(name, update, betas=pair, **{field: float(value) for field, value in numbers.items()})
+    except (TypeError, ValueError, IndexError) as error:
+        raise InputError(f"source.optimizer: {error}") from None
+
+
+class Rule(NamedTuple):
+    """How one parameter is updated. group: the number of its group, whose learning rate holds for it."""
+
+    target: Target
+    states: tuple[str, ...]
+    keywords: Mapping[str, Any]
+    group: int
+
+
+def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
+    """By parameter name, for those that the optimizer has. Raises InputError, one line."""
+    make = _RULES.get(type(optimizer))
+    if make is None:
+        raise InputError(
+            f"{type(optimizer).__name__} can't be planned: use torch.optim.AdamW or torch.optim.SGD"
+        )
+    by_parameter: dict[nn.Parameter, Rule] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for option in ("amsgrad", "maximize", "differentiable", "capturable", "fused"):
+            if group.get(option):
+                raise InputError(f"{type(optimizer).__name__} with {option}=True can't be planned")
+        by_parameter |= dict.fromkeys(group["params"], make(group, number))
+    return {name: by_parameter[p] for name, p in module.named_parameters() if p in by_parameter}
+
+
+def _adamw(group: Mapping[str, Any], number: int) -> Rule:
+    beta1, beta2 = map(float, group["betas"])
+    keywords = {"beta1": beta1, "beta2": beta2, **_floats(group, "eps", "weight_decay")}
+    return Rule(update_rules.adamw, STATES["adamw"], keywords, number)
+
+
+def _sgd(group: Mapping[str, Any], number: int) -> Rule:
+    if not group["momentum"]:
+        return Rule(update_rules.sgd, STATES["sgd"], _floats(group, "weight_decay"), number)
+    keywords = {
+        **_floats(group, "momentum", "dampening", "weight_decay"),
+        "nesterov": bool(group["nesterov"]),
+    }
+    return Rule(update_rules.sgd_momentum, STATES["sgd-momentum"], keywords, number)
+
+
+_RULES: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any], int], Rule]] = {
+    torch.optim.AdamW: _adamw,
+    torch.optim.SGD: _sgd,
+}
+
+
+def _floats(group: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: float(group[name]) for name in names}

@@ -1,0 +1,101 @@
+"""Updates in a traced program: what graphs/updates.py does to a graph, with calls that can run.
+
+The states become residents, like the parameters; the gradients that are used up are no results any more.
+Rules and places as there: `in-backward` right behind the last operation that contributes to the gradient or
+reads the weight, by storage, so that tied and packed tensors are counted whole.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..graphs.graph import Kind, Phase
+from ..graphs.updates import When
+from .blocks import size_bytes
+from .names import Names
+from .optimizers import Rule
+from .program import Call, Operation, Program, Ref, Setting, Storage, Value
+
+STEP = Setting(0, 2.0)
+"""Which update of the weights it is, from 1; an example is one behind the first."""
+
+
+def learning_rate(group: int) -> Setting:
+    return Setting(1 + group, 1e-3)
+
+
+def with_updates(program: Program, rules: Mapping[str, Rule], when: When) -> Program:
+    """rules: by parameter. A gradient whose parameter has none stays a result."""
+    writer = _Writer(program)
+    updated = {name: rule for name, rule in rules.items() if name in program.gradients}
+    behind: dict[int, list[Operation]] = {}
+    for name, rule in updated.items():
+        place = _last_use(program, name) if when == "in-backward" else len(program.operations) - 1
+        behind.setdefault(place, []).append(writer.update(name, rule))
+    operations: list[Operation] = []
+    for index, operation in enumerate(program.operations):
+        operations += [operation, *behind.get(index, ())]
+    left = {name: value for name, value in program.gradients.items() if name not in updated}
+    return replace(
+        program,
+        storages=writer.storages,
+        values=writer.values,
+        operations=operations,
+        gradients=left,
+        states=writer.states,
+    )
+
+
+def _last_use(program: Program, name: str) -> int:
+    weight, gradient = (
+        program.values[value].storage for value in (program.parameters[name], program.gradients[name])
+    )
+    return max(
+        index
+        for index, operation in enumerate(program.operations)
+        if gradient in operation.writes or weight in operation.reads
+    )
+
+
+class _Writer:
+    """Appends states to the program's storages and values."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.storages = list(program.storages)
+        self.values = list(program.values)
+        self.states: dict[tuple[str, str], int] = {}
+        self.names = Names()
+        for storage in program.storages:
+            self.names.unique(storage.name)
+
+    def update(self, name: str, rule: Rule) -> Operation:
+        weight, gradient = self.program.parameters[name], self.program.gradients[name]
+        states = [self._state(name, state) for state in rule.states]
+        settings = (learning_rate(rule.group), STEP)
+        arguments = (*map(Ref, (weight, gradient, *states)), *settings)
+        changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
+        layer = self.storages[self.values[weight].storage].layer
+        call = Call(rule.target, arguments, rule.keywords, (), several=False)
+        reads = (self.values[gradient].storage,)
+        return Operation(f"{name}/update", Phase.UPDATE, layer, call, reads, (), tuple(changed), random=False)
+
+    def _state(self, name: str, state: str) -> int:
+        """A new resident of the parameter's form, as `torch.zeros_like` makes it."""
+        form = self.program.values[self.program.parameters[name]]
+        layer = self.program.storages[form.storage].layer
+        with FakeTensorMode():
+            weight = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+            made = torch.zeros_like(weight)
+        size = size_bytes(made, self.program.device)
+        self.storages.append(Storage(self.names.unique(f"{name}.{state}"), size, Kind.OPTIMIZER_STATE, layer))
+        strides = tuple(made.stride())
+        self.values.append(Value(len(self.storages) - 1, form.shape, strides, 0, form.dtype, form.device))
+        self.states[name, state] = len(self.values) - 1
+        return len(self.values) - 1

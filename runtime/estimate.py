@@ -11,16 +11,17 @@ a gigabyte.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..graphs.gpus import Gpu
 from ..graphs.graph import Graph
-from ..graphs.presets import find_preset
+from ..graphs.presets import Preset, find_preset
 from .blocks import CUDA_BLOCK_BYTES
 from .fake_build import fake_build
-from .model_file import load_model_file
+from .model_file import ModelFile, load_model_file
 from .profile import Progress
 from .program import Call, Program, values_read
 from .program_graph import Cost, graph_of
@@ -35,15 +36,20 @@ def estimate(model: str, gpu: str, progress: Progress | None = None) -> Graph:
     Raises MemplanError, one line. `source.device` is the one whose operations were traced.
     """
     preset = find_preset(gpu)
-    target = preset.gpu
-    file = load_model_file(model)
-    program = trace(fake_build(file.build))
+    return estimate_file(load_model_file(model), preset, progress)
+
+
+def estimate_file(
+    file: ModelFile, preset: Preset, progress: Progress | None = None, batch: int | None = None
+) -> Graph:
+    """As `estimate`. batch: samples in an iteration, None: the model file's own."""
+    program = trace(fake_build(partial(file.build, batch)))
     source = {
         "model": file.path,
         "entry": file.entry,
         "estimate": {
-            "gpu": target.name,
-            "data": target.source,
+            "gpu": preset.gpu.name,
+            "data": preset.gpu.source,
             "compute_efficiency": COMPUTE_EFFICIENCY,
             "bandwidth_efficiency": BANDWIDTH_EFFICIENCY,
             "launch_seconds": LAUNCH_SECONDS,
@@ -51,7 +57,7 @@ def estimate(model: str, gpu: str, progress: Progress | None = None) -> Graph:
     }
     return graph_of(
         program,
-        estimate_program(program, target, progress),
+        estimate_program(program, preset.gpu, progress),
         name=file.name,
         source=source,
         machine=preset.machine,

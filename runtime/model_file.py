@@ -1,7 +1,8 @@
 """A model from the user's own file: `model.py[:entry]`, by default `model.py:build`.
 
-`entry` is a function without arguments that returns `(module, example_inputs)` or
-`(module, example_inputs, loss_fn)`. The file runs as a script would: what lies beside it can be imported.
+`entry` is a function that can be called without arguments and returns `(module, example_inputs)` or
+`(module, example_inputs, loss_fn)`; one with a parameter `batch` can be asked for other batches. The file
+runs as a script would: what lies beside it can be imported.
 Nothing of ours can be shadowed by it, since inside the package all imports are relative.
 """
 
@@ -14,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from torch import nn
 
 from ..graphs.errors import InputError, MemplanError, MissingPackageError
+from .batches import PARAMETER, takes_batch, with_batch
 from .iteration import Iteration, LossFunction
 
 DEFAULT_ENTRY = "build"
@@ -34,7 +37,7 @@ class ModelFile(NamedTuple):
 
     path: str
     entry: str
-    function: Callable[[], Any]
+    function: Callable[..., Any]
 
     @property
     def name(self) -> str:
@@ -42,12 +45,23 @@ class ModelFile(NamedTuple):
         stem = Path(self.path).stem
         return stem if self.entry == DEFAULT_ENTRY else f"{stem}-{self.entry}"
 
-    def build(self) -> Iteration:
-        """Call it. Raises InputError, one line, where it fails or returns something else."""
-        path = Path(self.path)
+    def build(self, batch: int | None = None) -> Iteration:
+        """Call it. batch: samples in an iteration, None: its own (see batches.py).
+
+        Raises InputError, one line, where it fails or returns something else.
+        """
+        path, place = Path(self.path), f"{self.path}:{self.entry}"
+        asked = {} if batch is None or not takes_batch(self.function) else {PARAMETER: batch}
         with _imports_from(path):
-            made = _guarded(path, f"{self.entry}() fails", self.function)
-        return _checked(made, f"{self.path}:{self.entry}")
+            called = f"{self.entry}({f'{PARAMETER}={batch}' if asked else ''})"
+            made = _guarded(path, f"{called} fails", partial(self.function, **asked))
+        iteration = _checked(made, place)
+        if batch is None or asked:
+            return iteration
+        try:
+            return with_batch(iteration, batch)
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
 
 
 def load_model_file(text: str) -> ModelFile:
@@ -72,7 +86,7 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _entry(path: str, entry: str, module: ModuleType) -> Callable[[], Any]:
+def _entry(path: str, entry: str, module: ModuleType) -> Callable[..., Any]:
     build = getattr(module, entry, None)
     if not callable(build):
         own = [

@@ -26,11 +26,16 @@ class Event(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A copy above from `start` to `end` (None: it stays). fetched: it is brought from below at `start`."""
+    """A copy above from `start` to `end` (None: it stays). use: the one for which it is fetched from below
+    at `start`; None where it is made there."""
 
     start: int
     end: int | None
-    fetched: bool
+    use: int | None
+
+    @property
+    def fetched(self) -> bool:
+        return self.use is not None
 
 
 @dataclass(frozen=True)
@@ -114,18 +119,18 @@ def _add(plan: Level, version: _Version, wish: Wish, stays: bool) -> None:
     if stored is not None:
         plan.stored.append(stored)
         plan.below.append(Event(stored, True, changes=True, anew=True))
-    start, fetched = moments[0], not version.source.upper
-    if fetched:
-        start = _fetched(plan, start, wish)
+    start, use = moments[0], None if version.source.upper else moments[0]
+    if use is not None:
+        start = _fetched(plan, use, wish)
     for a, b in away:
-        plan.pieces.append(Piece(start, _end(a, stored), fetched))
-        start, fetched = _fetched(plan, b, wish), True
+        plan.pieces.append(Piece(start, _end(a, stored), use))
+        start, use = _fetched(plan, b, wish), b
     if last and stays and not gone:
-        plan.pieces.append(Piece(start, None, fetched))
+        plan.pieces.append(Piece(start, None, use))
     elif above[-1] is version.closing:
-        plan.pieces.append(Piece(start, end, fetched))
+        plan.pieces.append(Piece(start, end, use))
     else:
-        plan.pieces.append(Piece(start, _end(end, stored), fetched))
+        plan.pieces.append(Piece(start, _end(end, stored), use))
 
 
 def _stored(version: _Version, leaves: Sequence[int], wish: Wish) -> int | None:
@@ -154,16 +159,16 @@ def _unchanging(events: Sequence[Event], wish: Wish, cycle: int) -> Level:
     """A persistent tensor that never changes: a copy below, once there, stays fresh for ever."""
     above = [event.moment for event in events if event.upper]
     if not events:
-        return Level(always_below=True) if wish.away(-1, None) else Level([Piece(0, None, False)])
+        return Level(always_below=True) if wish.away(-1, None) else Level([Piece(0, None, None)])
     turn = [*above, above[0] + cycle] if above else []
     leaving = [index for index, (a, b) in enumerate(pairwise(turn)) if wish.away(a, b)]
     if not leaving:
         below = len(above) < len(events)
-        return Level([Piece(0, None, False)] if above else [], always_below=below)
+        return Level([Piece(0, None, None)] if above else [], always_below=below)
     plan = Level(always_below=True)
     for before, index in pairwise([leaving[-1] - len(above), *leaving]):
         use = turn[(before + 1) % len(above)] - (cycle if before + 1 < 0 else 0)
-        plan.pieces.append(Piece(_fetched(plan, use, wish), turn[index] + 1, True))
+        plan.pieces.append(Piece(_fetched(plan, use, wish), turn[index] + 1, use))
     return plan
 
 
@@ -178,7 +183,7 @@ def _joined(pieces: Sequence[Piece], cycle: int | None) -> list[Piece]:
     if cycle is None or not joined or joined[0].fetched or joined[-1].end != joined[0].start + cycle:
         return joined
     if len(joined) == 1:
-        return [Piece(0, None, False)]
+        return [Piece(0, None, None)]
     return [*joined[1:-1], joined[-1]._replace(end=_later(joined[0].end, cycle))]
 
 

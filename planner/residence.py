@@ -47,7 +47,7 @@ class Residence:
 
 
 class _Placed(NamedTuple):
-    """A step before run `slot`; by rank, then order, among those there."""
+    """A step before run `slot`. order: among those of its rank there, what is fetched by need."""
 
     slot: int
     rank: int
@@ -152,14 +152,17 @@ _DELETE_USED, _OFFLOAD, _WRITE, _DELETE, _READ, _DELETE_READ, _PREFETCH = range(
 
 def _moves(x: int, levels: tuple[Level, Level, Level], turn: int) -> Iterator[_Placed]:
     device, host, disk = levels
-    for rank, moments, step in (
-        (_OFFLOAD, device.stored, offload(x)),
-        (_WRITE, host.stored, offload(x, Memory.DISK)),
-        (_READ, _fetches(host), prefetch(x, Memory.HOST)),
-        (_PREFETCH, _fetches(device), prefetch(x)),
+    for rank, copies, step in (
+        (_OFFLOAD, device, offload(x)),
+        (_WRITE, host, offload(x, Memory.DISK)),
     ):
-        for moment in moments:
+        for moment in copies.stored:
             yield _Placed(moment % turn // 2, rank, moment % turn, step)
+    for rank, copies, step in ((_READ, host, prefetch(x, Memory.HOST)), (_PREFETCH, device, prefetch(x))):
+        for piece in copies.pieces:
+            if piece.use is not None:
+                start = piece.start % turn
+                yield _Placed(start // 2, rank, start + piece.use - piece.start, step)
     for memory, copies, after_run, after_transfer in (
         (Memory.DEVICE, device, _DELETE, _DELETE),
         (Memory.HOST, host, _DELETE_USED, _DELETE),
@@ -171,10 +174,6 @@ def _moves(x: int, levels: tuple[Level, Level, Level], turn: int) -> Iterator[_P
                 moment = piece.end % turn
                 moved = moment % 2 or moment in stored
                 yield _Placed(moment // 2, after_transfer if moved else after_run, moment, delete(x, memory))
-
-
-def _fetches(level: Level) -> list[int]:
-    return [piece.start for piece in level.pieces if piece.fetched]
 
 
 def _merged(runs: Sequence[Run], placed: Sequence[_Placed]) -> Iterator[Step]:

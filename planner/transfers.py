@@ -164,9 +164,9 @@ def _fetches(life: Life, device: Level, turn: int) -> Iterator[Fetch]:
     pieces = [piece for piece in device.pieces if piece.end is not None or piece.fetched]
     changes = [use.moment for use in life.uses if use.changes and use.memory != Memory.DEVICE]
     for index, piece in enumerate(pieces):
-        if not piece.fetched:
+        if piece.use is None:
             continue
-        use = piece.start + 1 if piece.start % turn % 2 == 0 else piece.start
+        use = piece.use
         shift = use - use % turn
         before = pieces[index - 1] if index or life.cyclic else None
         gone = [] if before is None or before.end is None else [before.end - (0 if index else turn)]

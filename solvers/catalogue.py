@@ -129,6 +129,14 @@ _OURS = (
         "Zhao 2024, thesis, chapter 3",
         "h-ilp's framework: any partitioner, any solver at any level",
     ),
+    Entry(
+        "stronghold",
+        ".stronghold",
+        "chains of layers",
+        "Sun et al. 2022, doi:10.1109/SC41404.2022.00076",
+        "a working window of layers moves over the device; the CPU updates what has left it",
+        needs_links=True,
+    ),
 )
 
 

@@ -25,7 +25,7 @@ and is asked of the one queue of updates too: each layer alone can be in time wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -40,14 +40,19 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Of one layer: seconds, then bytes."""
+    """Of one layer: seconds, then bytes.
+
+    forward_return: of its weights, where they are updated on the device. backward_return: of its gradients,
+    of its weights where no CPU can update them. host_update: None where no CPU can; then its states never
+    move.
+    """
 
     forward: float
     backward: float
     fetch: float
     forward_return: float
     backward_return: float
-    host_update: float
+    host_update: float | None
     device_update: float
     weights: int
     gradients: int
@@ -67,7 +72,7 @@ class Window:
 
 
 def working_window(layers: Sequence[LayerFigures], room: int, call_seconds: float = 0.0) -> Window:
-    """The smallest window that hides everything; else the smallest that meets (b); else the largest."""
+    """The smallest window that hides everything; where none does, the largest that fits."""
     sizes = range(1, len(layers) + 1)
     fitting = [m for m in sizes if fits(layers, m, room)]
     largest = max(fitting, default=0)
@@ -76,18 +81,23 @@ def working_window(layers: Sequence[LayerFigures], room: int, call_seconds: floa
     hiding = [m for m in fitting if m in enough and _all_hidden(layers, m, call_seconds)]
     if hiding:
         size, overlap = hiding[0], Overlap.HIDDEN
-    elif fitting:
-        size = next((m for m in fitting if m in enough), largest)
-        overlap = Overlap.STALLS
     else:
-        size, overlap = 0, Overlap.OUT_OF_MEMORY
+        size, overlap = largest, Overlap.STALLS if fitting else Overlap.OUT_OF_MEMORY
     return Window(size, overlap, needed, largest, iteration_seconds(layers, size, call_seconds))
 
 
 def iteration_seconds(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> float:
-    """The left side of (4): all computations, the calls, the updates of the first window."""
+    """The left side of (4): all computations, the calls, the updates on the device."""
     passes = sum(layer.forward + layer.backward + 5 * call_seconds for layer in layers)
-    return passes + sum(layer.device_update for layer in layers[:size])
+    return passes + _device_updates(layers, size)
+
+
+def _device_updates(layers: Sequence[LayerFigures], size: int) -> float:
+    return sum(
+        layer.device_update
+        for number, layer in enumerate(layers)
+        if number < size or layer.host_update is None
+    )
 
 
 def fits(layers: Sequence[LayerFigures], size: int, room: int) -> bool:
@@ -121,10 +131,14 @@ def fetched_in_time(layers: Sequence[LayerFigures], size: int, call_seconds: flo
 
 
 def recycled_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
-    """The soft (1d), (2d): each window's computations last as long as all its layers' transfers."""
+    """The soft (1d), (2d): each window's computations last as long as all its layers' transfers.
+
+    A copy on the host stays fresh until the update: in the forward part only the first m layers return.
+    """
+    forward = [layer if n < size else replace(layer, forward_return=0.0) for n, layer in enumerate(layers)]
     return all(
         sum(layer.forward for layer in window) >= sum(layer.fetch + layer.forward_return for layer in window)
-        for window, following in _places(layers, size)
+        for window, following in _places(forward, size)
         if following
     ) and all(
         sum(layer.backward for layer in window)
@@ -136,9 +150,9 @@ def recycled_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
 
 def updated_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
     """(3), layer by layer: a CPU update is no longer than the passes of the layers before."""
-    available = sum(layer.device_update for layer in layers[:size])
+    available = _device_updates(layers, size)
     for number, layer in enumerate(layers):
-        if number >= size and layer.host_update > available:
+        if number >= size and (layer.host_update or 0.0) > available:
             return False
         available += layer.forward + layer.backward
     return True
@@ -152,9 +166,9 @@ def queue_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
         layer = layers[number]
         clock += layer.backward
         if number >= size:
-            finished = max(finished, clock + layer.backward_return) + layer.host_update
+            finished = max(finished, clock + layer.backward_return) + (layer.host_update or 0.0)
             ends.append(finished)
-    needed = clock + sum(layer.device_update for layer in layers[:size])
+    needed = clock + _device_updates(layers, size)
     needed += sum(layer.forward for layer in layers[:size])
     for layer, end in zip(layers[size:], reversed(ends), strict=True):
         if end + layer.fetch > needed:

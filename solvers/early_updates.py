@@ -1,0 +1,41 @@
+"""Updates as early as they can run: right behind the last run that they must wait for.
+
+An update of a weight waits for its gradient, for the last run that reads the weight and for changes that
+stand before it in the file. On the CPU it then runs beside the backward computations, and its gradient leaves
+the host. All other runs keep their order. Linear in the edges but for one sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..graphs.graph import Graph, Phase
+from ..planner.sequence import Run
+
+
+def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
+    """The same runs, those of updates moved to the front as far as they can go."""
+    phase = graph.operations.phase
+    others = [run for run in runs if phase[run[0]] != Phase.UPDATE]
+    last = {operation: position for position, (operation, _mode) in enumerate(others)}
+    updates = [run for run in runs if phase[run[0]] == Phase.UPDATE]
+    for operation, _mode in updates:
+        last[operation] = max((last[o] for o in _before(graph, operation) if o in last), default=-1)
+    places = [(position, 0, run) for position, run in enumerate(others)]
+    places += [(last[run[0]], number, run) for number, run in enumerate(updates, start=1)]
+    return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]
+
+
+def _before(graph: Graph, update: int) -> Iterator[int]:
+    """Operations that an update must not pass."""
+    for x in graph.read_lists[update]:
+        yield from graph.producers[x].tolist()
+        yield from _earlier(graph.mutators[x].tolist(), update)
+    for x in graph.mutate_lists[update]:
+        yield from graph.producers[x].tolist()
+        yield from _earlier(graph.consumers[x].tolist(), update)
+        yield from _earlier(graph.mutators[x].tolist(), update)
+
+
+def _earlier(operations: Iterable[int], than: int) -> Iterator[int]:
+    return (operation for operation in operations if operation < than)

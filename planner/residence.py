@@ -46,7 +46,7 @@ class Residence:
     back: Mapping[Place, int] = field(default_factory=dict[Place, int])
 
 
-class _Placed(NamedTuple):
+class PlacedStep(NamedTuple):
     """A step before run `slot`. order: among those of its rank there, what is fetched by need."""
 
     slot: int
@@ -62,13 +62,13 @@ def residence_schedule(graph: Graph, residence: Residence) -> Schedule:
     no word for (on the disk and elsewhere).
     """
     runs = residence.runs
-    placed: list[_Placed] = []
+    placed: list[PlacedStep] = []
     places: dict[int, set[Memory]] = {}
     for life in lives(graph, runs):
         levels = life_levels(residence, life)
-        placed.extend(_moves(life.tensor, levels, turn_length(len(runs))))
+        placed.extend(life_steps(life.tensor, levels, turn_length(len(runs))))
         if life.cyclic:
-            places[life.tensor] = _at_the_start(levels, turn_length(len(runs)))
+            places[life.tensor] = memories_at_start(levels, turn_length(len(runs)))
     placed.sort(key=lambda item: item[:3])
     return Schedule.of(_merged(runs, placed), _initial(graph, places))
 
@@ -146,23 +146,24 @@ def _wish(residence: Residence, life: Life, to: Memory) -> Wish:
 _WAYS = ({Memory.DEVICE}, {Memory.HOST}, {Memory.DISK}, {Memory.DEVICE, Memory.HOST})
 """Where a persistent tensor may start."""
 
-_DELETE_USED, _OFFLOAD, _WRITE, _DELETE, _READ, _DELETE_READ, _PREFETCH = range(7)
+_DELETE_USED, _OFFLOAD, _WRITE, _DELETE, READ, _DELETE_READ, PREFETCH = range(7)
 """The order of the steps before one run: what leaves, then what comes."""
 
 
-def _moves(x: int, levels: tuple[Level, Level, Level], turn: int) -> Iterator[_Placed]:
+def life_steps(x: int, levels: tuple[Level, Level, Level], turn: int) -> Iterator[PlacedStep]:
+    """All transfers and deletes of one life."""
     device, host, disk = levels
     for rank, copies, step in (
         (_OFFLOAD, device, offload(x)),
         (_WRITE, host, offload(x, Memory.DISK)),
     ):
         for moment in copies.stored:
-            yield _Placed(moment % turn // 2, rank, moment % turn, step)
-    for rank, copies, step in ((_READ, host, prefetch(x, Memory.HOST)), (_PREFETCH, device, prefetch(x))):
+            yield PlacedStep(moment % turn // 2, rank, moment % turn, step)
+    for rank, copies, step in ((READ, host, prefetch(x, Memory.HOST)), (PREFETCH, device, prefetch(x))):
         for piece in copies.pieces:
             if piece.use is not None:
                 start = piece.start % turn
-                yield _Placed(start // 2, rank, start + piece.use - piece.start, step)
+                yield PlacedStep(start // 2, rank, start + piece.use - piece.start, step)
     for memory, copies, after_run, after_transfer in (
         (Memory.DEVICE, device, _DELETE, _DELETE),
         (Memory.HOST, host, _DELETE_USED, _DELETE),
@@ -173,10 +174,12 @@ def _moves(x: int, levels: tuple[Level, Level, Level], turn: int) -> Iterator[_P
             if piece.end is not None:
                 moment = piece.end % turn
                 moved = moment % 2 or moment in stored
-                yield _Placed(moment // 2, after_transfer if moved else after_run, moment, delete(x, memory))
+                yield PlacedStep(
+                    moment // 2, after_transfer if moved else after_run, moment, delete(x, memory)
+                )
 
 
-def _merged(runs: Sequence[Run], placed: Sequence[_Placed]) -> Iterator[Step]:
+def _merged(runs: Sequence[Run], placed: Sequence[PlacedStep]) -> Iterator[Step]:
     rest = iter(placed)
     item = next(rest, None)
     for slot in range(len(runs) + 1):
@@ -187,8 +190,8 @@ def _merged(runs: Sequence[Run], placed: Sequence[_Placed]) -> Iterator[Step]:
             yield compute(*runs[slot])
 
 
-def _at_the_start(levels: Sequence[Level], turn: int) -> set[Memory]:
-    """The memories with a copy between the end of one turn and the start of the next."""
+def memories_at_start(levels: Sequence[Level], turn: int) -> set[Memory]:
+    """The memories with a copy of a persistent tensor between the end of a turn and the next."""
     return {
         memory
         for memory, copies in zip(Memory, levels, strict=True)

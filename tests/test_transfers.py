@@ -9,12 +9,13 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.demand import Demand
 from memplan.planner.lives import lives
 from memplan.planner.plain import baseline
 from memplan.planner.residence import Place, Residence, residence_schedule
 from memplan.planner.sequence import in_plain_mode
 from memplan.planner.simulate import simulate
-from memplan.planner.transfers import Demand, placed
+from memplan.planner.transfers import placed
 from test_residence import LINKED, random_runs, training
 
 HOST = Memory.HOST

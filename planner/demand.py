@@ -44,10 +44,13 @@ class Demand:
         add_workspace(self.curve, graph, residence.runs)
         fetches: list[Fetch] = []
         for life in lives(graph, residence.runs):
-            device = life_levels(residence, life)[0]
+            device, _host, disk = life_levels(residence, life)
             for low, high in occupied(life, device, self.turn):
                 self.curve[low:high] += int(graph.tensors.bytes[life.tensor])
-            fetches += fetches_of(life, device, self.turn)
+            found = fetches_of(life, device, self.turn)
+            if disk.pieces:  # `initial` has no word for a copy on the disk and elsewhere
+                found = (fetch._replace(earliest=max(0, fetch.earliest)) for fetch in found)
+            fetches += found
         self.fetches = sorted(fetches, key=lambda fetch: fetch.use)
         self.peak = int(self.curve.max(initial=0))
 

@@ -21,7 +21,11 @@ _SAME = 1e-9
 
 @compiled
 def simulate(
-    instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: NDArray[np.float64], ends: NDArray[np.float64]
+    instance: Instance,
+    steps: Ints,
+    starts: NDArray[np.uint8],
+    result: NDArray[np.float64],
+    ends: NDArray[np.float64],
 ) -> None:
     """result: (period in seconds, excess over the limits in bytes, peak per memory). ends: per step, in the
     last turn, counted from that turn's start on the compute queue."""
@@ -57,7 +61,8 @@ def simulate(
         peak[memory] = used[memory]
         excess = max(excess, settled[memory] - instance.limits[memory])
 
-    same = 0
+    half = np.zeros(6)
+    settled_down = False
     gained = 0.0
     for turn in range(_TURNS):
         oldest = (turn - 1) * length
@@ -219,8 +224,12 @@ def simulate(
             change = max(change, abs(now - growth[queue]))
             gained = max(gained, now)
             growth[queue] = now
-        same = same + 1 if change <= gained * _SAME else 0
-        if turn >= 3 and same >= 1:
+        if turn == _TURNS // 2 - 1:
+            half[:] = free
+        if turn >= 3 and change <= gained * _SAME:
+            settled_down = True
             break
+    if not settled_down:
+        gained = (free - half).max() / (_TURNS - _TURNS // 2)
     result[0], result[1] = gained, max(0.0, excess)
     result[2], result[3], result[4] = peak[0], peak[1], peak[2]

@@ -1,0 +1,111 @@
+"""From the moves of a state to the steps of its schedule, compiled: prefetches placed, all merged by slot.
+
+The same rules as planner/transfers.py and planner/residence.py, on arrays. `moves` are what does not depend on
+where prefetches stand; `fetches` are the prefetches, each with the use that it is for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graphs.compiled import compiled
+from .joint_instance import Ints
+
+MOVE = np.dtype(
+    [("slot", np.int64), ("rank", np.int64), ("order", np.int64)]
+    + [("verb", np.int64), ("tensor", np.int64), ("where", np.int64)]
+)
+FETCH = np.dtype(
+    [("tensor", np.int64), ("use", np.int64), ("earliest", np.int64), ("size", np.int64)]
+    + [("seconds", np.float64), ("from_disk", np.bool_)]
+)
+READ, PREFETCH = 4, 6
+"""The ranks of what is fetched, among the steps before one run (planner/residence.py)."""
+
+
+@compiled
+def place(
+    fetches: Any,
+    starts: NDArray[np.float64],
+    curve: Ints,
+    look_ahead: float,
+    cap: float,
+    moments: Ints,
+) -> None:
+    """moments: per fetch, that of the slot where it stands. fetches: by use. curve: changed."""
+    turn, period = len(curve), starts[-1]
+    due = np.inf
+    for turns in range(1, -1, -1):
+        for index in range(len(fetches) - 1, -1, -1):
+            use = fetches[index].use
+            due = min(due, starts[use // 2] + turns * period) - look_ahead * fetches[index].seconds
+            if due < -period:
+                moments[index] = -turn
+                continue
+            base = 0 if due >= 0 else -1
+            slot = np.searchsorted(starts, due - base * period, side="right") - 1
+            moments[index] = base * turn + 2 * slot
+    before = -turn
+    for index in range(len(fetches)):
+        fetch = fetches[index]
+        moment = max(moments[index], fetch.earliest, before)
+        moment += moment % turn % 2
+        for tight in range(fetch.use - 2, moment - 1, -1):
+            if curve[tight % turn] + fetch.size > cap:
+                moment = min(tight + 1, fetch.use - 1)
+                moment += moment % turn % 2
+                break
+        for covered in range(moment, fetch.use - 1):
+            curve[covered % turn] += fetch.size
+        moments[index] = before = moment
+
+
+@compiled
+def merge(
+    moves: Any,
+    fetches: Any,
+    moments: Ints,
+    turn: int,
+    ways: Ints,
+    steps: Ints,
+    starts: NDArray[np.uint8],
+) -> int:
+    """The schedule's steps and their number; starts: where tensors lie at first, completed by what is
+    fetched in the turn before. moves: unused ones have a negative slot."""
+    count = 0
+    total = len(moves) + 2 * len(fetches)
+    keys = np.empty(total, np.int64)
+    rows = np.empty((total, 3), np.int64)
+    for index in range(len(moves)):
+        move = moves[index]
+        if move.slot >= 0:
+            keys[count] = ((move.slot * 8 + move.rank) << 34) + move.order
+            rows[count, 0], rows[count, 1], rows[count, 2] = move.verb, move.tensor, move.where
+            count += 1
+    for index in range(len(fetches)):
+        fetch, moment = fetches[index], moments[index]
+        start = moment % turn
+        order = start + fetch.use - moment
+        if moment < 0:
+            starts[fetch.tensor] |= 1
+        if fetch.from_disk:
+            keys[count] = ((start // 2 * 8 + READ) << 34) + order
+            rows[count, 0], rows[count, 1], rows[count, 2] = 3, fetch.tensor, 1
+            count += 1
+        keys[count] = ((start // 2 * 8 + PREFETCH) << 34) + order
+        rows[count, 0], rows[count, 1], rows[count, 2] = 3, fetch.tensor, 0
+        count += 1
+    order_of = np.argsort(keys[:count], kind="mergesort")
+    filled, done = 0, 0
+    for slot in range(len(ways) + 1):
+        while done < count and keys[order_of[done]] >> 34 < (slot + 1) * 8:
+            steps[filled] = rows[order_of[done]]
+            filled += 1
+            done += 1
+        if slot < len(ways):
+            steps[filled, 0], steps[filled, 1], steps[filled, 2] = 0, ways[slot], 0
+            filled += 1
+    return filled

@@ -38,16 +38,9 @@ class Uses:
 
 
 def weight_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place, Memory]:
-    """Of all weights: away in `to` between sections, in host memory while an update waits for them there."""
-    away: dict[Place, Memory] = {}
-    for x in (x for layer in layers.layers for x in layer.weights):
-        host = uses.host.get(x, [])
-        ends = uses.section_ends(x)
-        for index, end in enumerate(ends):
-            following = ends[index + 1] if index + 1 < len(ends) else len(uses.plan.runs)
-            away[x, end] = Memory.HOST if any(end < update < following for update in host) else to
-        away |= {(x, update): to for update in host if to == Memory.DISK}
-    return away
+    """Of all weights: away between sections. On the way to an update on the CPU they stay in host memory."""
+    weights = (x for layer in layers.layers for x in layer.weights)
+    return {(x, end): to for x in weights for end in uses.section_ends(x)}
 
 
 def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place, Memory]:

@@ -1,0 +1,75 @@
+"""What the systems that update weights on the CPU ask of a graph, and of the memories beside the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..graphs.errors import MemplanError
+from ..graphs.machine import Machine
+from ..planner.budget import spelled
+from ..planner.residence import Residence
+from ..planner.schedule import Schedule
+from ..planner.simulate import Figures
+from ..planner.transfers import judged
+from .chains import device_limit, infeasible
+from .problem import NotAcceptedError, Problem
+from .training_layers import TrainingLayers, training_layers
+
+
+def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
+    """Raises NotAcceptedError where the graph is no chain of layers, or has not all updates on the CPU."""
+    graph = problem.graph
+    layers = training_layers(solver, graph)
+    updates = [operation for layer in layers.layers for operation in layer.updates]
+    if not updates:
+        raise NotAcceptedError(
+            f"{solver} plans updates on the CPU, and {graph.name} has no update operations: "
+            "profile it with an optimizer"
+        )
+    for operation in updates:
+        if layers.host_modes([operation]) is None:
+            name = graph.operations.name[operation]
+            raise NotAcceptedError(
+                f"{solver} updates weights on the CPU: operation {name} has no mode that runs there"
+            )
+    return layers
+
+
+def first_that_fits(
+    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence]
+) -> tuple[Schedule, Figures]:
+    """Of ways to place everything, the first within the budget.
+
+    Raises InfeasibleError with the least that any of them takes; NotAcceptedError where the host or the disk
+    is too small for all of them on a device of any size.
+    """
+    limit, tried = device_limit(problem), list(ways)
+    for way in tried:
+        found = judged(problem.graph, machine, limit, way)
+        if found:
+            return found
+    raise refused(solver, problem, machine, tried)
+
+
+def refused(solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence]) -> MemplanError:
+    """Why none of these ways fits."""
+    graph, tried = problem.graph, list(ways)
+    endless = replace(machine, device_capacity=None)
+    held = [judged(graph, endless, 2**62, way) for way in tried]
+    least = [found[1].least_budget for found in held if found]
+    if least:
+        return infeasible(solver, problem, min(least))
+    roomy = replace(endless, host_capacity=None, disk_capacity=None)
+    figures = [found[1] for way in tried if (found := judged(graph, roomy, 2**62, way))]
+    host = min(figure.host_peak for figure in figures)
+    disk = min(figure.disk_peak for figure in figures)
+    room = [
+        f"{spelled(size)} {place}"
+        for place, size in (("of host memory", machine.host_capacity), ("of disk", machine.disk_capacity))
+        if size is not None
+    ]
+    return NotAcceptedError(
+        f"{solver} would hold up to {spelled(host)} in host memory and {spelled(disk)} on disk; "
+        f"the machine has {' and '.join(room)}"
+    )

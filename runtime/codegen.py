@@ -23,8 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..graphs.errors import MemplanError
-from ..planner.schedule import PLAIN, Schedule, Verb
+from ..planner.schedule import Initial, Schedule, Verb
 from .free_names import FreeNames
 from .program import Call, Operation, Program, values_read
 from .randomness import restore_generator, save_generator
@@ -37,22 +36,27 @@ class Code(NamedTuple):
     names: Mapping[str, Any]
     residents: tuple[int, ...]
 
-    def compile(self) -> Callable[..., tuple[Any, ...]]:
-        names = dict(self.names)
+    def compile(self, **tools: Any) -> Callable[..., Any]:
+        """tools: more free names."""
+        names = {**self.names, **tools}
         exec(compile(self.source, "<memplan schedule>", "exec"), names)
         return names["step"]
 
 
+def is_plain(schedule: Schedule) -> bool:
+    """No transfers and no modes, all on the device."""
+    moves = (schedule.verbs == Verb.OFFLOAD) | (schedule.verbs == Verb.PREFETCH)
+    return not (moves.any() or schedule.wheres.any() or schedule.initial != Initial())
+
+
 def generate(program: Program, schedule: Schedule) -> Code:
-    """Raises MemplanError for a schedule with transfers or modes: this code runs on one device, plainly."""
+    """For a plain schedule: see codegen_turn.py for others."""
     writer = Writer(program, schedule)
-    for verb, target, where in schedule.rows():
-        if verb == Verb.COMPUTE and where == PLAIN:
+    for verb, target, _where in schedule.rows():
+        if verb == Verb.COMPUTE:
             writer.compute(target)
-        elif verb == Verb.DELETE and where == 0:
-            writer.delete(target)
         else:
-            raise MemplanError(f"the schedule has a step ({Verb(verb).word}) that can't be run yet")
+            writer.delete(target)
     return writer.code()
 
 

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from ..graphs.errors import MismatchError
 from ..planner.schedule import Schedule
-from .codegen import generate
+from .below_autograd import as_traced
+from .codegen import generate, is_plain
+from .custody import Custody
+from .cycle import Cycle, Terms
 from .iteration import Inputs, Iteration, others_in, tensors_in
 from .optimizer_state import OptimizerState
 from .program import Program
@@ -37,26 +40,43 @@ class PlannedStep:
     the step is called, and these go on with it: `state_dict()` and learning rate schedules work as ever.
     A step holds for the shapes, types, other arguments and train or eval mode it was traced with: inputs
     of another form raise MismatchError, a module that has changed its mode is not noticed.
+
+    Tensors that the schedule moves between memories are in the step's custody from its first iteration on;
+    the module's and the optimizer's own are then empty, until `recall` fetches them back.
     """
 
-    def __init__(self, iteration: Iteration, program: Program, schedule: Schedule) -> None:
-        code = generate(program, schedule)
-        self.source = code.source
+    def __init__(
+        self, iteration: Iteration, program: Program, schedule: Schedule, terms: Terms | None = None
+    ) -> None:
+        """terms: needed where the schedule has transfers or modes."""
         self.program = program
-        self._run = code.compile()
         self._module = iteration.module
         self._others = others_in(iteration.inputs)
         self._places = [_place(self._module, name) for name in (*program.parameters, *program.buffers)]
         self._parameters = list(program.parameters)
         self._constants = tuple(program.constants.values())
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
+        self.cycle = None
+        if is_plain(schedule):
+            code = generate(program, schedule)
+            self.source, self._run = code.source, code.compile()
+            return
+        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program))
+        self.source, self._run = self.cycle.sources[0], self.cycle.turn
+        self._custody = Custody(program, self._owners(self.cycle.moved))
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does."""
+        """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does.
+
+        Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
+        """
         outcome = self.run(keywords if keywords else arguments)
+        if outcome.gradients:
+            self.recall()
         tensors = dict(zip(self._parameters, self._residents(), strict=False))
         for name, gradient in outcome.gradients.items():
             parameter = tensors[name]
+            gradient = gradient.to(parameter.device)
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return outcome.loss
 
@@ -64,12 +84,32 @@ class PlannedStep:
         """The loss and the gradients; `.grad` is left alone."""
         given = self._checked(inputs)
         states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
+        if self.cycle is not None and not self._custody.taken:
+            self.cycle.place(self._custody.take())
         with as_traced(self.program.device):
             residents = (*self._residents(), *states, *given, *self._constants)
             loss, *gradients = self._run(residents, settings)
         if self._optimizer is not None:
             self._optimizer.end()
         return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
+
+    def recall(self) -> None:
+        """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
+        if self.cycle is not None and self._custody.taken:
+            self._custody.give_back(self.cycle.recall())
+
+    def _owners(self, moved: Container[int]) -> dict[int, Callable[[], Tensor]]:
+        """Per resident value in a moved storage, where its tensor is found."""
+        program = self.program
+        named = [*program.parameters.values(), *program.buffers.values()]
+        owners: dict[int, Callable[[], Tensor]] = {
+            value: partial(getattr, module, name)
+            for value, (module, name) in zip(named, self._places, strict=True)
+        }
+        if self._optimizer is not None:
+            owners |= {value: partial(self._optimizer.tensor, *key) for key, value in program.states.items()}
+        owners |= {value: partial(program.constants.__getitem__, value) for value in program.constants}
+        return {value: owner for value, owner in owners.items() if program.values[value].storage in moved}
 
     def _residents(self) -> list[Tensor]:
         """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
@@ -92,18 +132,6 @@ class PlannedStep:
             if others[name] is not other and others[name] != other:
                 raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         return [tensors[name] for name in self.program.inputs]
-
-
-@contextmanager
-def as_traced(device: torch.device) -> Generator[None]:
-    """Calls go straight to the kernels, as they did below autograd when the model was traced.
-
-    Nothing is recorded for a backward, nor cast. Gradient mode stays on: some kernels ask for it (an LSTM on
-    the CPU keeps its workspace only then).
-    """
-    below_autograd: Any = torch._C._AutoDispatchBelowAutograd()
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False), below_autograd:
-        yield
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:

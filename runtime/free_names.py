@@ -42,7 +42,11 @@ class FreeNames:
             return repr(argument)
         if type(argument) is float and isfinite(argument):
             return repr(argument)
-        return self._name("c", argument, f"{type(argument).__name__} {argument!r}")
+        return self.of_thing(argument)
+
+    def of_thing(self, thing: Any) -> str:
+        """A name for something that is not taken apart."""
+        return self._name("c", thing, f"{type(thing).__name__} {thing!r}")
 
     def _name(self, letter: str, thing: Any, key: object) -> str:
         if key not in self._known:

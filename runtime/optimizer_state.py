@@ -53,6 +53,9 @@ class OptimizerState:
             for row in self._rows().values():
                 row[COUNT] += 1
 
+    def tensor(self, parameter: str, state: str) -> Tensor:
+        return self._optimizer.state[self._module.get_parameter(parameter)][state]
+
     def _rows(self) -> dict[str, dict[str, Any]]:
         """By parameter name what the optimizer holds for it."""
         return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}

@@ -17,7 +17,7 @@ run on stand-ins: it is possible, though not the one of training.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import Any
@@ -50,6 +50,19 @@ class StandIns:
         count = copies(sum(self._program.storages[storage].bytes for storage in read), self._device)
         own = bool(operation.mutates)
         return [self._bind(operation.call, own=own or copy > 0) for copy in range(count)]
+
+    def calls_on_host(self) -> list[Callable[[], Any]]:
+        """Alike, with all tensors in host memory. For calls without true storages."""
+        call = self._program.operations[self._position].call
+        forms = {v: self._program.values[v]._replace(device=torch.device("cpu")) for v in values_read(call)}
+        size = sum(elements_spanned(form) * form.dtype.itemsize for form in forms.values())
+
+        def bound() -> Callable[[], Any]:
+            tensors = {value: self._stand_in(form) for value, form in forms.items()}
+            arguments = substitute(call.arguments, tensors)
+            return partial(call.target, *arguments, **substitute(call.keywords, tensors))
+
+        return [bound() for _ in range(copies(size))]
 
     def advance(self) -> None:
         """Keep what later operations need true, drop what none needs any more."""
@@ -131,16 +144,18 @@ def signature(program: Program, call: Call) -> Hashable:
     return call.target, describe(call.arguments), describe(call.keywords)
 
 
-def substitute(argument: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
-    """The argument with a tensor in the place of every Ref, its example in that of every Setting."""
+def substitute(
+    argument: Any, tensors: Mapping[int, torch.Tensor], settings: Sequence[float] | None = None
+) -> Any:
+    """The argument with a tensor for every Ref, a number (by default its example) for every Setting."""
     if isinstance(argument, Ref):
         return tensors[argument.value]
     if isinstance(argument, Setting):
-        return argument.example
+        return argument.example if settings is None else settings[argument.index]
     if isinstance(argument, tuple | list):
-        return type(argument)(substitute(part, tensors) for part in argument)
+        return type(argument)(substitute(part, tensors, settings) for part in argument)
     if isinstance(argument, Mapping):
-        return {name: substitute(part, tensors) for name, part in argument.items()}
+        return {name: substitute(part, tensors, settings) for name, part in argument.items()}
     return argument
 
 

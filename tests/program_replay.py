@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.runtime.execute import as_traced
+from memplan.runtime.below_autograd import as_traced
 from memplan.runtime.joint import residents
 from memplan.runtime.live_bytes import live_peak
 from memplan.runtime.program import refs

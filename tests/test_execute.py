@@ -8,11 +8,10 @@ import random
 import pytest
 import torch
 from iterations import ITERATIONS, gpt2, seeded
-from memplan.graphs.errors import MemplanError, MismatchError
+from memplan.graphs.errors import MismatchError
 from memplan.graphs.graph import Kind
 from memplan.graphs.validate import validate
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule import Schedule, offload
 from memplan.planner.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulate import simulate
 from memplan.runtime.eager import compare, run_eager
@@ -229,13 +228,6 @@ def test_inputs_of_another_form_are_refused(change, message):
         step(**{name: value for name, value in iteration.inputs.items() if name != "mask"})
 
 
-def test_a_schedule_with_transfers_is_refused():
-    iteration = seeded("perceptron")
-    program = trace(iteration)
-    with pytest.raises(MemplanError, match="offload"):
-        PlannedStep(iteration, program, Schedule.of([offload(0)]))
-
-
 def test_modules_that_replace_their_buffers_are_followed():
     iteration = seeded("in_place")
     program = trace(iteration)
@@ -276,7 +268,7 @@ def test_the_code():
         if line.startswith((f"v{value} = ", "del ")) and f"v{value}" in line
     ]
     assert about == [f"v{value}", "del", f"v{value}", "del"]
-    assert lines[:2] == ["def step(residents):", "v0, v1, v2, = residents"]
+    assert lines[:2] == ["def step(residents, settings):", "v0, v1, v2, = residents"]
     assert lines[-1].startswith("return v")
     assert not any(name in step.source for name in ("weight", "tanh", "inputs"))
     assert compare(iteration, step).equal

@@ -1,0 +1,68 @@
+"""Copies of storages, byte by byte, and the values that lie in one.
+
+A copy is the whole storage, so every view of it is there again afterwards: same type, shape, strides, offset.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .places import Block, File
+from .program import Value
+
+
+def raw(tensor: Tensor) -> Tensor:
+    """The bytes of the tensor's whole storage, not copied."""
+    storage = tensor.untyped_storage()
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))  # pyright: ignore[reportArgumentType]
+
+
+def value(bytes_: Tensor, form: Value) -> Tensor:
+    """The value that lies in these bytes, not copied."""
+    empty = torch.empty(0, dtype=form.dtype, device=bytes_.device)
+    storage = bytes_.untyped_storage()
+    return empty.set_(storage, form.offset, form.shape, form.strides)  # pyright: ignore[reportArgumentType]
+
+
+def room(size: int, device: torch.device) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def offload(source: Tensor | None, block: Block) -> None:
+    """Device → host. None: a result that nobody reads has no value to copy."""
+    block.open()
+    if source is not None:
+        _copy(raw(source), block.bytes)
+
+
+def prefetch(block: Block, target: Tensor) -> None:
+    """Host → device."""
+    _copy(block.bytes, target)
+
+
+def write(block: Block, file: File) -> None:
+    """Host → disk."""
+    file.write(block.bytes)
+
+
+def read(file: File, block: Block) -> None:
+    """Disk → host."""
+    block.open()
+    file.read(block.bytes)
+
+
+def loaded(file: File) -> Tensor:
+    """The bytes of a file, in memory of their own."""
+    made = room(file.size, torch.device("cpu"))
+    file.read(made)
+    return made
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    """As many bytes as both have: an allocator may have rounded one of them up."""
+    size = min(source.nbytes, target.nbytes)
+    target[:size].copy_(source[:size], non_blocking=True)

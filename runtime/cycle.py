@@ -1,0 +1,171 @@
+"""Iterations of a schedule with transfers: a cycle, in which each turn takes up what the one before left.
+
+Turns that begin alike run the same code; the first and the second mostly have their own. No turn starts
+before the jobs of the turn before the last have ended.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..graphs.errors import MemplanError
+from ..graphs.graph import Graph
+from ..graphs.machine import Links, Machine, Memory
+from ..planner.schedule import Schedule, Verb
+from ..planner.simulate import simulate
+from .codegen_turn import Place, generate_turn
+from .copies import loaded, offload, write
+from .places import Block, Disk, File, Host
+from .program import Program
+from .program_graph import Cost, graph_of
+from .queues import Queues, Ticket
+from .rehearsal import Rehearsal
+
+_Code = Callable[..., tuple[tuple[Tensor, ...], list[Any]]]
+
+
+class Terms(NamedTuple):
+    """What a schedule holds for. budget: device bytes, None for no limit. machine: the graph's by default.
+
+    folder: where to offload to the disk; by default where the system has temporary files.
+    """
+
+    graph: Graph
+    budget: int | None = None
+    machine: Machine | None = None
+    folder: Path | None = None
+
+    @staticmethod
+    def unlimited(program: Program) -> Terms:
+        """Room everywhere, and all links."""
+        graph = graph_of(program, [Cost(0.0)] * len(program.operations))
+        return Terms(graph, machine=Machine(links=Links(1.0, 1.0, 1.0, 1.0)))
+
+
+class Cycle:
+    """sources: the code of each turn that differs. moved: the persistent storages that it moves about."""
+
+    def __init__(self, program: Program, schedule: Schedule, terms: Terms) -> None:
+        """Raises MemplanError: the schedule does not hold, or can't be run here."""
+        graph, budget, machine, folder = terms
+        machine = machine or graph.machine
+        figures = simulate(graph, schedule, budget=budget, machine=machine).figures
+        self.program, self.graph, self.schedule = program, graph, schedule
+        self.places = _places(graph, schedule)
+        self.moved = {storage for _memory, storage in self.places}
+        self.host = Host(figures.host_peak, pinned=program.device.type == "cuda")
+        self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
+        self.queues = _queues(program.device)
+        self.sources: list[str] = []
+        self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
+        self._codes: dict[str, tuple[_Code, tuple[int, ...], str]] = {}
+        self._begin()
+        self._code()
+        weakref.finalize(self, self.queues.close)
+
+    def place(self, on_device: Mapping[int, Tensor]) -> None:
+        """Put the moved storages where an iteration starts. on_device: their bytes, not to be used after."""
+        self._begin()
+        self.carried = [self._copy(memory, on_device[storage]) for memory, storage in self.places]
+
+    def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
+        """One iteration: the loss and the gradients. residents: the program's; the moved ones are empty."""
+        if self.carried is None:
+            raise MemplanError("an iteration failed before its end: its tensors are lost")
+        for ticket in self._last.values():
+            ticket.wait()
+        code, needed, following = self._code()
+        self._now, self._last = {}, self._now
+        self._leaving, self._left = {}, self._leaving
+        carried, self.carried = self.carried, None
+        by_value = dict(zip(self.program.residents, residents, strict=True))
+        given = [by_value[value] for value in needed]
+        del by_value, residents
+        tickets, deletes = (self._now, self._last), (self._leaving, self._left)
+        results, self.carried = code(given, settings, carried, *tickets, *deletes)
+        self._state = following
+        return results
+
+    def recall(self) -> dict[int, Tensor]:
+        """The bytes of the moved storages, all on the device again; the cycle is then to be placed anew."""
+        if self.carried is None:
+            raise MemplanError("an iteration failed before its end: its tensors are lost")
+        for ticket in (*self._last.values(), *self._now.values()):
+            ticket.wait()
+        found: dict[int, Tensor] = {}
+        for (_memory, storage), copy in zip(self.places, self.carried, strict=True):
+            if storage not in found:
+                found[storage] = self._fetched(copy)
+        self._begin()
+        return found
+
+    def _begin(self) -> None:
+        self.carried: list[Any] | None = []
+        self._now: dict[int, Ticket] = {}
+        self._last: dict[int, Ticket] = {}
+        self._leaving: dict[int, tuple[Any, ...]] = {}
+        self._left: dict[int, tuple[Any, ...]] = {}
+        self._state = ""
+
+    def _code(self) -> tuple[_Code, tuple[int, ...], str]:
+        """The code of the next turn, the residents that it takes, and the state that it leaves."""
+        if self._state not in self._codes:
+            turn = self._rehearsal.rehearse()
+            code = generate_turn(self.program, self.graph, self.schedule, turn, self.places)
+            tools = {
+                "add": self.queues.add,
+                "wait": self.queues.wait,
+                "memory": self.host,
+                "host": self.host.block,
+                "file": self.disk and self.disk.file,
+            }
+            self._codes[self._state] = (code.compile(**tools), code.residents, turn.state)
+            self.sources.append(code.source)
+        return self._codes[self._state]
+
+    def _copy(self, memory: Memory, bytes_: Tensor) -> Tensor | Block | File:
+        if memory == Memory.DEVICE:
+            return bytes_
+        block = self.host.block(bytes_.nbytes) if memory == Memory.HOST else Host().block(bytes_.nbytes)
+        offload(bytes_, block)
+        if self.program.device.type == "cuda":
+            torch.cuda.synchronize(self.program.device)
+        if memory == Memory.HOST or self.disk is None:
+            return block
+        file = self.disk.file(block.size)
+        write(block, file)
+        return file
+
+    def _fetched(self, copy: Tensor | Block | File) -> Tensor:
+        if isinstance(copy, Tensor):
+            return copy
+        bytes_ = copy.bytes if isinstance(copy, Block) else loaded(copy)
+        return bytes_.to(self.program.device, copy=True)
+
+
+def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
+    """Where the persistent storages that the schedule moves lie when a turn starts."""
+    initial = schedule.initial
+    transfers = (schedule.targets[schedule.verbs != Verb.COMPUTE]).tolist()
+    moved = {x for x in transfers if graph.persistent[x]} | initial.host | initial.disk | initial.both
+    memories = {
+        **dict.fromkeys(moved, (Memory.DEVICE,)),
+        **dict.fromkeys(initial.host, (Memory.HOST,)),
+        **dict.fromkeys(initial.disk, (Memory.DISK,)),
+        **dict.fromkeys(initial.both, (Memory.DEVICE, Memory.HOST)),
+    }
+    return [(memory, x) for x in sorted(moved) for memory in memories[x]]
+
+
+def _queues(device: torch.device) -> Queues:
+    if device.type != "cuda":
+        return Queues()
+    from .streams import Streams
+
+    return Streams(device)

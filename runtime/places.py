@@ -1,0 +1,166 @@
+"""Memory beside the device: blocks of the host, files on the disk. Each counts what it holds.
+
+Host memory is pinned where there is a CUDA device; else it is taken beside PyTorch's allocator, so that on a
+machine without one, where device and host share the RAM, the allocator's bytes are the device's alone.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..graphs.errors import InputError, MemplanError
+
+_ALIGNMENT = 64
+"""Bytes, that of PyTorch's own CPU memory: some kernels round otherwise elsewhere."""
+
+
+class Count:
+    """Bytes held now, and the most so far."""
+
+    def __init__(self) -> None:
+        self.bytes = self.peak = 0
+        self._lock = Lock()
+
+    def take(self, size: int) -> None:
+        with self._lock:
+            self.bytes += size
+            self.peak = max(self.peak, self.bytes)
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self.bytes -= size
+
+
+class Host:
+    """needed: bytes. pinned: for copies from and to a CUDA device."""
+
+    def __init__(self, needed: int = 0, *, pinned: bool = False) -> None:
+        """Raises InputError where the machine has not that much."""
+        self.count = Count()
+        self._pinned = pinned
+        free = available_bytes()
+        if free is not None and needed > free:
+            raise InputError(
+                f"the schedule needs {needed:,} bytes of host memory, {free:,} are available here"
+            )
+
+    def block(self, size: int) -> Block:
+        return Block(self, size)
+
+    def memory(self, size: int) -> Tensor:
+        if self._pinned:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        taken = np.empty(size + _ALIGNMENT, np.uint8)
+        start = -taken.ctypes.data % _ALIGNMENT
+        return torch.from_numpy(taken[start : start + size])
+
+
+class Block:
+    """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more."""
+
+    __slots__ = ("_counted", "_host", "bytes", "size")
+
+    def __init__(self, host: Host, size: int) -> None:
+        self.size, self._host, self._counted = size, host, 0
+        self.bytes: Tensor = _NONE
+
+    def open(self) -> Block:
+        """Take the memory, unless it is there."""
+        if not self._counted:
+            self.hold(self._host.memory(self.size))
+        return self
+
+    def hold(self, memory: Tensor) -> None:
+        """Take what was made elsewhere: the bytes of an operation's result on the CPU."""
+        self.bytes, self._counted = memory, memory.nbytes
+        self._host.count.take(memory.nbytes)
+
+    def __del__(self) -> None:
+        self._host.count.give_back(self._counted)
+
+
+class Disk:
+    """A folder of its own within `folder` (by default the system's for temporary files), gone at the end."""
+
+    def __init__(self, needed: int, folder: Path | None = None) -> None:
+        """Raises InputError where it can't be made or has no room for `needed` bytes."""
+        self.count = Count()
+        self._number = itertools.count()
+        where = folder or "the folder for temporary files"
+        try:
+            self._folder = TemporaryDirectory(prefix="memplan-", dir=folder, ignore_cleanup_errors=True)
+            free = shutil.disk_usage(self._folder.name).free
+        except OSError as error:
+            raise InputError(f"{where}: can't offload to it: {error.strerror or error}") from error
+        if free < needed:
+            raise InputError(f"{where}: the schedule needs {needed:,} bytes of disk, {free:,} are free")
+
+    def file(self, size: int) -> File:
+        return File(self, size)
+
+    def new_path(self) -> Path:
+        return Path(self._folder.name) / f"{next(self._number)}.bytes"
+
+
+class File:
+    """A copy on the disk: raw bytes, removed when nobody has it any more."""
+
+    __slots__ = ("_disk", "_path", "size")
+
+    def __init__(self, disk: Disk, size: int) -> None:
+        self.size, self._disk = size, disk
+        self._path = disk.new_path()
+        disk.count.take(size)
+
+    def write(self, source: Tensor) -> None:
+        """Raises MemplanError, one line, as `read` does."""
+        try:
+            with self._path.open("wb", buffering=0) as file:
+                _all(file.write, source)
+        except OSError as error:
+            raise MemplanError(f"{self._path}: can't write: {error.strerror}") from error
+
+    def read(self, target: Tensor) -> None:
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                _all(file.readinto, target)
+        except OSError as error:
+            raise MemplanError(f"{self._path}: can't read: {error.strerror}") from error
+
+    def __del__(self) -> None:
+        self._disk.count.give_back(self.size)
+        self._path.unlink(missing_ok=True)
+
+
+def _all(move: Any, tensor: Tensor) -> None:
+    """Move all bytes: one call moves at most 2 GiB."""
+    left = memoryview(tensor.numpy())  # pyright: ignore[reportArgumentType]
+    while len(left):
+        moved = move(left)
+        if not moved:
+            raise OSError(0, "the file is too short")
+        left = left[moved:]
+
+
+def available_bytes() -> int | None:
+    """Of this machine's RAM; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * int(found[0][1]) if found else None
+
+
+_NONE = torch.empty(0, dtype=torch.uint8)

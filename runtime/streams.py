@@ -1,0 +1,101 @@
+"""The queues on CUDA: copies from and to the device on two streams of their own.
+
+Each copy queue is still a thread, since a copy may have to wait for another thread (a file that is read,
+an update on the CPU); what it waits for on the device it leaves to its stream. A ticket of such a copy ends
+in two steps: it is given to the stream, with an event behind it, and later that event has passed.
+
+All device memory is allocated and freed by the thread that trains, on its own stream. That is safe because
+
+- a copy waits for the computations given before it: whoever had its target's memory earlier has ended;
+- before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
+
+Host memory is pinned, and PyTorch's allocator gives a block to nobody before the copies of it have ended.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..planner.clock import Queue
+from .queues import Job, JobQueue, Queues, Ticket, Work
+
+
+class DeviceTicket(Ticket):
+    """event: set when the copy is on its stream."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = torch.cuda.Event()
+
+    def on_stream(self) -> None:
+        """Until the copy has been given to its stream."""
+        super().wait()
+
+    def wait(self) -> None:
+        super().wait()
+        self.event.synchronize()
+
+
+class DeviceJob(Job):
+    """A copy, enqueued on a stream behind what it waits for."""
+
+    __slots__ = ("computed", "stream")
+
+    def __init__(self, work: Work, arguments: tuple[Any, ...], stream: torch.cuda.Stream) -> None:
+        ticket = DeviceTicket()
+        super().__init__(ticket, self._on_stream(work, ticket.event), arguments)
+        self.stream = stream
+        self.computed = torch.cuda.current_stream(stream.device).record_event()
+
+    def run(self) -> None:
+        self.stream.wait_event(self.computed)
+        if not self.gone:
+            self.after = tuple(ticket for ticket in self.after if not wait_on(self.stream, ticket))
+        super().run()
+
+    def _on_stream(self, work: Work, event: torch.cuda.Event) -> Work:
+        def enqueue(*arguments: Any) -> None:
+            with torch.cuda.stream(self.stream):
+                work(*arguments)
+                event.record()
+
+        return enqueue
+
+
+class StreamQueue(JobQueue):
+    def __init__(self, name: str, device: torch.device) -> None:
+        super().__init__(name)
+        self._stream = torch.cuda.Stream(device)
+
+    def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
+        return DeviceJob(work, arguments, self._stream)
+
+
+class Streams(Queues):
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        super().__init__()
+
+    def new(self, queue: Queue) -> JobQueue:
+        if queue in (Queue.D2H, Queue.H2D):
+            return StreamQueue(queue.name.lower(), self._device)
+        return super().new(queue)
+
+    def wait(self, ticket: Ticket) -> None:
+        if not wait_on(torch.cuda.current_stream(self._device), ticket):
+            ticket.wait()
+
+
+def wait_on(stream: torch.cuda.Stream, ticket: Ticket) -> bool:
+    """Let the stream wait for a copy on another stream; False for a ticket of another kind."""
+    if not isinstance(ticket, DeviceTicket):
+        return False
+    ticket.on_stream()
+    stream.wait_event(ticket.event)
+    return True

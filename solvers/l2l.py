@@ -1,0 +1,32 @@
+"""L2L: every weight lives on the host, and is on the device only while its layer runs.
+
+A weight is fetched right before its forward and again before its backward, and written back as soon as it is
+updated; nothing is fetched ahead. In a chain the period is Σ u + 2 Σ |w| / β less the two copies that
+neighbouring uses save (the last layer's second fetch, the first layer's). Linear.
+
+Reference: B. Pudipeddi et al., Training large neural networks with constant memory using a new execution
+algorithm, 2020, arXiv:2002.05645; as read in Beaumont et al. 2022, hal-03580767, section 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Answer, Options, Problem
+from .weight_offload_result import solved
+from .weight_offload_starts import lazy_order
+from .weight_offload_steps import schedule_of_order
+
+
+@dataclass(frozen=True)
+class Settings:
+    """None."""
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    del options
+    return solved(
+        "l2l",
+        problem,
+        lambda cycle: [schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))))],
+    )

@@ -1,0 +1,76 @@
+"""Weight offloading: which weights leave the device between their uses, and when each transfer stands.
+
+Minimises the period of the training cycle within the budget. Every operation runs once, in the file's
+order; a weight may be away between any two of its uses (weight_offload_cycle.py: what is read from a graph).
+
+    choice   Algorithm 1: absences by profit for each byte moved       weight_offload_choice.py
+    places   Algorithm 2: each transfer at its earliest time           weight_offload_places.py
+    search   local search on the simulated period                      weight_offload_anneal.py
+
+The first two are the published greedy, with its slips corrected (said where they stand), for several
+tastes: O(L²) and linear; `moves=0` ends there. The third starts from their best; a move costs one replay of
+the cycle.
+
+Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, X. Zhao, Weight offloading strategies for training large
+DNN models, 2022, hal-03580767.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..graphs.errors import InputError
+from ..planner.bounds import time_bound
+from .chains import plain_candidate
+from .problem import Answer, Options, Problem, Status
+from .weight_offload_cycle import Cycle, cycle_of
+from .weight_offload_result import refuse_if_too_small
+from .weight_offload_search import Search
+from .weight_offload_starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
+from .weight_offload_steps import schedule_of_order
+
+NAME = "offload-greedy"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """moves: of the local search, fewer where the cycle is long; 0 for the greedy alone. seed: of its random
+    numbers."""
+
+    moves: int = 300_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.moves < 0:
+            raise InputError(f"moves must be 0 or more, not {self.moves}")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError."""
+    settings: Settings = options.settings or Settings()
+    cycle = cycle_of(NAME, problem)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= cycle.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    refuse_if_too_small(NAME, problem, cycle)
+    search = Search(cycle, options)
+    offer_starts(search, cycle)
+    search.anneal(settings.moves, settings.seed)
+    assert search.best is not None
+    schedule = schedule_of_order(cycle, search.best.tolist())
+    return Answer(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
+
+
+def offer_starts(search: Search, cycle: Cycle) -> None:
+    """The greedy's orders, one of which is the search's best then; every weight moved where none holds."""
+    for tastes in (TASTES, CLOSE_TASTES):
+        for taste in tastes:
+            for order in greedy_orders(cycle, [taste]):
+                search.offer(order)
+            if search.done and search.best is not None:
+                return
+        if search.best is not None:
+            return
+    search.offer(lazy_order(cycle, range(len(cycle.absences))))

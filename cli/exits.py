@@ -26,6 +26,10 @@ class CheckFailedError(MemplanError):
     """A schedule is refused, its figures are wrong, or a planned run differs from eager."""
 
 
+class NothingFitsError(MemplanError):
+    """No batch of a model fits the GPU."""
+
+
 EXTRAS = {"torch": "torch", "gurobipy": "gurobi"}
 """Packages that memplan can do without -> the extra that installs them."""
 
@@ -62,6 +66,7 @@ def _code(error: MemplanError) -> Exit:
         return Exit.FAULT  # of a schedule that we made: one that a user gave is a CheckFailedError
     codes = {
         InfeasibleError: Exit.NO_SCHEDULE,
+        NothingFitsError: Exit.NO_SCHEDULE,
         MissingPackageError: Exit.MISSING,
         CheckFailedError: Exit.CHECK_FAILED,
         MismatchError: Exit.MISMATCH,

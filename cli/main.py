@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Run a schedule beside eager PyTorch: time, memory, results.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",
+    "size": "Find what fits a GPU: the smallest budget, the largest batch.",
     "partition": "Show the clusters a graph is cut into.",
     "solvers": "List the solvers.",
 }

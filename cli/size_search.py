@@ -1,0 +1,131 @@
+"""What `plan size` looks for: which batches fit a GPU, and how little memory the first of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..graphs.errors import InputError, MemplanError
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..graphs.presets import Preset
+from ..graphs.units import format_bytes
+from ..graphs.update_rates import update_rates
+from ..graphs.updates import When, with_updates
+from ..planner.schedule import Schedule
+from ..solvers import registry
+from ..solvers.problem import InfeasibleError, Problem
+from ..solvers.sizing import Trial, given_batches, largest_batch, smallest_budget, trial
+
+if TYPE_CHECKING:
+    from ..runtime.model_file import ModelFile
+
+_STARTS = (1, 2, 4, 8)
+"""Where the search for the largest batch may start: batch normalisation, say, takes no single sample."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The graphs of a model, batch by batch."""
+
+    file: ModelFile
+    preset: Preset
+    machine: Machine
+    optimizer: str
+    update: When
+    report: Callable[[str], None]
+
+    def graph(self, batch: int) -> Graph:
+        """Raises MemplanError, one line, where the model can't have that batch."""
+        from ..runtime.estimate import estimate_file
+
+        self.report(f"batch {batch:,}: tracing")
+        try:
+            graph = replace(estimate_file(self.file, self.preset, batch=batch), machine=self.machine)
+        except MemplanError as error:
+            raise InputError(f"batch {batch:,}: {error}") from error
+        if self.optimizer == "none":
+            return graph
+        rates = update_rates(self.machine, self.optimizer)
+        device = rates.device or update_rates(self.preset.machine, self.optimizer).device
+        assert device is not None
+        return with_updates(
+            graph, optimizer=self.optimizer, when=self.update, device_rate=device, host_rate=rates.host
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """To the solver. Called with a graph and a budget, it gives a schedule, or None where it finds none."""
+
+    solver: str
+    time_limit: float
+    settings: dict[str, str]
+    machine: Machine
+    report: Callable[[str], None]
+
+    @cached_property
+    def any_size(self) -> Machine:
+        """The machine with a device as large as the budget says."""
+        return replace(self.machine, device_capacity=None)
+
+    def __call__(self, graph: Graph, budget: int) -> Schedule | None:
+        problem = Problem(graph, budget, self.any_size)
+        self.report(f"{self.solver}: {graph.name} within {format_bytes(budget)}")
+        with suppress(InfeasibleError):
+            found = registry.solve(self.solver, problem, self.time_limit, self.settings, self.report, 0.0)
+            if found.interrupted:
+                raise KeyboardInterrupt
+            return found.schedule
+        return None
+
+
+@dataclass
+class Found:
+    """trials: at the GPU's limit, batch by batch. least: of the first batch. interrupted: there is more."""
+
+    limit: int
+    trials: list[Trial]
+    least: Trial | None = None
+    interrupted: bool = False
+
+    @property
+    def largest(self) -> Trial | None:
+        return max((one for one in self.trials if one.figures), key=lambda one: one.batch, default=None)
+
+
+def sizes_of(model: Model, ask: Question, limit: int, batches: list[int] | None) -> Found:
+    """limit: device bytes. batches: to try, None: search. Raises MemplanError, one line."""
+    sizes = Found(limit, [])
+    try:
+        first, graph = _first(model, batches)
+
+        def attempt(batch: int) -> Trial:
+            return trial(graph if batch == first else model.graph(batch), ask.any_size, batch, limit, ask)
+
+        tried = given_batches(attempt, batches) if batches else largest_batch(attempt, first)
+        sizes.trials.extend(tried)
+        start = sizes.trials[0]
+        if not start.figures:
+            start = trial(graph, ask.any_size, first, start.plain.peak, ask)
+        if start.figures:
+            for better in smallest_budget(graph, ask.any_size, start, ask):
+                sizes.least = better
+    except KeyboardInterrupt:
+        sizes.interrupted = True
+    return sizes
+
+
+def _first(model: Model, batches: list[int] | None) -> tuple[int, Graph]:
+    """The smallest batch to try, with its graph. Raises MemplanError, that of the first try."""
+    starts = [min(batches)] if batches else _STARTS
+    refusals: list[MemplanError] = []
+    for batch in starts:
+        try:
+            return batch, model.graph(batch)
+        except MemplanError as error:
+            refusals.append(error)
+    raise refusals[0]

@@ -1,0 +1,111 @@
+"""What fits a device: the smallest budget that a schedule is found for, and the largest batch.
+
+Both are searches over one question, which any solver answers within its time: is there a schedule of this
+graph within this budget? What is below the floor that no schedule can pass is not asked. A solver that finds
+nothing proves nothing: the smallest budget is the smallest that *it* reaches, the largest batch alike.
+
+    smallest budget   bisection between the floor and the least budget of the best schedule so far, until they
+                      are within a tolerance: about log2(1 / tolerance) questions
+    largest batch     doubled while it fits, then bisected: at most 2 log2(largest) questions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..planner.bounds import memory_floor
+from ..planner.plain import baseline
+from ..planner.schedule import Schedule
+from ..planner.simulate import Figures, simulate
+
+TOLERANCE = 0.03
+LARGEST = 2**20
+"""Batches above are not tried: such a model needs next to no memory for a sample."""
+
+Solve = Callable[[Graph, int], Schedule | None]
+"""A schedule of the graph within a budget (bytes); None where none is found."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A batch within a budget (bytes). floor: of all schedules. schedule, figures: None where none was found.
+
+    plain: the plain schedule's figures, on a device of any size.
+    """
+
+    batch: int
+    budget: int
+    floor: int
+    plain: Figures
+    schedule: Schedule | None = None
+    figures: Figures | None = None
+
+    @property
+    def hopeless(self) -> bool:
+        return self.floor > self.budget
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return self.batch / self.figures.time if self.figures and self.figures.time else None
+
+
+def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
+    """The solver is asked only where the budget is not below the floor."""
+    asked = Trial(batch, budget, memory_floor(graph, machine), baseline(graph))
+    schedule = None if asked.hopeless else solve(graph, budget)
+    return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+
+
+def smallest_budget(
+    graph: Graph, machine: Machine, first: Trial, solve: Solve, tolerance: float = TOLERANCE
+) -> Iterator[Trial]:
+    """first: one with a schedule. Better and better ones: the last is at most `tolerance` above a budget for
+    which none was found."""
+    best, failed = _tightened(graph, machine, first), first.floor - 1
+    yield best
+    while best.budget - failed > max(1.0, tolerance * failed):
+        middle = (failed + best.budget) // 2
+        found = trial(graph, machine, first.batch, middle, solve)
+        if found.schedule is None:
+            failed = middle
+        else:
+            best = _tightened(graph, machine, found)
+            yield best
+
+
+def largest_batch(attempt: Callable[[int], Trial], start: int = 1) -> Iterator[Trial]:
+    """Every batch that is tried: from `start` doubled while they fit, then between the last that fits and the
+    first that does not."""
+    fits, next_one, fails = start - 1, start, LARGEST + 1
+    while next_one < fails and next_one > fits:
+        found = attempt(next_one)
+        yield found
+        if found.schedule is None:
+            fails = next_one
+        else:
+            fits = next_one
+        next_one = 2 * fits if fails > LARGEST else (fits + fails) // 2
+
+
+def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> Iterator[Trial]:
+    """Those batches, growing, until one is hopeless: a larger one takes no less."""
+    for batch in sorted(set(batches)):
+        found = attempt(batch)
+        yield found
+        if found.hopeless:
+            return
+
+
+def _tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
+    """The same schedule within the least budget that it is valid for."""
+    assert found.figures is not None
+    return _within(graph, machine, found.figures.least_budget, found)
+
+
+def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
+    assert found.schedule is not None
+    figures = simulate(graph, found.schedule, budget=budget, machine=machine).figures
+    return replace(found, budget=budget, figures=figures)

@@ -92,6 +92,8 @@ def layer_runs(layers: TrainingLayers, kept: AbstractSet[int], *, host: bool, af
         runs += [(o, lightest_mode(graph, o, x)) for o, x in made_again(layers, number, kept).items()]
         runs += in_plain_mode(layers.layers[number].backward)
     rest = _rest(layers, runs, host=host)
+    if after:
+        rest = _by_first_use(graph, runs, rest)
     behind = _places(graph, runs, [operation for operation, _mode in rest], after=after)
     ordered = sorted(zip(behind, rest, strict=True), key=lambda item: item[0])
     whole = _merged(runs, ordered)
@@ -115,6 +117,21 @@ def _rest(layers: TrainingLayers, runs: Sequence[Run], *, host: bool) -> list[Ru
     rest = [o for o in layers.order if o not in there]
     on_host = {o: layers.host_modes([o]) if host else None for o in rest}
     return [(on_host[o] or [(o, PLAIN)])[0] for o in sorted(rest)]
+
+
+def _by_first_use(graph: Graph, runs: Sequence[Run], rest: list[Run]) -> list[Run]:
+    """In the order in which forward reads what is changed, as an optimizer walks over a model's parameters:
+    so the first waits for the last gradient. As they are, where one depends on another."""
+    changed = [x for o, _mode in rest for x in graph.mutate_lists[o]]
+    others = [x for o, _mode in rest for x in set(graph.read_lists[o]) - set(graph.mutate_lists[o])]
+    made = any(graph.contributions(o, mode) for o, mode in rest)
+    if made or len(set(changed)) < len(changed) or not set(changed).isdisjoint(others):
+        return rest
+    first: dict[int, int] = {}
+    for position, (operation, _mode) in enumerate(runs):
+        for x in graph.read_lists[operation]:
+            first.setdefault(x, position)
+    return sorted(rest, key=lambda run: min(first.get(x, len(runs)) for x in graph.mutate_lists[run[0]]))
 
 
 def _places(graph: Graph, runs: Sequence[Run], rest: Sequence[int], *, after: bool) -> list[int]:

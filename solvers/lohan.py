@@ -115,7 +115,9 @@ class _Amounts:
         for count in (self.estimate.count, len(self.order.swaps), 0):
             if count not in self.tried:
                 return count
-        best = min(self.tried, key=lambda count: self.tried[count])
+        if self.best is None:
+            return None
+        best = self.best[2]
         below = max((count for count in self.tried if count < best), default=best)
         above = min((count for count in self.tried if count > best), default=best)
         low, high = (below, best) if best - below > above - best else (best, above)
@@ -139,7 +141,8 @@ class _Amounts:
         uses = Uses(layers.graph, plan)
         away = weight_absences(layers, uses, self.states) | gradient_absences(layers, uses)
         away |= state_absences(layers, uses, self.states)
-        for in_flight in _IN_FLIGHT if self.states == Memory.DISK else _IN_FLIGHT[:1]:
+        limited = self.states == Memory.DISK and self.machine.host_capacity is not None
+        for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
             room = traffic_of(layers, self.machine, self.states, in_flight).room
             yield Residence(plan.runs, away | activation_absences(uses, self._where(uses, swapped, room)))
 

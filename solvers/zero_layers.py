@@ -5,6 +5,10 @@ doi:10.1145/3458817.3476205), on one device, without the delayed update that cha
 go to the host as they are made, all updates run on the CPU behind the backward part, and a fixed rule says
 what happens to activations: kept, recomputed inside layers from the layers' inputs, or that with the inputs
 in host memory.
+
+The updates keep the order of the parameters: the first waits for the last gradient, so none overlaps
+backward. What the simulator does not know is the barrier between iterations: a layer's forward starts once
+its own weights are back, in the real systems once all are. So these baselines come out faster than they are.
 """
 
 from __future__ import annotations

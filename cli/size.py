@@ -187,6 +187,6 @@ def _speed(one: Trial) -> list[str]:
 
 def _nothing(found: Found) -> str:
     one, least = found.trials[0], found.least
-    needs = f"it needs {spelled(least.budget)}" if least else "no budget was found for it"
+    needs = f"the smallest budget found is {spelled(least.budget)}" if least else "no budget was found"
     floor = f"no schedule can pass below {spelled(one.floor)}"
     return f"batch {one.batch:,} does not fit within {spelled(found.limit)}: {needs}; {floor}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..graphs.graph import Graph
-from ..graphs.machine import Machine
+from ..graphs.machine import Machine, Memory
 from ..planner.bounds import memory_floor
 from ..planner.plain import baseline
 from ..planner.schedule import Schedule
@@ -54,9 +54,22 @@ class Trial:
 
 def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
     """The solver is asked only where the budget is not below the floor."""
-    asked = Trial(batch, budget, memory_floor(graph, machine), baseline(graph))
+    asked = Trial(batch, budget, floor_of(graph, machine), baseline(graph))
     schedule = None if asked.hopeless else solve(graph, budget)
     return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+
+
+def floor_of(graph: Graph, machine: Machine) -> int:
+    """Device bytes that no schedule can pass below: those of `memory_floor`, and the batch with what of the
+    persistent tensors neither host nor disk can hold."""
+    links, rest = machine.links, int(graph.tensors.bytes[graph.resident].sum())
+    tiers = ((Memory.HOST, links.d2h, links.h2d), (Memory.DISK, links.disk_write, links.disk_read))
+    for memory, leave, back in tiers:
+        capacity = machine.capacity(memory)
+        if leave is None or back is None:
+            break
+        rest = 0 if capacity is None else max(0, rest - capacity)
+    return max(rest, memory_floor(graph, machine))
 
 
 def smallest_budget(

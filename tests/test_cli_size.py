@@ -144,7 +144,7 @@ def test_nothing_fits(plan: Plan) -> None:
     assert told["smallest_budget"]["budget"] > 1_000_000
     line = result.stderr.strip()
     assert line.startswith("plan: error: batch 1 does not fit within 1,000,000 B")
-    assert f"it needs {told['smallest_budget']['budget']:,} B" in line
+    assert f"the smallest budget found is {told['smallest_budget']['budget']:,} B" in line
     assert "\n" not in line
 
 

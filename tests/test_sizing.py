@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.graphs.machine import Machine, Updates
+from memplan.graphs.machine import Links, Machine, Updates
 from memplan.graphs.update_rates import update_rates
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline, plain_schedule
@@ -23,6 +23,7 @@ from memplan.solvers.sizing import (
     TOLERANCE,
     Solve,
     Trial,
+    floor_of,
     given_batches,
     largest_batch,
     smallest_budget,
@@ -86,6 +87,29 @@ def test_given_batches_grow_until_one_is_hopeless() -> None:
         return Trial(batch, 100, 30 * batch, PLAIN)
 
     assert [one.batch for one in given_batches(attempt, [8, 1, 4, 2, 4])] == [1, 2, 4]
+
+
+def test_what_host_and_disk_cannot_hold_stays_on_the_device() -> None:
+    graph = chain(6, seed=1, parameters=True)
+    resident = int(graph.tensors.bytes[graph.resident].sum())
+    persistent = int(graph.tensors.bytes[graph.persistent].sum())
+    assert persistent
+    floors = [
+        floor_of(graph, Machine(None, host, disk, links))
+        for host, disk, links in (
+            (0, 0, Links()),
+            (0, None, Links(1e9, 1e9)),
+            (persistent // 2, None, Links(1e9, 1e9)),
+            (persistent // 2, persistent // 4, Links(1e9, 1e9, 1e9, 1e9)),
+            (persistent // 2, None, Links(1e9, 1e9, 1e9, 1e9)),
+            (None, None, Links(1e9, 1e9)),
+        )
+    ]
+    movable = memory_floor(graph, Machine(links=Links(1e9, 1e9)))
+    assert floors[0] == memory_floor(graph, NOWHERE) >= resident
+    held = [resident, resident - persistent // 2, resident - persistent // 2 - persistent // 4]
+    assert floors[1:4] == [max(movable, rest) for rest in held]
+    assert floors[4:] == [movable, movable]
 
 
 # ── the smallest budget ─────────────────────────────────────────────────────────────────────────────

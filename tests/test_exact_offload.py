@@ -1,0 +1,92 @@
+"""The exhaustive search over offloading schedules (exact_offload.py), held against other searches."""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import pytest
+from exact_offload import optimum
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Kind, Phase
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.plain import baseline
+from memplan.planner.residence import Residence
+from memplan.planner.sequence import in_plain_mode
+from memplan.planner.simulate import simulate
+from memplan.planner.transfers import placed
+from small_offload import small_case
+
+STATES = 6_000
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_estimate_of_time_leaves_no_better_schedule_out(seed: int) -> None:
+    case = small_case(seed)
+    fast = optimum(case.graph, case.machine, case.budget, states=STATES)
+    all_of_them = optimum(case.graph, case.machine, case.budget, prune=False, states=STATES)
+    if fast.proven and all_of_them.proven:
+        assert fast.period == pytest.approx(all_of_them.period, rel=1e-9)
+        assert fast.judged <= all_of_them.judged
+
+
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
+    case, random = small_case(seed), Random(seed)
+    best = optimum(case.graph, case.machine, case.budget, states=STATES)
+    if not best.proven:
+        pytest.skip("given up")
+    runs = in_plain_mode(range(len(case.graph.operations)))
+    uses = [
+        (x, position)
+        for position in range(len(runs))
+        for x in {*case.graph.read_lists[position], *case.graph.operation(position).writes}
+        if not case.graph.resident[x] or case.graph.persistent[x]
+    ]
+    for _ in range(10):
+        away = {use: Memory.HOST for use in uses if random.random() < 0.3}
+        found = placed(case.graph, case.machine, case.budget, Residence(runs, away))
+        if found is not None:
+            assert found[1].time >= best.period * (1 - 1e-9)
+
+
+def test_a_tensor_that_is_away_while_the_peak_passes() -> None:
+    """x 4 B stays for `last`, room for it only without `large`: down 4 s and up 2 s beside `wait` 3 s.
+
+    F1 ─x─▶ last        compute  F1 │ … large … │ last
+    large, wait         d2h         └ x ┘            large waits for the end of the copy at t = 1 + 4
+    """
+    draft = Draft("peak")
+    x = draft.tensor("x", 4)
+    big = draft.tensor("big", 6)
+    end = draft.tensor("end", 0)
+    draft.operation("F1", time=1, writes=[x])
+    draft.operation("large", time=1, writes=[big])
+    draft.operation("wait", time=3, reads=[big], writes=[end], recompute=False)
+    draft.operation("last", time=1, reads=[x, end], phase=Phase.BACKWARD)
+    graph, machine = draft.graph(), Machine(links=Links(d2h=1, h2d=2))
+    assert optimum(graph, machine, 10).period == baseline(graph).time == 6
+    assert optimum(graph, machine, 9).period == 1 + 4 + 1 + 3 + 2 + 1
+    assert optimum(graph, machine, 5).period == inf
+    again = optimum(graph, machine, 9, recompute=True)
+    assert again.period == 7
+    assert again.schedule is not None
+    assert simulate(graph, again.schedule, budget=9, machine=machine).figures.time == 7
+
+
+def test_a_discounted_communication() -> None:
+    """A weight of 2 B that leaves after its update: one copy down serves both absences: 2 s down, 4 s up."""
+    draft = Draft("discount")
+    w = draft.tensor("w", 2, Kind.PARAMETER)
+    large = [draft.tensor(f"large{k}", 3) for k in range(2)]
+    mark = draft.tensor("mark", 0)
+    draft.operation("before", time=9, writes=[large[0]])
+    draft.operation("F", time=1, reads=[w], writes=[mark])
+    draft.operation("between", time=9, reads=[mark], writes=[large[1]])
+    draft.operation("U", time=1, reads=[mark], mutates=[w], phase=Phase.UPDATE, recompute=False)
+    graph, machine = draft.graph(), Machine(links=Links(d2h=1, h2d=1))
+    best = optimum(graph, machine, 3)
+    assert best.period == 9 + 2 + 1 + 9 + 2 + 1 + 2
+    assert best.schedule is not None
+    copies = [step for step in best.schedule if step.verb == 2]
+    assert len(copies) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,12 @@ from ..planner.budget import spelled
 from ..planner.plain import baseline
 from .figures import duration, graph_row
 from .models import model_code
+from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
 from .output import Output, Row, labelled
+
+if TYPE_CHECKING:
+    from ..runtime.optimizers import Choice
 
 
 @click.command()
@@ -25,21 +29,32 @@ from .output import Output, Row, labelled
     "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, without memory."
 )
 @click.option("--gpu", metavar="NAME", help="The GPU to estimate for, like rtx3060 or a100.")
+@optimizer_options
 @output_options
 def profile(
-    model: str, destination: Path | None, device: str | None, estimate: bool, gpu: str | None, output: Output
+    model: str,
+    destination: Path | None,
+    device: str | None,
+    estimate: bool,
+    gpu: str | None,
+    output: Output,
+    **optimizer: Any,
 ) -> None:
     """Trace MODEL.py and measure its operations: makes a graph.
 
     ENTRY (default: build) is a function that returns (module, example_inputs) or (module, example_inputs,
     loss_fn). The file is run. --estimate traces without memory for the model, for a GPU that need not be
-    here.
+    here. --optimizer adds its states and the updates of the weights, which can also run on the CPU.
     """
+    choice = chosen(optimizer)
     if estimate != (gpu is not None):
         raise click.UsageError("--estimate and --gpu NAME go together")
     if gpu and device:
         raise click.UsageError("--device is where to measure: it does not go with --estimate")
-    graph = _estimated(model, gpu, output) if gpu else _measured(model, device or "cpu", output)
+    if gpu:
+        graph = _estimated(model, gpu, choice, output)
+    else:
+        graph = _measured(model, device or "cpu", choice, output)
     if destination is not None:
         save_graph(graph, destination)
     plain = baseline(graph)
@@ -64,22 +79,22 @@ def profile(
     )
 
 
-def _measured(model: str, device: str, output: Output) -> Graph:
+def _measured(model: str, device: str, optimizer: Choice | None, output: Output) -> Graph:
     from ..runtime.profile import profile as measure
     from ..runtime.verdict import warning
 
     with model_code(model, device), output.progress("profiling") as progress:
-        graph = measure(model, device, progress)
+        graph = measure(model, device, progress, optimizer)
     if line := warning(graph):
         output.note(f"warning: {line}")
     return graph
 
 
-def _estimated(model: str, gpu: str, output: Output) -> Graph:
+def _estimated(model: str, gpu: str, optimizer: Choice | None, output: Output) -> Graph:
     from ..runtime.estimate import estimate
 
     with model_code(model, "this machine"), output.progress("estimating") as progress:
-        return estimate(model, gpu, progress)
+        return estimate(model, gpu, progress, optimizer)
 
 
 def _source_rows(source: Any) -> list[Row]:
@@ -92,5 +107,10 @@ def _source_rows(source: Any) -> list[Row]:
         rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
     if eager := source.get("eager"):
         equal = {True: "bitwise equal", False: "different", None: "not compared"}[eager["equal"]]
-        rows.append(("eager", f"loss, gradients and buffers {equal}"))
+        what = (
+            "weights, states and buffers of 3 iterations"
+            if source.get("optimizer")
+            else "gradients and buffers"
+        )
+        rows.append(("eager", f"loss, {what} {equal}"))
     return rows

@@ -37,8 +37,10 @@ def run(
 ) -> None:
     """Run SCHEDULE and eager PyTorch in turn: time, peak memory, and whether the results are equal.
 
-    The model is traced again; its fingerprint must be the graph's. Exit code 5 where loss, gradients or
-    buffers differ in any bit. Where eager has not memory enough, the schedule runs alone.
+    The model is traced again, with the optimizer that the graph was profiled with; its fingerprint must be
+    the graph's. Exit code 5 where loss, gradients or buffers differ in any bit, or, where weights are
+    updated, these or the optimizer's states after 3 iterations. Where eager has not memory enough, the
+    schedule runs alone.
     """
     held = open_schedule(schedule, graph_path)
     predicted = held.report(judged(held, schedule)).predicted()
@@ -64,6 +66,7 @@ def _side_by_side(
     from ..runtime.execute import PlannedStep
     from ..runtime.iteration import on_device
     from ..runtime.model_file import load_model_file
+    from ..runtime.optimizers import choice_of, updated
     from ..runtime.profile import check_device
     from ..runtime.side_by_side import side_by_side
     from ..runtime.trace import trace
@@ -73,7 +76,9 @@ def _side_by_side(
     device = _device(held.graph, graph_path, device)
     check_device(device)
     with model_code(model, device), output.status("tracing") as say:
+        chosen = held.graph.source.get("optimizer")
         iteration = on_device(load_model_file(model).build(), device)
+        iteration = updated(iteration, None if chosen is None else choice_of(chosen))
         program = trace(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
         say("running eager and planned in turn")

@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .execute import Outcome, PlannedStep
-from .iteration import Iteration, call, loss_of, tensors_in
+from .iteration import Iteration, call, loss_of
 from .joint import residents
 from .pretence import compiling
 from .program import Program
-from .randomness import restore_generator, save_generator
+from .unchanged import changing, copies, unchanged
+
+UPDATED_ITERATIONS = 3
+"""How many iterations are compared where weights are updated: what one changes, the next ones show."""
 
 
 class Comparison(NamedTuple):
-    """first: the first tensor that differs (`loss`, a gradient's or a buffer's name), None if none does.
+    """first: the first tensor that differs: `loss`, or a name among all that it makes or changes; or None.
 
     largest: the largest difference of any element in `first`.  compared: how many tensors.
     compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
@@ -44,7 +46,10 @@ class Comparison(NamedTuple):
 
 
 def run_eager(iteration: Iteration) -> Outcome:
-    """One iteration by `loss.backward()`. The `.grad` that were there are put back; buffers change."""
+    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates.
+
+    The `.grad` that were there are put back; buffers, and what is updated, change.
+    """
     parameters, _buffers, inputs = residents(iteration)
     tensors = [*parameters.values(), *inputs.values()]
     before = [tensor.grad for tensor in tensors]
@@ -54,23 +59,38 @@ def run_eager(iteration: Iteration) -> Outcome:
         loss = loss_of(call(iteration.module, iteration.inputs), iteration.loss_fn)
         loss.backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        if iteration.updates is not None:
+            _step(iteration.updates.optimizer)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
     return Outcome(loss.detach(), gradients)
 
 
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """One tensor after the other, as the updates are defined."""
+    ways = [group["foreach"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["foreach"] = False
+    try:
+        optimizer.step()
+    finally:
+        for group, way in zip(optimizer.param_groups, ways, strict=True):
+            group["foreach"] = way
+
+
 def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
     """Run both, and compare loss, gradients and buffers bitwise. Module and generators stay as they are.
 
+    With updates: weights and states too, after `UPDATED_ITERATIONS`.
     A trace on the path for `torch.compile` that differs from plain eager is compared with eager there.
     """
     device = step.program.device
     with unchanged(iteration, device):
-        planned = _everything(iteration, step.program, step.run(iteration.inputs))
+        planned = _everything(iteration, step.program, lambda: step.run(iteration.inputs))
     for flag in (False, True):
         with unchanged(iteration, device), compiling(flag):
-            eager = _everything(iteration, step.program, run_eager(iteration))
+            eager = _everything(iteration, step.program, lambda: run_eager(iteration))
         comparison = _difference(eager, planned)._replace(compiling=flag)
         if comparison.equal or not step.program.compiling:
             break
@@ -86,33 +106,18 @@ def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> C
     return Comparison(None, 0.0, len(eager))
 
 
-def _everything(iteration: Iteration, program: Program, outcome: Outcome) -> dict[str, Tensor]:
+def _everything(iteration: Iteration, program: Program, run: Callable[[], Outcome]) -> dict[str, Tensor]:
+    if iteration.updates is None:
+        outcome = run()
+        gradients, losses = outcome.gradients, {"loss": outcome.loss}
+    else:
+        outcomes = [run() for _ in range(UPDATED_ITERATIONS)]
+        losses = {f"loss {number}": outcome.loss for number, outcome in enumerate(outcomes, start=1)}
+        gradients = {name: outcomes[-1].gradients[name] for name in program.gradients}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
-    gradients = {f"{name}.grad": tensor for name, tensor in outcome.gradients.items()}
-    return {"loss": outcome.loss, **gradients, **buffers}
-
-
-@contextmanager
-def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
-    """Afterwards buffers, inputs, parameters that changed, and random generators are what they were."""
-    module = iteration.module
-    devices = {torch.device("cpu"), device}
-    states = {each: save_generator(each) for each in devices}
-    places = [(part, name) for part in module.modules() for name in part._buffers]
-    buffers = [(part, name, part._buffers[name]) for part, name in places]
-    tensors = [*module.buffers(), *tensors_in(iteration.inputs).values()]
-    copies = [(tensor, tensor.clone()) for tensor in tensors]
-    try:
-        yield
-    finally:
-        for part, name, buffer in buffers:
-            part._buffers[name] = buffer
-        with torch.no_grad():
-            for tensor, copy in copies:
-                tensor.copy_(copy)
-        for each, state in states.items():
-            restore_generator(each, state)
+    named = {f"{name}.grad": tensor for name, tensor in gradients.items()}
+    return losses | named | buffers | copies(changing(iteration))
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

@@ -42,12 +42,15 @@ class Measurement(NamedTuple):
     """seconds: the median. spread: interquartile range over the median. peak_bytes: above the inputs.
 
     result_bytes: of the storage of each result in turn, 0 for one that is no tensor or not on the device.
+    host_seconds, host_bytes: time and peak on the CPU, of what may run there.
     """
 
     seconds: float
     spread: float
     peak_bytes: int
     result_bytes: tuple[int, ...] = ()
+    host_seconds: float | None = None
+    host_bytes: int = 0
 
 
 def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:

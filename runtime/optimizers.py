@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from torch import nn
 from ..graphs.errors import InputError
 from ..graphs.updates import STATES, When
 from . import update_rules
+from .iteration import Iteration, Updates
 from .program import Target
 
 
@@ -41,6 +43,9 @@ class Choice:
             raise InputError(f"unknown optimizer {self.name!r}: known are adamw, sgd")
         if foreign := given.keys() & ({"momentum"} if self.name == "adamw" else {"betas", "eps"}):
             raise InputError(f"{self.name} has no {min(foreign)}")
+        numbers = [value for name, value in given.items() if name != "betas"]
+        if not all(map(isfinite, [*numbers, *(self.betas or ())])):
+            raise InputError(f"{self.name}: a number is not finite")
         try:
             return make([p for p in parameters if p.requires_grad], foreach=False, **given)
         except ValueError as error:
@@ -64,6 +69,14 @@ def choice_of(document: Mapping[str, Any]) -> Choice:
         return Choice(name, update, betas=pair, **{field: float(value) for field, value in numbers.items()})
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"source.optimizer: {error}") from None
+
+
+def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
+    """The iteration with the chosen updates of all parameters that require a gradient."""
+    if choice is None:
+        return iteration
+    optimizer = choice.optimizer(iteration.module.parameters())
+    return iteration._replace(updates=Updates(optimizer, choice.update))
 
 
 class Rule(NamedTuple):

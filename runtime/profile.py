@@ -22,26 +22,32 @@ from ..graphs.graph import Graph
 from .iteration import Iteration, on_device, tensors_in
 from .measure import Measurement, measure
 from .model_file import load_model_file
+from .optimizers import Choice, updated
 from .program import Operation, Program
 from .program_graph import Cost, graph_of
 from .randomness import restore_generator, save_generator
 from .stand_ins import StandIns, signature
 from .trace import trace
+from .updates import updates_weights
 from .verdict import verdict
 
 Progress = Callable[[int, int, str], None]
 """Called with how many operations are done, of how many, and the name of the last."""
 
 
-def profile(model: str, device: str = "cpu", progress: Progress | None = None) -> Graph:
+def profile(
+    model: str, device: str = "cpu", progress: Progress | None = None, optimizer: Choice | None = None
+) -> Graph:
     """The graph of the iteration that a model file, `path[:entry]`, builds. Raises MemplanError, one line.
+
+    optimizer: the updates of its weights; without one the gradients are the result.
 
     `source` tells where it comes from, how good the times are (`measured`, see `quality`) and whether the
     traced iteration equals plain PyTorch's (`eager`, see `verdict`).
     """
     check_device(device)
     file = load_model_file(model)
-    iteration = on_device(file.build(), device)
+    iteration = updated(on_device(file.build(), device), optimizer)
     program = trace(iteration)
     measured = measure_program(program, residents(program, iteration), progress)
     graph = graph_from(program, measured, name=file.name)
@@ -51,6 +57,7 @@ def profile(model: str, device: str = "cpu", progress: Progress | None = None) -
         "threads": torch.get_num_threads(),
         "measured": quality(measured),
         "eager": verdict(iteration, program, graph),
+        **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
     return replace(graph, source={**graph.source, **source})
 
@@ -94,7 +101,7 @@ def measure_program(
             for operation in program.operations:
                 key = signature(program, operation.call)
                 if key not in known:
-                    known[key] = measure(stand_ins.calls(), str(program.device))
+                    known[key] = _measured(program, operation, stand_ins)
                 measured.append(known[key])
                 stand_ins.advance()
                 if progress is not None:
@@ -102,6 +109,15 @@ def measure_program(
     finally:
         restore_generator(program.device, state)
     return measured
+
+
+def _measured(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
+    """An update of weights, which may run in host memory too, is measured there as well."""
+    found = measure(stand_ins.calls(), str(program.device))
+    if not updates_weights(operation):
+        return found
+    host = found if program.device.type == "cpu" else measure(stand_ins.calls_on_host())
+    return found._replace(host_seconds=host.seconds, host_bytes=host.peak_bytes)
 
 
 def graph_from(program: Program, measured: Sequence[Measurement], **labels: Any) -> Graph:
@@ -131,7 +147,7 @@ def costs_of(program: Program, measured: Sequence[Measurement]) -> list[Cost]:
         return sum(program.storages[storage].bytes for storage in operation.writes)
 
     return [
-        Cost(one.seconds, max(0, one.peak_bytes - outputs(operation)))
+        Cost(one.seconds, max(0, one.peak_bytes - outputs(operation)), one.host_seconds, one.host_bytes)
         for operation, one in zip(program.operations, measured, strict=True)
     ]
 

@@ -8,16 +8,22 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graphs.draft import Draft
-from ..graphs.graph import Graph, Phase
+from ..graphs.graph import Graph, Mode, Phase
 from ..graphs.machine import Machine
+from ..graphs.updates import HOST_MODE
 from .program import Operation, Program
 
 
 class Cost(NamedTuple):
-    """Of one operation. workspace_bytes: above its inputs and outputs while it runs."""
+    """Of one operation. workspace_bytes: above its inputs and outputs while it runs.
+
+    host_seconds, host_workspace_bytes: of its mode on the CPU, where it has one.
+    """
 
     seconds: float
     workspace_bytes: int = 0
+    host_seconds: float | None = None
+    host_workspace_bytes: int = 0
 
 
 def graph_of(
@@ -50,8 +56,15 @@ def graph_of(
             recompute=_may_run_again(operation),
             random=operation.random,
             layer=operation.layer,
+            modes=_modes(cost),
         )
     return draft.graph(program.results, machine, {**_source(program), **(source or {})})
+
+
+def _modes(cost: Cost) -> tuple[Mode, ...]:
+    if cost.host_seconds is None:
+        return ()
+    return (Mode(HOST_MODE, cost.host_seconds, cost.host_workspace_bytes, (), on_host=True),)
 
 
 def _may_run_again(operation: Operation) -> bool:

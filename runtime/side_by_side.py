@@ -10,12 +10,13 @@ from typing import NamedTuple
 import torch
 
 from ..graphs.graph import Kind
-from .eager import Comparison, run_eager, unchanged
+from .eager import Comparison, run_eager
 from .execute import PlannedStep
 from .iteration import Iteration
 from .live_bytes import live_peak
 from .pretence import compiling
 from .program import Program
+from .unchanged import unchanged
 from .verdict import compare_if_it_fits
 
 
@@ -59,6 +60,8 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     always = resident_bytes(step.program)
     times: list[list[float]] = [[] for _ in runs]
     with unchanged(iteration, device):
+        if iteration.updates is not None:
+            planned()  # the first iteration makes the optimizer's states
         peaks = [always + live_peak(run, device).peak_bytes for run in runs]
         for _ in range(repeats):
             for run, seconds in zip(runs, times, strict=True):

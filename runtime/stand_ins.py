@@ -147,7 +147,7 @@ def signature(program: Program, call: Call) -> Hashable:
 def substitute(
     argument: Any, tensors: Mapping[int, torch.Tensor], settings: Sequence[float] | None = None
 ) -> Any:
-    """The argument with a tensor for every Ref, a number (by default its example) for every Setting."""
+    """The argument with a tensor in the place of every Ref, a number (its example) in a Setting's."""
     if isinstance(argument, Ref):
         return tensors[argument.value]
     if isinstance(argument, Setting):

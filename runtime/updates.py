@@ -52,6 +52,11 @@ def with_updates(program: Program, rules: Mapping[str, Rule], when: When) -> Pro
     )
 
 
+def updates_weights(operation: Operation) -> bool:
+    """Whether it is one of these updates: of all that changes in place only they have settings."""
+    return STEP in operation.call.arguments
+
+
 def _last_use(program: Program, name: str) -> int:
     weight, gradient = (
         program.values[value].storage for value in (program.parameters[name], program.gradients[name])

@@ -18,7 +18,8 @@ from .program import Program
 def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, Any]:
     """One traced iteration beside one of plain PyTorch's, for the graph's `source`.
 
-    equal: bitwise, in loss, gradients and buffers; null where memory did not suffice to compare.
+    equal: bitwise, in loss, gradients and buffers, and where weights are updated in these and the optimizer's
+    states after several iterations; null where memory did not suffice to compare.
     """
     step = PlannedStep(iteration, program, plain_schedule(graph))
     comparison = compare_if_it_fits(iteration, step)

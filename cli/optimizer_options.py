@@ -1,0 +1,50 @@
+"""The options that say how a model's weights are updated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..runtime.optimizers import Choice
+
+_OPTIONS = (
+    click.option(
+        "--optimizer",
+        type=click.Choice(["adamw", "sgd"]),
+        help="Update the weights, as torch.optim does: the graph has states and updates.",
+    ),
+    click.option(
+        "--update",
+        type=click.Choice(["in-backward", "after"]),
+        help="Each weight right behind its gradient, or all behind backward.  [default: in-backward]",
+    ),
+    click.option(
+        "--lr", type=float, metavar="RATE", help="Learning rate; PyTorch's default, like all below."
+    ),
+    click.option("--weight-decay", type=float, metavar="FACTOR"),
+    click.option("--betas", type=(float, float), metavar="B1 B2", help="Of adamw."),
+    click.option("--eps", type=float, metavar="NUMBER", help="Of adamw."),
+    click.option("--momentum", type=float, metavar="FACTOR", help="Of sgd."),
+)
+
+
+def optimizer_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The command gets them by name; `chosen` takes them."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def chosen(options: dict[str, Any]) -> Choice | None:
+    """None without --optimizer; then the other options are bad usage."""
+    from ..runtime.optimizers import Choice
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if "optimizer" in given:
+        return Choice(given.pop("optimizer"), **given)
+    if given:
+        raise click.UsageError(f"--{min(given).replace('_', '-')} goes with --optimizer")
+    return None

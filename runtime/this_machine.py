@@ -84,6 +84,7 @@ def device_name(device: str) -> str:
 
 def device_memory(device: str) -> int:
     """What a process can have of it now, beside CUDA's own."""
+    torch.cuda.empty_cache()
     free, _total = torch.cuda.mem_get_info(device)
     return int(free)
 

@@ -6,7 +6,8 @@ nothing proves nothing: the smallest budget is the smallest that *it* reaches, t
 
     smallest budget   bisection between the floor and the least budget of the best schedule so far, until they
                       are within a tolerance: about log2(1 / tolerance) questions
-    largest batch     doubled while it fits, then bisected: at most 2 log2(largest) questions
+    largest batch     doubled while it fits, then bisected until it is within the tolerance of one that does
+                      not: about log2(largest / tolerance) questions
 """
 
 from __future__ import annotations
@@ -89,11 +90,13 @@ def smallest_budget(
             yield best
 
 
-def largest_batch(attempt: Callable[[int], Trial], start: int = 1) -> Iterator[Trial]:
+def largest_batch(
+    attempt: Callable[[int], Trial], start: int = 1, tolerance: float = TOLERANCE
+) -> Iterator[Trial]:
     """Every batch that is tried: from `start` doubled while they fit, then between the last that fits and the
-    first that does not."""
+    first that does not, until none is left or they are within the tolerance."""
     fits, next_one, fails = start - 1, start, LARGEST + 1
-    while next_one < fails and next_one > fits:
+    while fits < next_one < fails:
         found = attempt(next_one)
         yield found
         if found.schedule is None:
@@ -101,6 +104,8 @@ def largest_batch(attempt: Callable[[int], Trial], start: int = 1) -> Iterator[T
         else:
             fits = next_one
         next_one = 2 * fits if fails > LARGEST else (fits + fails) // 2
+        if fails <= LARGEST and fails - fits <= tolerance * fits:
+            return
 
 
 def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> Iterator[Trial]:

@@ -63,8 +63,9 @@ def fits_up_to(limit: int, asked: list[int]) -> Callable[[int], Trial]:
 def test_the_largest_batch_is_found_in_few_questions(limit: int) -> None:
     asked: list[int] = []
     tried = list(largest_batch(fits_up_to(limit, asked)))
-    assert max((one.batch for one in tried if one.schedule), default=0) == limit
-    assert len(asked) <= 2 * log2(max(limit, 1)) + 2
+    largest = max((one.batch for one in tried if one.schedule), default=0)
+    assert largest <= limit < max(largest + 1, (1 + TOLERANCE) * largest)
+    assert len(asked) <= log2(max(limit, 1)) + log2(1 / TOLERANCE) + 3
     assert len(set(asked)) == len(asked)
 
 
@@ -73,7 +74,9 @@ def test_a_search_starts_where_it_may(start: int, limit: int) -> None:
     asked: list[int] = []
     tried = list(largest_batch(fits_up_to(limit, asked), start))
     assert min(asked) == start
-    assert max((one.batch for one in tried if one.schedule), default=0) == (limit if limit >= start else 0)
+    largest = max((one.batch for one in tried if one.schedule), default=0)
+    assert largest <= limit
+    assert limit < max(start, largest + 1, (1 + TOLERANCE) * largest)
 
 
 def test_no_batch_above_the_largest_is_tried() -> None:

@@ -130,11 +130,27 @@ _OURS = (
         "h-ilp's framework: any partitioner, any solver at any level",
     ),
     Entry(
+        "memferry",
+        ".memferry",
+        "training graphs with updates on the CPU",
+        "Yao et al. 2025, INFOCOM",
+        "weights come to the device or are read where they lie in host memory; the CPU updates them",
+        needs_links=True,
+    ),
+    Entry(
         "stronghold",
         ".stronghold",
         "chains of layers",
         "Sun et al. 2022, doi:10.1109/SC41404.2022.00076",
         "a working window of layers moves over the device; the CPU updates what has left it",
+        needs_links=True,
+    ),
+    Entry(
+        "offmate",
+        ".offmate",
+        "training graphs",
+        "Zhao 2024, thesis, chapter 4",
+        "weights, states, activations on device, host or disk, updates on the CPU, by a program over blocks",
         needs_links=True,
     ),
     Entry(

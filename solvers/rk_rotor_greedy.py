@@ -27,7 +27,7 @@ Kept = frozenset[int]
 def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
     """For blocks that are alike; the first keeps all. tries: sets to look at. Stops when told to."""
     block = alike[0]
-    search = _Search(block, mean_seconds(alike))
+    search = KeptSets(block, mean_seconds(alike))
     forward = in_plain_mode(range(block.forwards))
     found: dict[Option, None] = {}
     for kept in dict.fromkeys([search.all, *search.sets(tries, proceed)]):
@@ -38,7 +38,7 @@ def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[
     return list(found)
 
 
-class _Search:
+class KeptSets:
     """all: what the backward part reads of what forward makes. fixed: the part that can't be made again."""
 
     def __init__(self, block: PlacedBlock, seconds: Sequence[float]) -> None:

@@ -1,0 +1,174 @@
+"""Offmate: weights, gradients, optimizer states, activations on device, host or disk; updates on the CPU.
+
+X. Zhao, thesis, 2024, chapter 4 (O-ILP); X. Zhao et al., Offmate: full fine-tuning of LLMs on a single GPU by
+re-materialization and offloading, 2024. A program over the steps of an iteration (a block's forward or
+backward) decides which fractions of what are where; whole tensors follow, then copies operation by operation,
+which the simulator judges.
+
+| thesis   | here                    |                                                                  |
+|----------|-------------------------|------------------------------------------------------------------|
+| 4.3.3    | offmate_graph.py        | steps, groups of weights, from the graph                         |
+| 4.4      | offmate_options.py      | options of a block                                               |
+| 4.5      | offmate_model.py        | the program, with what had to be corrected; offmate_stocks.py    |
+| 4.5.3    | `batch`                 | the best batch, reported                                         |
+| 4.6      | offmate_tensors.py      | Algorithm 8; offmate_round.py, offmate_updates.py                |
+| –        | offmate_schedule.py     | runs and absences; placed by planner/transfers.py                |
+| –        | offmate_search.py       | the loop around all this; offmate_least.py, its last resort      |
+
+Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start
+inside blocks; a disk. The program's time is of steps with a barrier behind each: without barriers a schedule
+can be faster than the program says, with whole tensors slower. Both are reported. Nothing is claimed but the
+time of all operations as a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+
+from ..graphs.errors import InputError
+from ..graphs.graph import Phase
+from ..graphs.structure import chain_of
+from ..planner.bounds import memory_floor, time_bound
+from ..planner.transfers import placed
+from .chains import coarser, device_limit
+from .links import LinkedMachine, linked_machine
+from .milp_result import Settings as MilpSettings
+from .offmate_graph import iteration_of
+from .offmate_iteration import Iteration, Limits
+from .offmate_least import least_residences
+from .offmate_model import OffloadProgram
+from .offmate_search import Found, Search, relaxed
+from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+
+NAME = "offmate"
+
+COARSE = 12
+"""Blocks of a first program that is solved at once."""
+
+LARGEST_BATCH = 16
+"""The batch factor lies between 1 / this and this."""
+
+
+@dataclass(frozen=True)
+class Settings(MilpSettings):
+    """options: schedules a block, 3 as in the thesis. blocks: a chain with more is cut less finely.
+
+    management: seconds a step in which the CPU can't update (H; 0.05 in the thesis' experiments).
+    batch: also find the best batch size. disk: use the machine's disk.
+    """
+
+    gap: float = 1e-3
+    options: int = 6
+    blocks: int = 40
+    management: float = 0.0
+    batch: bool = False
+    disk: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, least in (("options", self.options, 1), ("blocks", self.blocks, 1)):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+        if not 0.0 <= self.management < inf:
+            raise InputError(f"management must be 0 or more, not {self.management}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    graph, linked = problem.graph, linked_machine(NAME, problem, "weights, states and activations")
+    if not (graph.operations.phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{NAME} takes training graphs; {graph.name} has no backward operations")
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+
+    def remaining() -> float:
+        return 0.0 if options.cancelled() else deadline - monotonic()
+
+    bound = time_bound(graph)
+    search = Search(
+        graph, linked.machine, _limits(problem, linked, settings), settings, remaining, options.report
+    )
+    search.try_plain()
+    if search.best is not None and search.best.figures.time <= bound:
+        return Answer(search.best.schedule, Status.OPTIMAL, bound)
+    iterations = _iterations(problem, linked, settings, remaining)
+    interrupted = False
+    try:
+        if settings.batch:
+            options.report(_batch_line(iterations[-1], search.limits, remaining()))
+        for iteration in iterations:
+            search.run(iteration)
+    except KeyboardInterrupt:
+        interrupted = True
+    best = search.best or _least(problem, linked, iterations[-1])
+    relaxation = "unknown" if search.relaxation is None else f"{search.relaxation:.6g} s"
+    options.report(
+        f"{relaxation} by the program with fractions, {best.planned:.6g} s with options and updates chosen, "
+        f"{best.figures.time:.6g} s simulated"
+    )
+    stopped = interrupted or remaining() <= 0.0
+    return Answer(best.schedule, Status.FEASIBLE if stopped else Status.HEURISTIC, bound, interrupted)
+
+
+def _iterations(
+    problem: Problem, linked: LinkedMachine, settings: Settings, remaining: Callable[[], float]
+) -> list[Iteration]:
+    """A coarse one for a first answer in little time, and the one asked for."""
+    graph, finest = problem.graph, chain_of(problem.graph)
+    counts = dict.fromkeys(
+        min(count, settings.blocks, len(finest.blocks)) for count in (COARSE, settings.blocks)
+    )
+    copy_seconds = 1.0 / linked.d2h + 1.0 / linked.h2d
+    return [
+        iteration_of(
+            graph, coarser(graph, finest, count), copy_seconds, settings.options, lambda: remaining() > 0.0
+        )
+        for count in counts
+    ]
+
+
+def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:
+    """The batch with the highest throughput (4.5.3), by the program with fractions."""
+    program = OffloadProgram(iteration, limits, smallest_share=1.0 / LARGEST_BATCH)
+    written = program.program()
+    x = relaxed(written, seconds)
+    if x is None:
+        return "batch: no size found"
+    factor = 1.0 / float(x[program.share])
+    each = written.objective(x) * program.second
+    return f"batch: {factor:.3g} times this one's size is best, {each:.6g} s for as much as this one's"
+
+
+def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limits:
+    machine, links = linked.machine, linked.machine.links
+    disk = settings.disk and links.disk_read is not None and links.disk_write is not None
+    return Limits(
+        device_limit(problem),
+        machine.host_capacity,
+        linked.d2h,
+        linked.h2d,
+        settings.management,
+        machine.disk_capacity if disk else 0,
+        links.disk_read if disk else None,
+        links.disk_write if disk else None,
+    )
+
+
+def _least(problem: Problem, linked: LinkedMachine, iteration: Iteration) -> Found:
+    """The last resort. Raises InfeasibleError; NotAcceptedError where the host is too small."""
+    graph, limit = problem.graph, device_limit(problem)
+    any_device = replace(linked.machine, device_capacity=None)
+    large = 2 * int(graph.tensors.bytes.sum() + graph.operations.workspace.sum())
+    least: list[int] = []
+    for residence in least_residences(graph, iteration):
+        found = placed(graph, linked.machine, limit, residence)
+        if found is not None:
+            return Found(*found, found[1].time, 0.0, False)
+        found = placed(graph, any_device, large, residence, look_aheads=(0.0,))
+        if found is not None:
+            least.append(found[1].least_budget)
+    if not least:
+        raise NotAcceptedError(f"{NAME} needs a larger host: what must leave the device does not fit there")
+    raise InfeasibleError(NAME, limit, min(least), memory_floor(graph, linked.machine))

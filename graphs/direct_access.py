@@ -9,7 +9,7 @@ their caches (`rereads`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from .graph import Graph, Kind, Mode, Operation, Phase
@@ -25,7 +25,8 @@ def with_direct_access(
     phases: Collection[Phase] = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD),
     rereads: float = 1.0,
 ) -> Graph:
-    """The graph with a mode `dha` for every operation of these phases that reads weights.
+    """The graph with a mode `dha` for every operation of these phases that reads weights, and one beside each
+    of its modes on the device (`fast-forward-dha`).
 
     rate: bytes/s at which the device reads host memory. rereads: how often each byte comes over the link,
     lookups excepted. Modes that are there stay, under their numbers.
@@ -35,12 +36,21 @@ def with_direct_access(
     for index in range(len(graph.operations)):
         operation = graph.operation(index)
         weights = tuple(x for x in operation.reads if kind[x] == Kind.PARAMETER)
-        known = {mode.name for mode in operation.modes}
-        if weights and operation.phase in phases and DIRECT not in known:
-            seconds = max(operation.time, _bytes_read(graph, operation, weights, rereads) / rate)
-            direct = Mode(DIRECT, seconds, operation.workspace, operation.writes, weights)
-            modes[index] = (*operation.modes, direct)
+        if weights and operation.phase in phases:
+            read = _bytes_read(graph, operation, weights, rereads) / rate
+            known = {mode.name for mode in operation.modes}
+            direct = [mode for mode in _direct(operation, weights, read) if mode.name not in known]
+            modes[index] = (*operation.modes, *direct)
     return replace(graph, operations=replace(graph.operations, modes=modes))
+
+
+def _direct(operation: Operation, weights: tuple[int, ...], seconds: float) -> Iterator[Mode]:
+    """seconds: that reading the weights takes at least."""
+    yield Mode(DIRECT, max(operation.time, seconds), operation.workspace, operation.writes, weights)
+    for mode in operation.modes:
+        if not (mode.on_host or mode.reads_host):
+            name, time = f"{mode.name}-{DIRECT}", max(mode.time, seconds)
+            yield replace(mode, name=name, time=time, reads_host=weights)
 
 
 def _bytes_read(graph: Graph, operation: Operation, weights: tuple[int, ...], rereads: float) -> float:

@@ -1,7 +1,7 @@
 """What MemFerry plans with: the weights in the order of their first use, and what each way to use them costs.
 
-A layer here is the finest there can be: weights that some operation reads together, with all operations that
-read them. Any graph with a forward and a backward part has such layers, a chain or not.
+A layer here is the finest there can be: weights that some operation reads together, with all runs that read
+them. Any graph with a forward and a backward part has such layers, a chain or not.
 
 | paper          | here                 |                                                          |
 |----------------|----------------------|----------------------------------------------------------|
@@ -11,7 +11,8 @@ read them. Any graph with a forward and a backward part has such layers, a chain
 | T(A_l,l+1)     | between, between_…   | seconds of others until the next layer's first, each way |
 | S_l            | size                 | bytes                                                    |
 
-A weight that several operations of one pass read (tied weights) is charged where the first of them stands.
+A forward operation that runs again behind the first backward one counts as backward. A weight that several
+operations of one pass read (tied weights) is charged where the first of them stands.
 """
 
 from __future__ import annotations
@@ -41,55 +42,91 @@ class Costs:
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """weights: tensors. forward, backward: the operations that read them, with their runs in plain modes.
-
-    direct: operation -> its run that reads all these weights in host memory, where it has such a mode.
-    """
+    """weights: tensors. forward, backward: the positions of the runs that read them, in order."""
 
     weights: tuple[int, ...]
     forward: tuple[int, ...]
     backward: tuple[int, ...]
-    direct: dict[int, Run]
 
 
-def weight_layers(graph: Graph) -> list[WeightLayer]:
-    """In the order of their first use in the forward part; those that only the backward part reads, last."""
-    phase = graph.operations.phase
-    readers = [o for o in range(len(graph.operations)) if phase[o] != Phase.UPDATE and _weights(graph, o)]
-    group = _groups(_weights(graph, o) for o in readers)
+def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
+    """In the order of their first use; runs of updates are no uses."""
+    phase, turn = graph.operations.phase, _turn(graph, runs)
+    readers = [p for p, (o, _mode) in enumerate(runs) if phase[o] != Phase.UPDATE and weights_read(graph, o)]
+    group = _groups(weights_read(graph, runs[p][0]) for p in readers)
     members: dict[int, list[int]] = {}
-    for operation in readers:
-        members.setdefault(group[_weights(graph, operation)[0]], []).append(operation)
-    layers = [_layer(graph, operations) for operations in members.values()]
-    return sorted(layers, key=lambda layer: (layer.forward or layer.backward)[0])
+    for position in readers:
+        members.setdefault(group[weights_read(graph, runs[position][0])[0]], []).append(position)
+    return [
+        WeightLayer(
+            tuple(dict.fromkeys(x for p in positions for x in weights_read(graph, runs[p][0]))),
+            tuple(p for p in positions if p < turn),
+            tuple(p for p in positions if p >= turn),
+        )
+        for positions in members.values()
+    ]
 
 
-def costs_of(graph: Graph, layers: Sequence[WeightLayer], h2d: float) -> list[Costs]:
-    """h2d: bytes/s. What stands before the first layer belongs to no layer: every plan has it alike."""
-    before_first, forward = _between(graph, [layer.forward for layer in layers], backward=False)
-    del before_first
-    last, backward = _between(graph, [layer.backward for layer in reversed(layers)], backward=True)
-    after = [last, *backward[:-1]][::-1]
+def _turn(graph: Graph, runs: Sequence[Run]) -> int:
+    """The position of the first backward run."""
+    phase = graph.operations.phase
+    return next((p for p, (o, _mode) in enumerate(runs) if phase[o] == Phase.BACKWARD), len(runs))
+
+
+def weights_read(graph: Graph, operation: int) -> list[int]:
+    return [x for x in graph.read_lists[operation] if graph.tensors.kind[x] == Kind.PARAMETER]
+
+
+def direct_run(graph: Graph, run: Run) -> Run | None:
+    """The same with the weights read in host memory, and nothing else: the fastest such mode."""
+    operation, mode_index = run
+    modes = graph.operations.modes.get(operation, ())
+    plain = graph.operations.writes[operation].tolist()
+    writes = set(plain if mode_index == PLAIN else modes[mode_index - 1].writes)
+    weights = set(weights_read(graph, operation))
+    ways = [
+        (mode.time, number)
+        for number, mode in enumerate(modes, start=1)
+        if not mode.on_host and set(mode.reads_host) == weights and set(mode.writes) == writes
+    ]
+    return (operation, min(ways)[1]) if ways else None
+
+
+def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h2d: float) -> list[Costs]:
+    """h2d: bytes/s. What stands before the first layer, or behind the last, is alike in every plan: left
+    out.
+    """
+    seconds = [run_seconds(graph, run) for run in runs]
+    direct = [_direct_seconds(graph, run) for run in runs]
+    between, between_backward = _between(graph, runs, layers, seconds)
     costs: list[Costs] = []
     for number, layer in enumerate(layers):
         size = int(graph.tensors.bytes[list(layer.weights)].sum())
         costs.append(
             Costs(
                 size / h2d,
-                _seconds(graph, layer.forward),
-                _direct_seconds(graph, layer, layer.forward),
-                _seconds(graph, layer.backward),
-                _direct_seconds(graph, layer, layer.backward),
-                forward[number],
-                after[number],
+                sum(seconds[p] for p in layer.forward),
+                sum(direct[p] for p in layer.forward),
+                sum(seconds[p] for p in layer.backward),
+                sum(direct[p] for p in layer.backward),
+                between[number],
+                between_backward[number],
                 size,
             )
         )
     return costs
 
 
-def _weights(graph: Graph, operation: int) -> list[int]:
-    return [x for x in graph.read_lists[operation] if graph.tensors.kind[x] == Kind.PARAMETER]
+def run_seconds(graph: Graph, run: Run) -> float:
+    operation, mode = run
+    if mode == PLAIN:
+        return float(graph.operations.time[operation])
+    return graph.operations.modes[operation][mode - 1].time
+
+
+def _direct_seconds(graph: Graph, run: Run) -> float:
+    direct = direct_run(graph, run)
+    return inf if direct is None else run_seconds(graph, direct)
 
 
 def _groups(rows: Iterable[list[int]]) -> dict[int, int]:
@@ -108,54 +145,26 @@ def _groups(rows: Iterable[list[int]]) -> dict[int, int]:
     return {x: find(x) for x in leader}
 
 
-def _layer(graph: Graph, operations: Sequence[int]) -> WeightLayer:
-    phase = graph.operations.phase
-    weights = tuple(dict.fromkeys(x for o in operations for x in _weights(graph, o)))
-    direct = {o: run for o in operations if (run := _direct_run(graph, o)) is not None}
-    return WeightLayer(
-        weights,
-        tuple(o for o in operations if phase[o] != Phase.BACKWARD),
-        tuple(o for o in operations if phase[o] == Phase.BACKWARD),
-        direct,
-    )
-
-
-def _direct_run(graph: Graph, operation: int) -> Run | None:
-    """The fastest mode on the device that reads all the operation's weights in host memory, and nothing
-    else.
-    """
-    weights, writes = set(_weights(graph, operation)), set(graph.operations.writes[operation].tolist())
-    ways = [
-        (mode.time, number)
-        for number, mode in enumerate(graph.operations.modes.get(operation, ()), start=PLAIN + 1)
-        if not mode.on_host and set(mode.reads_host) == weights and set(mode.writes) == writes
-    ]
-    return (operation, min(ways)[1]) if ways else None
-
-
-def _seconds(graph: Graph, operations: Sequence[int]) -> float:
-    return float(graph.operations.time[list(operations)].sum())
-
-
-def _direct_seconds(graph: Graph, layer: WeightLayer, operations: Sequence[int]) -> float:
-    if any(o not in layer.direct for o in operations):
-        return inf
-    return sum(graph.operations.modes[o][layer.direct[o][1] - 1].time for o in operations)
-
-
-def _between(graph: Graph, rows: Sequence[tuple[int, ...]], *, backward: bool) -> tuple[float, list[float]]:
-    """Seconds of the pass's other operations: before the first row, and from each row to the next."""
-    phase, seconds = graph.operations.phase, graph.operations.time
-    belongs = {o for row in rows for o in row}
-    starts = {row[0]: number for number, row in enumerate(rows) if row}
-    before, between, at = 0.0, [0.0] * len(rows), -1
-    for operation in range(len(graph.operations)):
-        if phase[operation] == Phase.UPDATE or (phase[operation] == Phase.BACKWARD) != backward:
+def _between(
+    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], seconds: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Per layer: the other computations after its first forward run, and before its first backward one, up to
+    where another layer's begin."""
+    turn = _turn(graph, runs)
+    starts_forward = {layer.forward[0]: number for number, layer in enumerate(layers) if layer.forward}
+    starts_backward = {layer.backward[0]: number for number, layer in enumerate(layers) if layer.backward}
+    reading = {p for layer in layers for p in (*layer.forward, *layer.backward)}
+    forward, backward = [0.0] * len(layers), [0.0] * len(layers)
+    last, waiting = -1, 0.0
+    for position, (operation, _mode) in enumerate(runs):
+        last = starts_forward.get(position, last)
+        if position in starts_backward:
+            backward[starts_backward[position]] += waiting
+            waiting = 0.0
+        if position in reading or graph.operations.phase[operation] == Phase.UPDATE:
             continue
-        at = max(at, starts.get(operation, -1))
-        if operation not in belongs:
-            if at < 0:
-                before += float(seconds[operation])
-            else:
-                between[at] += float(seconds[operation])
-    return before, between
+        if position < turn and last >= 0:
+            forward[last] += seconds[position]
+        elif position >= turn:
+            waiting += seconds[position]
+    return forward, backward

@@ -29,9 +29,10 @@ from ..planner.schedule import Schedule
 from ..planner.sequence import Run
 from ..planner.simulate import Figures, simulate
 from .chains import device_limit, infeasible
+from .iteration_runs import iteration_runs
 from .links import LinkedMachine, linked_machine
 from .problem import Answer, NotAcceptedError, Options, Problem, Status
-from .stronghold_layers import iteration_runs, layer_figures, room_for_windows
+from .stronghold_layers import layer_figures, room_for_windows
 from .stronghold_schedule import window_residence
 from .stronghold_window import Window, working_window
 from .training_layers import TrainingLayers, training_layers

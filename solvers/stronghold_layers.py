@@ -13,25 +13,10 @@ from dataclasses import replace
 from ..graphs.graph import Graph, Phase
 from ..planner.schedule import PLAIN
 from ..planner.sequence import Run, schedule_of
-from .chain_runs import Move, Pass, block_runs, save_all, sequence
 from .chains import judged
-from .early_updates import early_updates
 from .links import LinkedMachine
 from .stronghold_window import LayerFigures
 from .training_layers import Layer, TrainingLayers
-
-
-def iteration_runs(found: TrainingLayers, *, checkpoint: bool) -> list[Run]:
-    """checkpoint: of each layer but the last only the output is kept, its forward runs again before its
-    backward; else nothing is made twice."""
-    count = len(found.layers)
-    moves: list[Move] = save_all(count)
-    if checkpoint:
-        moves = [(Pass.ADVANCE, number) for number in range(count - 1)]
-        for number in reversed(range(count)):
-            moves += [(Pass.SAVE, number), (Pass.BACKWARD, number)]
-    runs = sequence(found.chain, block_runs(found.graph, found.chain), moves)
-    return early_updates(found.graph, runs)
 
 
 def layer_figures(found: TrainingLayers, runs: Sequence[Run], linked: LinkedMachine) -> list[LayerFigures]:

@@ -24,13 +24,14 @@ def test_every_operation_that_reads_weights_gets_the_mode() -> None:
         operation, before = graph.operation(index), plain.operation(index)
         weights = [x for x in operation.reads if graph.tensors.kind[x] == Kind.PARAMETER]
         assert operation.modes[: len(before.modes)] == before.modes
-        direct = [mode for mode in operation.modes if mode.name == DIRECT]
-        assert len(direct) == bool(weights)
-        for mode in direct:
-            assert list(mode.reads_host) == weights
-            assert mode.writes == operation.writes
+        direct = operation.modes[len(before.modes) :]
+        beside = [(DIRECT, operation.writes, operation.time)]
+        beside += [(f"{mode.name}-{DIRECT}", mode.writes, mode.time) for mode in before.modes]
+        assert len(direct) == (len(beside) if weights else 0)
+        for mode, (name, writes, time) in zip(direct, beside, strict=False):
+            assert (mode.name, list(mode.reads_host), mode.writes) == (name, weights, writes)
             assert not mode.on_host
-            assert mode.time == max(operation.time, graph.tensors.bytes[weights].sum() / 1e6)
+            assert mode.time == max(time, graph.tensors.bytes[weights].sum() / 1e6)
     assert with_direct_access(graph, 1e6).operations.modes == graph.operations.modes
 
 

@@ -22,9 +22,10 @@ from memplan.planner.residence import residence_schedule
 from memplan.planner.schedule import Verb
 from memplan.planner.simulate import simulate
 from memplan.solvers import registry, stronghold
+from memplan.solvers.iteration_runs import iteration_runs
 from memplan.solvers.links import linked_machine
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
-from memplan.solvers.stronghold_layers import iteration_runs, layer_figures, room_for_windows
+from memplan.solvers.stronghold_layers import layer_figures, room_for_windows
 from memplan.solvers.stronghold_schedule import window_residence
 from memplan.solvers.stronghold_window import fits
 from memplan.solvers.training_layers import training_layers

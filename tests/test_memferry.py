@@ -91,7 +91,7 @@ def test_layers_hold_every_weight_that_is_read_and_every_second(layers: int, see
         (False, sum(c.forward + c.between for c in costs)),
         (True, sum(c.backward + c.between_backward for c in costs)),
     ):
-        part = [o for o in range(len(graph.operations)) if (phase[o] == Phase.BACKWARD) == backward]
+        part = np.flatnonzero(phase == Phase.BACKWARD if backward else phase < Phase.BACKWARD).tolist()
         positions = [p for layer in found for p in (layer.backward if backward else layer.forward)]
         starts = [row[0] for layer in found if (row := layer.backward if backward else layer.forward)]
         outside = [o > max(starts) if backward else o < min(starts) for o in part]

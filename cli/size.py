@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.presets import Preset, find_machine, find_preset
 from ..graphs.units import format_bytes
-from ..graphs.update_rates import ACCESSES
 from ..graphs.updates import When
 from ..planner.budget import Budget, spelled
 from ..planner.report import Report
@@ -45,7 +45,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @click.option(
     "--batch", "batches", callback=batches_argument, metavar="1,2,4", help="Try these.  [default: search]"
 )
-@click.option("--optimizer", type=click.Choice([*ACCESSES, "none"]), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice(["adamw", "sgd", "none"]), default="adamw", show_default=True)
 @click.option(
     "--update", type=click.Choice(["in-backward", "after"]), default="in-backward", show_default=True
 )
@@ -83,13 +83,14 @@ def size(
     preset = find_preset(gpu)
     registry.chosen_settings(solver, settings)
     from ..runtime.model_file import load_model_file
+    from ..runtime.optimizers import Choice
 
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         machine = find_machine(machine_path) if machine_path else preset.machine
-        file = load_model_file(model)
-        ask = Question(solver, time_limit, settings, machine, report)
-        graphs = Model(file, preset, machine, optimizer, update, report)
-        found = sizes_of(graphs, ask, _limit(machine, budget, output), batches)
+        limit = _limit(machine, budget, output)
+        choice = None if optimizer == "none" else Choice(optimizer, update)
+        graphs = Model(load_model_file(model), replace(preset, machine=machine), choice, report)
+        found = sizes_of(graphs, Question(solver, time_limit, settings, machine, report), limit, batches)
     _tell(found, preset, optimizer, output)
 
 

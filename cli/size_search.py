@@ -13,8 +13,6 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.presets import Preset
 from ..graphs.units import format_bytes
-from ..graphs.update_rates import update_rates
-from ..graphs.updates import When, with_updates
 from ..planner.schedule import Schedule
 from ..solvers import registry
 from ..solvers.problem import InfeasibleError, Problem
@@ -22,6 +20,7 @@ from ..solvers.sizing import Trial, given_batches, largest_batch, smallest_budge
 
 if TYPE_CHECKING:
     from ..runtime.model_file import ModelFile
+    from ..runtime.optimizers import Choice
 
 _STARTS = (1, 2, 4, 8)
 """Where the search for the largest batch may start: batch normalisation, say, takes no single sample."""
@@ -29,13 +28,11 @@ _STARTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Model:
-    """The graphs of a model, batch by batch."""
+    """The graphs of a model, batch by batch. optimizer: whose updates they have, if any."""
 
     file: ModelFile
     preset: Preset
-    machine: Machine
-    optimizer: str
-    update: When
+    optimizer: Choice | None
     report: Callable[[str], None]
 
     def graph(self, batch: int) -> Graph:
@@ -44,17 +41,9 @@ class Model:
 
         self.report(f"batch {batch:,}: tracing")
         try:
-            graph = replace(estimate_file(self.file, self.preset, batch=batch), machine=self.machine)
+            return estimate_file(self.file, self.preset, batch=batch, optimizer=self.optimizer)
         except MemplanError as error:
             raise InputError(f"batch {batch:,}: {error}") from error
-        if self.optimizer == "none":
-            return graph
-        rates = update_rates(self.machine, self.optimizer)
-        device = rates.device or update_rates(self.preset.machine, self.optimizer).device
-        assert device is not None
-        return with_updates(
-            graph, optimizer=self.optimizer, when=self.update, device_rate=device, host_rate=rates.host
-        )
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,23 @@ def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> No
 
 
 def test_an_optimizer_takes_memory_and_time(plan: Plan) -> None:
-    """Per weight byte: AdamW two states, SGD none; without an optimizer the gradients stay as results."""
+    """AdamW has two states a weight, SGD none; without an optimizer the gradients stay as results."""
     none, sgd, adamw = (
         sized(plan, "--batch", 4, "--optimizer", name)["batches"][0] for name in ("none", "sgd", "adamw")
     )
     weights = 4 * 2 * (256 * 256 + 256)
-    assert adamw["baseline_peak"] - sgd["baseline_peak"] == 2 * weights
-    assert adamw["baseline_time"] - none["baseline_time"] == pytest.approx(weights / 16.6e9, rel=0.01)
-    assert sgd["baseline_time"] - none["baseline_time"] == pytest.approx(weights * 3 / 7 / 16.6e9, rel=0.01)
+    assert adamw["baseline_peak"] > sgd["baseline_peak"] + 2 * weights - 1
+    updates = adamw["baseline_time"] - none["baseline_time"]
+    assert weights / 16.6e9 < updates < weights / 16.6e9 + 5e-5  # four updates are launched
+    assert none["baseline_time"] < sgd["baseline_time"] < adamw["baseline_time"]
+
+
+def test_updates_may_wait_for_the_end_of_backward(plan: Plan) -> None:
+    early, late = (
+        sized(plan, "--batch", 4, "--update", when, model="model.py:deep")["batches"][0]["baseline_peak"]
+        for when in ("in-backward", "after")
+    )
+    assert early < late
 
 
 def test_rows_are_repeated_where_the_batch_is_no_parameter(plan: Plan) -> None:

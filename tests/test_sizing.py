@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.graphs.machine import Links, Machine, Updates
-from memplan.graphs.update_rates import update_rates
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule import Schedule
@@ -163,13 +162,3 @@ def test_as_small_as_the_solver_can_reach(seed: int, tolerance: float) -> None:
     for one in found:
         assert one.schedule is not None
         assert simulate(graph, one.schedule, budget=one.budget).figures == one.figures
-
-
-# ── update speeds ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_an_optimizer_is_as_fast_as_what_it_moves() -> None:
-    machine = Machine(updates=Updates(3.0e9, 0.3e9))
-    assert update_rates(machine, "adamw") == machine.updates
-    assert update_rates(machine, "sgd") == Updates(7.0e9, pytest.approx(0.7e9))
-    assert update_rates(Machine(), "sgd") == Updates()

@@ -178,6 +178,14 @@ _OURS = (
         needs_links=True,
     ),
     Entry(
+        "pofo",
+        ".pofo",
+        "chains of blocks",
+        "Beaumont et al. 2021, NeurIPS",
+        "recomputation and activation offload together, by dynamic programming",
+        needs_links=True,
+    ),
+    Entry(
         "lohan",
         ".lohan",
         "chains of layers updated on the CPU",

@@ -99,11 +99,16 @@ class RotorTable:
 
     def times(self) -> Row:
         """C(0, L-1, m) for every m: the seconds of the whole chain."""
-        return self.left[0, self.blocks - 1] - self._advance_seconds(0, self.blocks)
+        return self.seconds(0, self.blocks - 1)
 
-    def moves(self, slots: int) -> Iterator[Move]:
-        """OptRec for the whole chain with `slots` of memory, where `times()[slots]` is finite."""
-        pending: list[Move | tuple[int, int, int]] = [(0, self.blocks - 1, slots)]
+    def seconds(self, first: int, last: int) -> Row:
+        """C(first, last, m) for every m."""
+        return self.left[first, last] - self._advance_seconds(first, last + 1)
+
+    def moves(self, slots: int, first: int = 0, last: int | None = None) -> Iterator[Move]:
+        """OptRec for the chain, or its blocks first … last, with `slots` of memory where that is finite."""
+        last = self.blocks - 1 if last is None else last
+        pending: list[Move | tuple[int, int, int]] = [(first, last, slots)]
         while pending:
             task = pending.pop()
             if len(task) == 2:

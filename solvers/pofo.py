@@ -1,0 +1,180 @@
+"""POFO: recomputation and activation offload together on a chain of blocks.
+
+Beaumont, Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training
+DNNs" (NeurIPS 2021). What is kept, recomputed and offloaded is decided by the dynamic program of
+pofo_table.py; weights, gradients and optimizer states stay on the device. Complexity: there.
+
+From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:
+so it goes on beyond the budget, and of its answers for all amounts of memory the fastest whose schedule fits,
+simulated, is taken, by bisection and then on either side of what that finds, Rotor's own among them. An
+offloaded tensor is away between the two uses that lie farthest apart. Where none fits, three that save memory
+first are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd, inf
+from time import monotonic
+
+import numpy as np
+
+from ..graphs.errors import InputError
+from ..planner.bounds import time_bound
+from ..planner.residence import Residence
+from ..planner.schedule import Schedule
+from ..planner.transfers import placed
+from . import rotor
+from .chain_costs import chain_costs
+from .chain_runs import Pass, save_all
+from .chains import ChainProblem, chain_problem, judged, plain_candidate
+from .cpu_updates import refused
+from .links import LinkedMachine, linked_machine
+from .pofo_schedule import decided, residence
+from .pofo_table import PofoTable
+from .problem import Answer, InfeasibleError, Options, Problem, Status
+from .rotor_least import LeastMemory
+from .rotor_table import RotorTable
+
+NAME = "pofo"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
+    tries: schedules that are simulated at most."""
+
+    slots: int = 100
+    blocks: int = 60
+    tries: int = 12
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("slots", self.slots, 1),
+            ("blocks", self.blocks, 2),
+            ("tries", self.tries, 1),
+        ):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    linked = linked_machine(NAME, problem, "activations")
+    chained = chain_problem(NAME, problem, settings.blocks)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    search = _Search(problem, chained, linked, settings.tries, deadline)
+    interrupted = False
+    try:
+        search.run(settings.slots, options)
+    except KeyboardInterrupt:
+        interrupted = True
+    if search.best is None:
+        search.save_memory()
+    if search.best is None:
+        raise refused(NAME, problem, linked.machine, search.thrifty())
+    stopped = interrupted or monotonic() > deadline
+    status = Status.FEASIBLE if stopped else Status.HEURISTIC
+    return Answer(search.best[0], status, search.bound, interrupted=interrupted)
+
+
+class _Search:
+    """best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.
+    left: schedules still to be simulated."""
+
+    def __init__(
+        self, problem: Problem, chained: ChainProblem, linked: LinkedMachine, tries: int, deadline: float
+    ) -> None:
+        self.problem, self.chained, self.linked = problem, chained, linked
+        self.left, self.deadline = tries, deadline
+        self.costs = chain_costs(chained.graph, chained.chain, chained.runs)
+        self.bound = time_bound(problem.graph)
+        self.best: tuple[Schedule, float] | None = None
+
+    def run(self, slots: int, options: Options) -> None:
+        self._begin_with_rotor(options)
+        table = self._table(slots)
+        if table is None:
+            return
+        times = table.times()
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        largest = self._largest_that_fits(table, drops)
+        beside = sorted(range(len(drops)), key=lambda n: (abs(n - largest), n))
+        for number in beside:
+            if number != largest and self._proceed():
+                self._try_segments(table, drops[number])
+        if self.best is not None and drops:
+            estimate = times[drops[max(0, largest)]] + self.costs.fixed_seconds
+            options.report(f"by its own estimate {estimate:.6g} s; simulated {self.best[1]:.6g} s")
+
+    def _begin_with_rotor(self, options: Options) -> None:
+        try:
+            answer = rotor.solve(self.problem, replace(options, settings=None))
+        except InfeasibleError:
+            return
+        self.best = answer.schedule, judged(self.chained.graph, answer.schedule).time
+
+    def _table(self, slots: int) -> PofoTable | None:
+        """Some slots beyond the budget; None where the time does not reach."""
+        costs = self.costs
+        free = max(0, self.chained.limit - costs.resident_bytes)
+        divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
+        slot_bytes = max(1, divisor, -(-free // slots))
+        whole, spare = divmod(free, slot_bytes)
+        above = slots // 4 if slot_bytes != divisor else 0
+        inner = RotorTable(
+            costs, whole + above, slot_bytes, spare, proceed=lambda: monotonic() <= self.deadline
+        )
+        if not inner.complete:
+            return None
+        table = PofoTable(costs, inner, min(self.linked.d2h, self.linked.h2d))
+        table.fill()
+        return table
+
+    def _largest_that_fits(self, table: PofoTable, drops: Sequence[int]) -> int:
+        """By bisection: what schedules take grows with the memory that the program is given, mostly."""
+        low, high = 0, len(drops) - 1
+        while low <= high and self._proceed():
+            middle = (low + high) // 2
+            if self._try_segments(table, drops[middle]):
+                low = middle + 1
+            else:
+                high = middle - 1
+        return low - 1
+
+    def _try_segments(self, table: PofoTable, slots: int) -> bool:
+        self.left -= 1
+        moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
+        return self._try(residence(self.chained, moves, offloaded))
+
+    def save_memory(self) -> None:
+        for way in self.thrifty():
+            self._try(way)
+
+    def thrifty(self) -> list[Residence]:
+        """All saved and offloaded; as little as Rotor can do with; every block from its offloaded input."""
+        chained, blocks = self.chained, self.chained.blocks
+        saved = frozenset[int]().union(*(run.saved for run in chained.runs[:-1]))
+        inputs = {block.output for block in chained.chain.blocks if block.output is not None}
+        least = LeastMemory(self.costs)
+        each = [(Pass.ADVANCE, b) for b in range(blocks - 1)]
+        each += [move for b in reversed(range(blocks)) for move in ((Pass.SAVE, b), (Pass.BACKWARD, b))]
+        return [
+            residence(chained, save_all(blocks), saved),
+            residence(chained, least.moves(least.bytes), frozenset()),
+            residence(chained, each, inputs),
+        ]
+
+    def _try(self, way: Residence) -> bool:
+        found = placed(self.problem.graph, self.linked.machine, self.chained.limit, way)
+        if found and (self.best is None or found[1].time < self.best[1]):
+            self.best = found[0], found[1].time
+        return found is not None
+
+    def _proceed(self) -> bool:
+        proven = self.best is not None and self.best[1] <= self.bound * (1 + rotor.PROVEN)
+        return self.left > 0 and not proven and monotonic() <= self.deadline

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.text import Text
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.presets import Preset, find_machine, find_preset
-from ..graphs.units import format_bytes
 from ..graphs.updates import When
 from ..planner.budget import Budget, spelled
-from ..planner.report import Report
 from ..solvers import registry
-from ..solvers.sizing import Trial
 from .exits import Exit, NothingFitsError
-from .figures import duration, signed
 from .models import model_code
 from .options import budget_option, machine_option, output_options, seconds_argument, settings_argument
-from .output import Output, Row, labelled, table
+from .output import Output
+from .size_report import lines_of, nothing_fits, trial_document
 from .size_search import Found, Model, Question, sizes_of
 from .solve import DEFAULT
 
@@ -59,7 +53,14 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     metavar="S",
     help="Seconds for each question to the solver.",
 )
-@click.option("--set", "settings", multiple=True, callback=settings_argument, metavar="KEY=VALUE")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="A setting of the solver; may be given several times.",
+)
 @output_options
 def size(
     model: str,
@@ -117,77 +118,15 @@ def _tell(found: Found, preset: Preset, optimizer: str, output: Output) -> None:
             "gpu": preset.gpu.name,
             "optimizer": optimizer,
             "budget": found.limit,
-            "batches": [_document(one) for one in found.trials],
-            "largest_batch": found.largest and _document(found.largest),
-            "smallest_budget": found.least and _document(found.least),
+            "batches": [trial_document(one) for one in found.trials],
+            "largest_batch": found.largest and trial_document(found.largest),
+            "smallest_budget": found.least and trial_document(found.least),
             "interrupted": found.interrupted,
         },
-        _lines(found, preset, optimizer),
+        lines_of(found, preset.gpu.name, optimizer),
     )
     if found.interrupted:
         output.note("interrupted: this is what was found so far")
         raise SystemExit(Exit.INTERRUPTED)
     if found.largest is None:
-        raise NothingFitsError(_nothing(found))
-
-
-def _document(one: Trial) -> dict[str, Any]:
-    figures = one.figures
-    return {
-        "batch": one.batch,
-        "budget": one.budget,
-        "fits": figures is not None,
-        "floor": one.floor,
-        "baseline_peak": one.plain.peak,
-        "baseline_time": one.plain.time,
-        "time": figures and figures.time,
-        "peak": figures and figures.peak,
-        "host_peak": figures and figures.host_peak,
-        "disk_peak": figures and figures.disk_peak,
-        "overhead": figures and Report(figures, one.plain).overhead,
-        "samples_per_second": one.samples_per_second,
-    }
-
-
-def _lines(found: Found, preset: Preset, optimizer: str) -> Iterator[Text]:
-    rows = [
-        ("gpu", f"{preset.gpu.name}: times estimated by the roofline"),
-        ("optimizer", optimizer),
-        ("budget", spelled(found.limit)),
-    ]
-    yield from labelled(rows)
-    heads = ["batch", "floor", "plain peak", "peak", "host peak", "time", "overhead", "samples/s", ""]
-    yield from table(heads, map(_cells, sorted(found.trials, key=lambda one: one.batch)))
-    yield from labelled(_summary(found))
-
-
-def _cells(one: Trial) -> list[str]:
-    first = [f"{one.batch:,}", format_bytes(one.floor), format_bytes(one.plain.peak)]
-    if one.figures is None:
-        return [*first, *"-----", "no: below the floor" if one.hopeless else "no schedule found"]
-    peaks = map(format_bytes, (one.figures.peak, one.figures.host_peak))
-    return [*first, *peaks, *_speed(one), "fits"]
-
-
-def _summary(found: Found) -> Iterator[Row]:
-    for label, one in (("smallest budget", found.least), ("largest batch", found.largest)):
-        if one is not None:
-            time, overhead, rate = _speed(one)
-            figures = f"batch {one.batch:,} within {spelled(one.budget)}"
-            yield label, f"{figures}: {time}, {overhead} against plain, {rate} samples/s"
-
-
-def _speed(one: Trial) -> list[str]:
-    """Time, overhead, samples per second."""
-    if one.figures is None:
-        return [*"---"]
-    overhead = Report(one.figures, one.plain).overhead
-    rate = one.samples_per_second or 0.0
-    return [duration(one.figures.time), signed(overhead), f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"]
-
-
-def _nothing(found: Found) -> str:
-    one, least = found.trials[0], found.least
-    needs = f"the smallest budget found is {spelled(least.budget)}" if least else "no budget was found"
-    floor = f"no schedule can pass below {spelled(one.floor)}"
-    return f"batch {one.batch:,} does not fit within {spelled(found.limit)}: {needs}; {floor}"
+        raise NothingFitsError(nothing_fits(found))

@@ -49,12 +49,13 @@ _H100 = "NVIDIA H100 Tensor Core GPU data sheet, SXM"
 _H200 = "NVIDIA H200 Tensor Core GPU data sheet, SXM"
 _L4 = "NVIDIA L4 Tensor Core GPU data sheet"
 _AMPERE = "NVIDIA Ampere GA102 GPU Architecture white paper, tables of GeForce RTX 30 series"
+_GA106 = "NVIDIA GeForce RTX 3060 specifications: 3,584 cores at 1.777 GHz, with the rates per core of GA102"
 _ADA = "NVIDIA Ada GPU Architecture white paper, tables of GeForce RTX 40 series"
 
 # fmt: off
 GPUS = (
     #    name         memory     bandwidth float64  float32  tf32     float16  bfloat16 PCIe source
-    Gpu("RTX 3060",   12 * GIB,  360e9,    0.20e12, 12.7e12, 12.7e12, 25.5e12, 25.5e12, 4, _AMPERE),
+    Gpu("RTX 3060",   12 * GIB,  360e9,    0.20e12, 12.7e12, 12.7e12, 25.5e12, 25.5e12, 4, _GA106),
     Gpu("RTX 3090",   24 * GIB,  936e9,    0.56e12, 35.6e12, 35.6e12, 71.0e12, 71.0e12, 4, _AMPERE),
     Gpu("RTX 4080",   16 * GIB,  717e9,    0.76e12, 48.7e12, 48.7e12, 97.5e12, 97.5e12, 4, _ADA),
     Gpu("RTX 4090",   24 * GIB,  1008e9,   1.29e12, 82.6e12, 82.6e12, 165e12,  165e12,  4, _ADA),

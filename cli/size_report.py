@@ -1,0 +1,78 @@
+"""What `plan size` found, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from ..graphs.units import format_bytes
+from ..planner.budget import spelled
+from ..planner.report import Report
+from ..solvers.sizing import Trial
+from .figures import duration, signed
+from .output import Row, labelled, table
+from .size_search import Found
+
+
+def trial_document(one: Trial) -> dict[str, Any]:
+    figures = one.figures
+    return {
+        "batch": one.batch,
+        "budget": one.budget,
+        "fits": figures is not None,
+        "floor": one.floor,
+        "baseline_peak": one.plain.peak,
+        "baseline_time": one.plain.time,
+        "time": figures and figures.time,
+        "peak": figures and figures.peak,
+        "host_peak": figures and figures.host_peak,
+        "disk_peak": figures and figures.disk_peak,
+        "overhead": figures and Report(figures, one.plain).overhead,
+        "samples_per_second": one.samples_per_second,
+    }
+
+
+def lines_of(found: Found, gpu: str, optimizer: str) -> Iterator[Text]:
+    rows = [
+        ("gpu", f"{gpu}: times estimated by the roofline"),
+        ("optimizer", optimizer),
+        ("budget", spelled(found.limit)),
+    ]
+    yield from labelled(rows)
+    heads = ["batch", "floor", "plain peak", "peak", "host peak", "time", "overhead", "samples/s", ""]
+    yield from table(heads, map(_cells, sorted(found.trials, key=lambda one: one.batch)))
+    yield from labelled(_summary(found))
+
+
+def _cells(one: Trial) -> list[str]:
+    first = [f"{one.batch:,}", format_bytes(one.floor), format_bytes(one.plain.peak)]
+    if one.figures is None:
+        return [*first, *"-----", "no: below the floor" if one.hopeless else "no schedule found"]
+    peaks = map(format_bytes, (one.figures.peak, one.figures.host_peak))
+    return [*first, *peaks, *_speed(one), "fits"]
+
+
+def _summary(found: Found) -> Iterator[Row]:
+    for label, one in (("smallest budget", found.least), ("largest batch", found.largest)):
+        if one is not None:
+            time, overhead, rate = _speed(one)
+            figures = f"batch {one.batch:,} within {spelled(one.budget)}"
+            yield label, f"{figures}: {time}, {overhead} against plain, {rate} samples/s"
+
+
+def _speed(one: Trial) -> list[str]:
+    """Time, overhead, samples per second."""
+    if one.figures is None:
+        return [*"---"]
+    overhead = Report(one.figures, one.plain).overhead
+    rate = one.samples_per_second or 0.0
+    return [duration(one.figures.time), signed(overhead), f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"]
+
+
+def nothing_fits(found: Found) -> str:
+    one, least = found.trials[0], found.least
+    needs = f"the smallest budget found is {spelled(least.budget)}" if least else "no budget was found"
+    floor = f"no schedule can pass below {spelled(one.floor)}"
+    return f"batch {one.batch:,} does not fit within {spelled(found.limit)}: {needs}; {floor}"

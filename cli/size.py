@@ -13,6 +13,7 @@ from ..graphs.presets import Preset, find_machine, find_preset
 from ..graphs.updates import When
 from ..planner.budget import Budget, spelled
 from ..solvers import registry
+from ..solvers.sizing import LARGEST
 from .exits import Exit, NothingFitsError
 from .models import model_code
 from .options import budget_option, machine_option, output_options, seconds_argument, settings_argument
@@ -25,9 +26,10 @@ from .solve import DEFAULT
 def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
     """Callback of --batch."""
     words = [] if text is None else text.split(",")
-    batches = [int(word) for word in words if word.strip().isdecimal() and int(word)]
-    if len(batches) != len(words):
-        raise click.BadParameter(f"{text!r} is no list of batches, like 1,2,4", ctx, param)
+    batches = [int(word) for word in words if word.strip().isdecimal()]
+    if len(batches) != len(words) or not all(0 < batch <= LARGEST for batch in batches):
+        fault = f"{text!r} is no list of batches, like 1,2,4, from 1 to {LARGEST:,}"
+        raise click.BadParameter(fault, ctx, param)
     return batches or None
 
 

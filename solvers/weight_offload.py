@@ -5,11 +5,13 @@ order; a weight may be away between any two of its uses (weight_offload_cycle.py
 
     choice   Algorithm 1: absences by profit for each byte moved       weight_offload_choice.py
     places   Algorithm 2: each transfer at its earliest time           weight_offload_places.py
+    packing  orders that fill the windows between computations exactly  weight_offload_packing.py
     search   local search on the simulated period                      weight_offload_anneal.py
 
 The first two are the published greedy, with its slips corrected (said where they stand), for several
-tastes: O(L²) and linear; `moves=0` ends there. The third starts from their best; a move costs one replay of
-the cycle.
+tastes: O(L²) and linear; `moves=0` ends there. The packing is what the problem's hardness asks for (it is
+strongly NP-hard by 3-partition). The search starts from the best of all; a move costs one replay of the
+cycle.
 
 Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, X. Zhao, Weight offloading strategies for training large
 DNN models, 2022, hal-03580767.
@@ -23,13 +25,23 @@ from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
 from .chains import plain_candidate
 from .problem import Answer, Options, Problem, Status
+from .weight_offload_choice import moved_bytes
 from .weight_offload_cycle import Cycle, cycle_of
+from .weight_offload_least import least_absences
+from .weight_offload_packing import packed_ranks
+from .weight_offload_places import greedy_order
 from .weight_offload_result import refuse_if_too_small
 from .weight_offload_search import Search
 from .weight_offload_starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
 from .weight_offload_steps import schedule_of_order
 
 NAME = "offload-greedy"
+
+PROGRAM_SECONDS = 3.0
+"""The most that one integer program may take."""
+
+SPARE = (0.0, 1.0, 2.0)
+"""Room beside what the runs need, in weights of the run's own size."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,9 @@ def solve(problem: Problem, options: Options) -> Answer:
     refuse_if_too_small(NAME, problem, cycle)
     search = Search(cycle, options)
     offer_starts(search, cycle)
-    search.anneal(settings.moves, settings.seed)
+    if settings.moves and not search.done:
+        offer_packed(search, cycle)
+        search.anneal(settings.moves, settings.seed)
     assert search.best is not None
     schedule = schedule_of_order(cycle, search.best.tolist())
     return Answer(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
@@ -74,3 +88,18 @@ def offer_starts(search: Search, cycle: Cycle) -> None:
         if search.best is not None:
             return
     search.offer(lazy_order(cycle, range(len(cycle.absences))))
+
+
+def offer_packed(search: Search, cycle: Cycle) -> None:
+    """From the absences that keep the links least busy: as they are, and in orders that fill windows
+    exactly."""
+    for spare in SPARE:
+        chosen = least_absences(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
+        if chosen is None or moved_bytes(cycle, chosen) > search.host_limit:
+            continue
+        for ranks in (None, *packed_ranks(cycle, chosen, min(PROGRAM_SECONDS, search.left / 4))):
+            order = greedy_order(cycle, chosen, ranks)
+            if order is not None:
+                search.offer(order)
+            if search.done:
+                return

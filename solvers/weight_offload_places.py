@@ -17,23 +17,26 @@ the use; uploads on the waiting list may also stand before forward runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from .weight_offload_cycle import FROZEN, Cycle
 
 _TURNS = 10
 
 
-def greedy_order(cycle: Cycle, chosen: Sequence[int], early: bool = True) -> list[int] | None:
+def greedy_order(
+    cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None = None
+) -> list[int] | None:
     """The order (weight_offload_replay.py) of one turn, None where no turn repeats or the limit is passed.
 
-    early: upload weights before they leave where the link is idle.
+    ranks: per weight, its place among those that leave, or are needed, at the same instant.
     """
-    leads = _leads(cycle, chosen)
+    leads = _leads(cycle, chosen, ranks)
     if leads is None:
         return None
-    line = _Line(cycle, leads, early)
+    line = _Line(cycle, leads, ranks)
     last: list[int] = []
     for _ in range(_TURNS):
         order = line.turn()
@@ -47,7 +50,7 @@ def greedy_order(cycle: Cycle, chosen: Sequence[int], early: bool = True) -> lis
     return last if sorted(last) == sorted({*range(cycle.runs), *tokens, *fetched}) else None
 
 
-def _leads(cycle: Cycle, chosen: Sequence[int]) -> dict[int, int] | None:
+def _leads(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> dict[int, int] | None:
     """Per chosen absence, by how many runs its fetch may stand ahead of its use, in the order of need."""
     runs = cycle.runs
     total = sum(cycle.sizes)
@@ -61,12 +64,12 @@ def _leads(cycle: Cycle, chosen: Sequence[int]) -> dict[int, int] | None:
     leads: dict[int, int] = {}
     ahead = 0
     before = 0
-    for number in sorted(chosen, key=lambda number: (cycle.absences[number].before, number)):
+    for number in _by_need(cycle, chosen, ranks):
         absence = cycle.absences[number]
         size = cycle.sizes[absence.weight]
         furthest = (absence.before - absence.after - 1) % runs
         if leads:
-            furthest = min(furthest, ahead + absence.before - before)
+            furthest = max(0, min(furthest, ahead + absence.before - before))
         lead = 0
         while lead < furthest and slack[(absence.before - lead - 1) % runs] >= size:
             lead += 1
@@ -76,6 +79,19 @@ def _leads(cycle: Cycle, chosen: Sequence[int]) -> dict[int, int] | None:
     return leads
 
 
+def _by_need(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> list[int]:
+    """By the run that needs the weight; where ranks are given, those needed at one instant by them."""
+    busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
+
+    def key(number: int) -> tuple[int, int, int, int]:
+        absence = cycle.absences[number]
+        if ranks is None:
+            return (absence.before, 0, 0, number)
+        return (busy[absence.before], ranks.get(absence.weight, -1), absence.before, number)
+
+    return sorted(chosen, key=key)
+
+
 @dataclass
 class _Line:
     """The queues as the turns go by. fetches: the absences in order of need; `following` is the place of the
@@ -83,7 +99,7 @@ class _Line:
 
     cycle: Cycle
     leads: dict[int, int]
-    early: bool
+    ranks: Mapping[int, int] | None
     compute: float = 0.0
     to_host: float = 0.0
     to_device: float = 0.0
@@ -102,6 +118,11 @@ class _Line:
         self.in_flight: set[int] = set()
         self.leaving: dict[int, list[int]] = {}
         self.coming: dict[int, list[int]] = {}
+        self.held: list[int] = []
+        self.soon = list(cycle.need)
+        for run in range(cycle.runs - 2, -1, -1):
+            if not cycle.seconds[run]:
+                self.soon[run] = max(self.soon[run], self.soon[run + 1])
         self.begun: dict[int, list[int]] = {}
         self.first_of: dict[int, int] = {}
         for number in self.leads:
@@ -130,6 +151,8 @@ class _Line:
         order: list[int] = []
         base = self.cycle.idle
         for run in range(self.cycle.runs):
+            if self.cycle.seconds[run]:
+                self._release(order)
             if not self._fetch(run, base, order):
                 return None
             self._upload(run, order)
@@ -142,42 +165,41 @@ class _Line:
             base = self.cycle.rest[run]
             order.append(run)
             self._after(run, order)
+        self._release(order)
         return order
 
     def _fetch(self, run: int, base: int, order: list[int]) -> bool:
         """List the fetches that stand before the run; false where one that it needs does not fit."""
         cycle = self.cycle
+        due = {number for number in self.coming.get(run, []) if number in self.away}
         while self.fetches:
             number = self.fetches[self.following]
             absence = cycle.absences[number]
             if number not in self.away:
-                return True
+                return not due
             size = cycle.sizes[absence.weight]
             room = self._room(base + size)
-            distance = (absence.before - run) % cycle.runs
-            if distance:
-                if distance > self.leads[number] or room is None:
-                    return True
-                start = max(self.compute, self.to_device, room, self._stored_end(absence.version))
-                if not self._worthwhile(run, base, size, start):
-                    return True
-            elif room is None:
-                return False
-            assert room is not None
+            if room is None:
+                return not due
             start = max(self.compute, self.to_device, room, self._stored_end(absence.version))
+            distance = (absence.before - run) % cycle.runs
+            if not due and not (distance <= self.leads[number] and self._worthwhile(run, base, size, start)):
+                return True
             self._pop(base + size)
             self.used += size
             self.to_device = self.fetched[number] = start + cycle.down[absence.weight]
             self.away.discard(number)
+            due.discard(number)
             self.following = (self.following + 1) % len(self.fetches)
             order.append(cycle.runs + len(cycle.changed_by) + number)
-        return True
+        return not due
 
     def _worthwhile(self, run: int, base: int, size: int, start: float) -> bool:
-        """A fetch that can start at `start` starts before the run ends, and does not delay it."""
+        """A fetch that can start at `start` starts before the run ends, and delays none that starts now."""
         cycle = self.cycle
         begin = max([self.compute, *(self.fetched[a] for a in self.coming.get(run, []))])
-        alone, beside = self._room(cycle.need[run]), self._room(cycle.need[run] + size)
+        need = self.soon[run]
+        alone, beside = self._room(need), self._room(need + size, base + size)
         if alone is None or beside is None:
             return False
         begin = max(begin, alone)
@@ -186,7 +208,7 @@ class _Line:
     def _upload(self, run: int, order: list[int]) -> None:
         """Early uploads while the link would be idle during the run."""
         end = self.compute + self.cycle.seconds[run]
-        while self.early and self.uploads:
+        while self.uploads:
             version = self.uploads[0]
             start = max(self.compute, self.to_host)
             if start + self.cycle.up[self.cycle.changed_by[version][0]] > end and start > self.compute:
@@ -203,7 +225,14 @@ class _Line:
             self.fresh[version] = False
             if self.cycle.absences[self.first_of[version]].after != run:
                 self.uploads.append(version)
-        for number in self.leaving.get(run, []):
+        self.held += self.leaving.get(run, [])
+        if self.ranks is None:
+            self._release(order)
+
+    def _release(self, order: list[int]) -> None:
+        """Let go what has been held back for the sake of its rank."""
+        ranks = self.ranks or {}
+        for number in sorted(self.held, key=lambda a: ranks.get(self.cycle.absences[a].weight, -1)):
             absence = self.cycle.absences[number]
             version, size = absence.version, self.cycle.sizes[absence.weight]
             if version != FROZEN and not self.fresh[version]:
@@ -217,6 +246,7 @@ class _Line:
             else:
                 self.used -= size
             self.away.add(number)
+        self.held.clear()
 
     def _store(self, version: int, order: list[int]) -> None:
         seconds = self.cycle.up[self.cycle.changed_by[version][0]]
@@ -227,15 +257,17 @@ class _Line:
     def _stored_end(self, version: int) -> float:
         return 0.0 if version == FROZEN else self.stored[version]
 
-    def _room(self, size: int) -> float | None:
-        """When so many bytes beside the weights are there, None if never."""
-        used, when = self.used, 0.0
+    def _room(self, size: int, waited: int = 0) -> float | None:
+        """When so many bytes beside the weights are there, None if never. waited: bytes for which somebody
+        else has waited."""
+        used, when, limit = self.used, 0.0, self.cycle.limit
         for freed, end in self.pending:
-            if used + size <= self.cycle.limit:
+            if used + size <= limit:
                 break
+            if used + waited <= limit or not waited:
+                when = max(when, end)
             used -= freed
-            when = max(when, end)
-        return when if used + size <= self.cycle.limit else None
+        return when if used + size <= limit else None
 
     def _pop(self, size: int) -> None:
         while self.used + size > self.cycle.limit:

@@ -37,11 +37,25 @@ class Search:
         self.turn = scratch(self.facts)
         self.host_limit = 2**62 if cycle.host_limit is None else cycle.host_limit
         self.options = options
+        self._load()
         self.end = inf if options.time_limit is None else monotonic() + options.time_limit
         self.floor = sum(cycle.seconds)
         self.best: Ints | None = None
         self.seconds = inf
         self.interrupted = False
+
+    def _load(self) -> None:
+        """Have the compiled code at hand, so that it takes no time from the search."""
+        if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
+            self.options.report("compiling the search: some seconds, once on a machine")
+            seed(0)
+            nothing = np.arange(len(self.facts.seconds))
+            anneal(self.facts, nothing, self.turn, 0, 1.0, 0.5, self.host_limit)
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self.end - monotonic())
 
     @property
     def done(self) -> bool:

@@ -1,117 +1,133 @@
 """The NP-hardness proof of weight offloading, replayed: a solved 3-partition leaves no idle time.
 
-Instance (Beaumont et al. 2022, Theorem 1; INRIA report hal-03580767), with V = budget unit = link rate:
-
-    layers 1 … 2m:    odd ones have |w| = V and no work; even ones have no weight and a backward of 1 s
-    layers 2m+1 … 5m: |w_i| = x_{i-2m-1}, no work;      F_2m takes m s;  device memory (m + 1) V
-
-The transfers of each second must fill it exactly: V bytes up while V bytes come down. Hence the period is
-2m seconds if and only if the x split into m parts of sum V.
+The instances and what they say: instances/three_partition.py. The proof's schedule is written out here by
+hand; offload-greedy has to find one as good by itself, and must not where there is none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import combinations
 
 import pytest
-from memplan.graphs.draft import Draft
-from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.errors import InputError
+from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.instances.three_partition import ThreePartition, partition, solvable, unsolvable
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
 from memplan.planner.simulate import simulate
-
-V = 100
-PARTS = [[26, 30, 44], [33, 33, 34], [40, 31, 29], [27, 28, 45], [36, 35, 29], [48, 26, 26]]
-
-
-@dataclass
-class Instance:
-    graph: Graph
-    weight: list[int]
-    forward: list[int]
-    backward: list[int]
-    update: list[int]
-    gradient: list[int]
+from memplan.solvers import registry
+from memplan.solvers.problem import Problem, Status
 
 
-def instance(m: int) -> Instance:
-    """Lists are indexed by layer, from 1."""
-    sizes = [0, *([V, 0] * m), *(x for part in PARTS[:m] for x in part)]
-    layers = range(1, 5 * m + 1)
-    draft = Draft(f"3-partition-{m}")
-    x = [draft.tensor("x0", 0, Kind.INPUT)]
-    weight = [-1, *(draft.tensor(f"w{i}", sizes[i], Kind.PARAMETER) for i in layers)]
-    forward, backward, update, gradient = ([-1] * (5 * m + 1) for _ in range(4))
-    for i in layers:
-        x.append(draft.tensor(f"x{i}", 0))
-        forward[i] = draft.operation(
-            f"F{i}", time=m if i == 2 * m else 0, reads=[x[i - 1], weight[i]], writes=[x[i]]
-        )
-    g = x[-1]
-    for i in reversed(layers):
-        gradient[i] = draft.tensor(f"dw{i}", sizes[i], Kind.PARAMETER_GRADIENT)
-        down = draft.tensor(f"g{i}", 0, Kind.GRADIENT)
-        backward[i] = draft.operation(
-            f"B{i}",
-            time=int(i <= 2 * m and i % 2 == 0),
-            reads=[g, weight[i]],
-            writes=[gradient[i], down],
-            phase=Phase.BACKWARD,
-        )
-        g = down
-        update[i] = draft.operation(
-            f"U{i}", time=0, reads=[gradient[i]], mutates=[weight[i]], phase=Phase.UPDATE
-        )
-    return Instance(draft.graph(), weight, forward, backward, update, gradient)
-
-
-def schedule(case: Instance, m: int, parts: list[list[int]]) -> Schedule:
-    """parts: per second, the layers above 2m whose weights move in it."""
-    weight, steps = case.weight, list[Step]()
-    steps += [compute(case.forward[i]) for i in range(1, 2 * m)]
-    for j, part in enumerate(parts):
-        steps += [prefetch(weight[i]) for i in part]
+def schedule(case: ThreePartition, graph: Graph, groups: list[list[int]]) -> Schedule:
+    """groups: per second, the layers above 2m whose weights move in it."""
+    m = case.count
+    weight = {i: graph.tensor_index[f"w{i}"] for i in range(1, 5 * m + 1)}
+    run = graph.operation_index
+    steps: list[Step] = [compute(run[f"F{i}"]) for i in range(1, 2 * m)]
+    for j, group in enumerate(groups):
+        steps += [prefetch(weight[i]) for i in group]
         steps += [offload(weight[2 * j + 1]), delete(weight[2 * j + 1])]
-    steps += [compute(case.forward[i]) for i in range(2 * m, 5 * m + 1)]
+    steps += [compute(run[f"F{i}"]) for i in range(2 * m, 5 * m + 1)]
     for i in range(5 * m, 0, -1):
         if i <= 2 * m and i % 2 == 0:
-            odd, part = i - 1, parts[m - i // 2]
-            steps.append(prefetch(weight[odd]))
-            for moved in part:
+            steps.append(prefetch(weight[i - 1]))
+            for moved in groups[m - i // 2]:
                 steps += [offload(weight[moved]), delete(weight[moved])]
-        steps += [compute(case.backward[i]), compute(case.update[i]), delete(case.gradient[i])]
+        steps += [compute(run[f"B{i}"]), compute(run[f"U{i}"]), delete(graph.tensor_index[f"dw{i}"])]
         if i <= 2 * m and i % 2:
             steps.append(delete(weight[i], Memory.HOST))
-    return Schedule.of(steps, Initial(host=frozenset(weight[2 * m + 1 :])))
+    return Schedule.of(steps, Initial(host=frozenset(weight[i] for i in range(2 * m + 1, 5 * m + 1))))
 
 
-def machine(rate: float) -> Machine:
-    return Machine(links=Links(d2h=rate, h2d=rate))
+def layers_of(case: ThreePartition) -> list[list[int]]:
+    """The parts as layers."""
+    assert case.parts is not None
+    left = {2 * case.count + 1 + i: number for i, number in enumerate(case.numbers)}
+    groups: list[list[int]] = []
+    for part in case.parts:
+        groups.append([])
+        for number in part:
+            layer = next(i for i, value in left.items() if value == number)
+            groups[-1].append(layer)
+            del left[layer]
+    return groups
 
 
-@pytest.mark.parametrize("m", range(1, len(PARTS) + 1))
+@pytest.mark.parametrize("m", range(1, 7))
 def test_a_solved_partition_leaves_no_idle_time(m: int) -> None:
-    case = instance(m)
-    parts = [list(range(2 * m + 1 + 3 * j, 2 * m + 4 + 3 * j)) for j in range(m)]
-    plan = schedule(case, m, parts)
-    figures = simulate(case.graph, plan, budget=(m + 1) * V, machine=machine(V)).figures
-    assert figures.time == pytest.approx(2 * m, rel=1e-9)
-    assert figures.peak == figures.least_budget == (m + 1) * V
+    case = solvable(m, seed=m, total=100)
+    graph = case.graph()
+    plan = schedule(case, graph, layers_of(case))
+    figures = simulate(graph, plan, budget=case.budget).figures
+    assert figures.time == pytest.approx(case.seconds, rel=1e-9)
+    assert figures.peak == figures.least_budget == case.budget
     with pytest.raises(InvalidScheduleError, match="capacity"):
-        simulate(case.graph, plan, budget=(m + 1) * V - 1, machine=machine(V))
-    slow = simulate(case.graph, plan, budget=(m + 1) * V, machine=machine(V / 2)).figures
-    assert slow.time == pytest.approx(4 * m)
+        simulate(graph, plan, budget=case.budget - 1)
+    half = Machine(links=Links(d2h=50, h2d=50))
+    slow = simulate(graph, plan, budget=case.budget, machine=half).figures
+    assert slow.time == pytest.approx(2 * case.seconds)
     assert slow.peak == figures.peak
 
 
 @pytest.mark.parametrize("m", [2, 3, 4])
 def test_a_wrong_partition_does_not_fit(m: int) -> None:
-    case = instance(m)
-    layers = list(range(2 * m + 1, 5 * m + 1))
-    layers[0], layers[3] = layers[3], layers[0]
-    wrong = schedule(case, m, [layers[3 * j : 3 * j + 3] for j in range(m)])
+    case = solvable(m, seed=m)
+    graph, groups = case.graph(), layers_of(case)
+    groups[0][0], groups[1][0] = groups[1][0], groups[0][0]
+    wrong = schedule(case, graph, groups)
     with pytest.raises(InvalidScheduleError, match="capacity"):
-        simulate(case.graph, wrong, budget=(m + 1) * V, machine=machine(V))
-    roomy = simulate(case.graph, wrong, machine=machine(V)).figures
-    assert roomy.least_budget > (m + 1) * V
+        simulate(graph, wrong, budget=case.budget)
+    roomy = simulate(graph, wrong, machine=Machine(links=Links(d2h=case.total, h2d=case.total))).figures
+    assert roomy.least_budget > case.budget
+
+
+@pytest.mark.parametrize("m", [2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_numbers_that_have_no_partition_into_parts_of_any_size(m: int, seed: int) -> None:
+    """By brute force over all subsets: the promise V/4 < x < V/2 leaves parts of three alone."""
+    yes, no = solvable(m, seed), unsolvable(m, seed)
+    for case in (yes, no):
+        assert sum(case.numbers) == m * case.total
+        assert all(case.total < 4 * x < 2 * case.total for x in case.numbers)
+        assert splits(list(case.numbers), case.total) == (case is yes)
+        assert (partition(list(case.numbers), case.total) is None) == (case is no)
+    assert sorted(x for part in yes.parts or () for x in part) == sorted(yes.numbers)
+
+
+def splits(numbers: list[int], total: int) -> bool:
+    """Whether they fall into parts of sum `total`, of however many numbers each."""
+    if not numbers:
+        return True
+    first, rest = numbers[0], numbers[1:]
+    for count in range(len(rest) + 1):
+        for others in combinations(range(len(rest)), count):
+            if first + sum(rest[i] for i in others) == total:
+                left = [x for i, x in enumerate(rest) if i not in others]
+                if splits(left, total):
+                    return True
+    return False
+
+
+@pytest.mark.parametrize(("m", "seed"), [(1, 0), (2, 1), (3, 2), (5, 3), (8, 4), (13, 5), (20, 6)])
+def test_offload_greedy_fills_every_second(m: int, seed: int) -> None:
+    case = solvable(m, seed)
+    found = registry.solve("offload-greedy", Problem(case.graph(), case.budget), time_limit=10)
+    assert found.figures.time == pytest.approx(case.seconds, rel=1e-9)
+    assert found.figures.peak <= case.budget
+    assert found.status == Status.OPTIMAL
+
+
+@pytest.mark.parametrize(("m", "seed"), [(2, 0), (2, 1), (3, 2), (6, 3), (10, 4)])
+def test_offload_greedy_claims_nothing_where_there_is_no_partition(m: int, seed: int) -> None:
+    case = unsolvable(m, seed)
+    found = registry.solve("offload-greedy", Problem(case.graph(), case.budget), time_limit=1)
+    assert found.figures.time > case.seconds * (1 + 1e-6)
+    assert found.status != Status.OPTIMAL
+
+
+@pytest.mark.parametrize(("m", "total"), [(0, 1000), (1, 1000), (3, 10)])
+def test_what_cannot_be_made_is_refused(m: int, total: int) -> None:
+    with pytest.raises(InputError):
+        unsolvable(m, 0, total)

@@ -43,6 +43,14 @@ _OURS = (
         "the default: search and others side by side on the cores at hand; the fastest answer",
     ),
     Entry(
+        "joint",
+        ".joint",
+        "any graph",
+        "ours",
+        "recomputation, offloading and CPU updates in one search, judged by the simulated period",
+        needs_links=True,
+    ),
+    Entry(
         "store-all", ".store_all", "any graph", "eager PyTorch", "the plain schedule: nothing is recomputed"
     ),
     Entry(

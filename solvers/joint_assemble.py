@@ -1,7 +1,7 @@
 """From the moves of a state to the steps of its schedule, compiled: prefetches placed, all merged by slot.
 
-The same rules as planner/transfers.py and planner/residence.py, on arrays. `moves` are what does not depend on
-where prefetches stand; `fetches` are the prefetches, each with the use that it is for.
+The same rules as planner/transfers.py and planner/residence.py, on arrays. `moves` are what does not depend
+on where prefetches stand; `fetches` are the prefetches, each with the use that it is for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from ..graphs.compiled import compiled
 from .joint_instance import Ints
 
-MOVE = np.dtype(
-    [("slot", np.int64), ("rank", np.int64), ("order", np.int64)]
-    + [("verb", np.int64), ("tensor", np.int64), ("where", np.int64)]
-)
+MOVE = np.dtype([(name, np.int64) for name in ("slot", "rank", "order", "verb", "tensor", "where")])
 FETCH = np.dtype(
-    [("tensor", np.int64), ("use", np.int64), ("earliest", np.int64), ("size", np.int64)]
-    + [("seconds", np.float64), ("from_disk", np.bool_)]
+    [
+        *((name, np.int64) for name in ("tensor", "use", "earliest", "size")),
+        ("seconds", np.float64),
+        ("from_disk", np.bool_),
+    ]
 )
 READ, PREFETCH = 4, 6
 """The ranks of what is fetched, among the steps before one run (planner/residence.py)."""
@@ -46,8 +46,8 @@ def place(
                 moments[index] = -turn
                 continue
             base = 0 if due >= 0 else -1
-            slot = np.searchsorted(starts, due - base * period, side="right") - 1
-            moments[index] = base * turn + 2 * slot
+            later = np.searchsorted(starts, due - base * period, "right")
+            moments[index] = base * turn + 2 * (later - 1)
     before = -turn
     for index in range(len(fetches)):
         fetch = fetches[index]

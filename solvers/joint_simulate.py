@@ -130,6 +130,7 @@ def simulate(
                 continue
 
             start, need, transient = fence, 0.0, 0.0
+            way, source = ways[0], 0
             if verb == 0:
                 way = ways[target]
                 memory = 1 if way.host else 0
@@ -173,7 +174,7 @@ def simulate(
                 if have[memory, target] == 0:
                     need = tensors[target].size
                 seconds = tensors[target].size * instance.pace[queue]
-                if queue == _D2H or queue == _H2D:
+                if queue in (_D2H, _H2D):
                     start = max(start, free[_COMPUTE])
 
             limit = instance.limits[memory]

@@ -45,7 +45,7 @@ class Gap(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """seconds: the period. excess: bytes above a limit, at the worst moment. look_ahead, reserve: with which."""
+    """seconds: the period. excess: bytes above a limit, at worst. look_ahead, reserve: with which."""
 
     seconds: float
     excess: float
@@ -64,9 +64,11 @@ class _Rows(NamedTuple):
 
 class State:
     """runs: with modes. away: per place where the tensor is meanwhile. Change them by `send`, `keep` and
-    `switch`, then `evaluate`."""
+    `switch`, then `evaluate`. all_away: whatever can leave leaves, at first."""
 
-    def __init__(self, graph: Graph, machine: Machine, budget: int, runs: Iterable[Run]) -> None:
+    def __init__(
+        self, graph: Graph, machine: Machine, budget: int, runs: Iterable[Run], *, all_away: bool = False
+    ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
         self.runs = list(runs)
         self.away: dict[Place, Memory] = {}
@@ -85,6 +87,8 @@ class State:
         }
         self._kept: dict[tuple[Any, ...], _Rows] = {}
         self._size_arrays()
+        if all_away:
+            self.away.update({(gap.tensor, gap.after): Memory.HOST for gap in gaps(self)})
         for number in range(len(self.lives)):
             self._renew(number, fresh=True)
 
@@ -233,20 +237,21 @@ class State:
 
 def gaps(state: State) -> list[Gap]:
     """Between which uses on the device a tensor can be away: not between a run and the next."""
-    found: list[Gap] = []
-    runs, graph = len(state.runs), state.graph
-    for number, life in enumerate(state.lives):
-        if graph.resident[life.tensor] and not life.cyclic:
-            continue
-        uses = [use for use in life.uses if use.memory == Memory.DEVICE]
-        complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not life.cyclic else 0
-        positions = [position_of(use.moment) for use in uses[complete:]]
-        following = positions[1:]
-        if life.cyclic:
-            following += [position + runs for position in positions[:1]]
-        elif life.stays:
-            following += [runs]
-        for after, before in zip(positions, following, strict=False):
-            if before > after + 1:
-                found.append(Gap(number, life.tensor, after, before))
-    return found
+    return [gap for number in range(len(state.lives)) for gap in gaps_of(state, number)]
+
+
+def gaps_of(state: State, number: int) -> list[Gap]:
+    """Those of one life."""
+    life, runs = state.lives[number], len(state.runs)
+    if state.graph.resident[life.tensor] and not life.cyclic:
+        return []
+    uses = [use for use in life.uses if use.memory == Memory.DEVICE]
+    complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not life.cyclic else 0
+    positions = [position_of(use.moment) for use in uses[complete:]]
+    following = positions[1:]
+    if life.cyclic:
+        following += [position + runs for position in positions[:1]]
+    elif life.stays:
+        following += [runs]
+    pairs = zip(positions, following, strict=False)
+    return [Gap(number, life.tensor, after, before) for after, before in pairs if before > after + 1]

@@ -28,7 +28,11 @@ def test_same_figures(batch: int) -> None:
         ways = Ways(case.graph)
         result, steps = np.zeros(5), ways.steps(case.schedule)
         joint_simulate.simulate(
-            ways.instance(machine, budget), steps, starts_of(case.graph, case.schedule), result, np.zeros(len(steps))
+            ways.instance(machine, budget),
+            steps,
+            starts_of(case.graph, case.schedule),
+            result,
+            np.zeros(len(steps)),
         )
         assert result[1] == 0
         assert result[2:].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed

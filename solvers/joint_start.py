@@ -1,0 +1,165 @@
+"""Starts of the joint search: how much is made again, and which updates run on the host, by greedy filling.
+
+A *choice* is a set of tensors to drop and a set of updates for the host. What it is worth is found by
+joint_fill.py, a few look-aheads and the compiled simulator. Coarse choices first - the cheapest tensors up
+to a share of all bytes, the last layers' updates up to a share of all - then the shares around the best, then
+the tensors of like name, all dropped or none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+from ..graphs.graph import Graph, Phase
+from ..graphs.machine import Machine, Memory
+from ..planner.residence import Place
+from ..planner.schedule import PLAIN
+from .joint_drops import Drops
+from .joint_fill import fill, orders, send_all
+from .joint_state import Outcome, State, gaps
+
+LOOK_AHEADS = (1.0, 1.5, 3.0)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+ROOMS = (0.0, 2.0)
+"""What filling leaves free, in sizes of the largest tensor that can leave."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    dropped: frozenset[int]
+    on_host: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Start:
+    """choice: None for a schedule that came from elsewhere."""
+
+    choice: Choice | None
+    state: State
+    outcome: Outcome
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        """Less is better: bytes in excess, then seconds."""
+        return self.outcome.excess, self.outcome.seconds
+
+
+class Starts:
+    """best: of the choices tried. least: the smallest demand of all, in bytes.
+
+    proceed: false once time is over.
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
+        self.graph, self.machine, self.budget, self.proceed = graph, machine, budget, proceed
+        self.drops = Drops(graph)
+        self.host_modes = host_modes(graph)
+        self.best: Start | None = None
+        self.least = inf
+        self._tried: set[Choice] = set()
+
+    def search(self) -> None:
+        """Coarse shares, finer ones, then kinds of tensors."""
+        dropped_share, host_share = 0.0, 0.0
+        for width in (1.0, 0.25, 0.0625):
+            shares = [
+                (dropped_share + width * (d - around), host_share + width * (h - around))
+                for around in (0.0 if width == 1.0 else 0.5,)
+                for d, h in product(SHARES, SHARES if self.host_modes else (around,))
+            ]
+            for d, h in shares:
+                if 0.0 <= d <= 1.0 and 0.0 <= h <= 1.0 and self.attempt(self.choice(d, h)):
+                    dropped_share, host_share = d, h
+        better = True
+        while better:
+            better = False
+            for choice in self._by_kind():
+                better |= self.attempt(choice)
+
+    def offer(self, starts: Iterable[Start]) -> None:
+        """Take the best of these, made elsewhere."""
+        self.best = min(starts, key=lambda start: start.worth, default=self.best)
+
+    def attempt(self, choice: Choice) -> bool:
+        """Whether it is the best so far."""
+        if choice in self._tried or not (self.proceed() or self.best is None):
+            return False
+        self._tried.add(choice)
+        start = self._worth(choice)
+        if start is None or (self.best is not None and start.worth >= self.best.worth):
+            return False
+        self.best = start
+        return True
+
+    def choice(self, dropped_share: float, host_share: float) -> Choice:
+        sizes, saved = self.graph.tensors.bytes, self.drops.saved
+        most = dropped_share * float(sizes[saved].sum()) if saved else 0.0
+        dropped, total = set[int](), 0.0
+        for x in saved:
+            if total >= most:
+                break
+            dropped.add(x)
+            total += float(sizes[x])
+        updates = list(self.host_modes)
+        return Choice(frozenset(dropped), frozenset(updates[: round(host_share * len(updates))]))
+
+    def _by_kind(self) -> Iterator[Choice]:
+        """The best choice with the tensors, or updates, of one kind all on one side, largest kinds first."""
+        for kind in kinds(self.drops.saved, self.graph):
+            for more in (True, False):
+                chosen = self.best.choice if self.best else None
+                if chosen is not None:
+                    dropped = chosen.dropped | kind if more else chosen.dropped - kind
+                    yield Choice(dropped, chosen.on_host)
+
+    def _worth(self, choice: Choice) -> Start | None:
+        modes = [PLAIN] * len(self.graph.operations)
+        for operation in choice.on_host:
+            modes[operation] = self.host_modes[operation]
+        runs = self.drops.runs(choice.dropped, modes)
+        state = State(self.graph, self.machine, self.budget, runs, all_away=True)
+        self.least = min(self.least, state.demand)
+        if state.demand > self.budget:
+            return None
+        found = min(self._fillings(state), key=lambda found: found[0])
+        (_excess, _seconds), outcome, away = found
+        state.keep([where for where in state.away if where not in away])
+        state.send([where for where in away if where not in state.away])
+        return Start(choice, state, outcome)
+
+    def _fillings(self, state: State) -> Iterator[tuple[tuple[float, float], Outcome, dict[Place, Memory]]]:
+        """What filling comes to, by several orders, with and without room left for early fetches."""
+        everything = gaps(state)
+        largest = float(self.graph.tensors.bytes[[gap.tensor for gap in everything]].max(initial=0))
+        for order in orders(state, everything):
+            for room in ROOMS:
+                send_all(state, everything)
+                fill(state, order, max(state.demand, self.budget - room * largest))
+                for look_ahead in LOOK_AHEADS:
+                    outcome = state.evaluate(look_ahead)
+                    yield (outcome.excess, outcome.seconds), outcome, dict(state.away)
+
+
+def host_modes(graph: Graph) -> dict[int, int]:
+    """Per operation with modes on the host the fastest of them; the last layers' updates first."""
+    found: dict[int, int] = {}
+    for operation, modes in graph.operations.modes.items():
+        ways = [(mode.time, index + 1) for index, mode in enumerate(modes) if mode.on_host]
+        if ways and graph.operations.phase[operation] == Phase.UPDATE:
+            found[operation] = min(ways)[1]
+    return dict(sorted(found.items()))
+
+
+def kinds(tensors: Iterable[int], graph: Graph) -> list[frozenset[int]]:
+    """Tensors whose names differ in numbers only, the kinds with most bytes first."""
+    groups: dict[str, set[int]] = {}
+    for x in tensors:
+        groups.setdefault(re.sub(r"\d+", "#", graph.tensors.name[x]), set()).add(x)
+    sizes = graph.tensors.bytes
+    return sorted(
+        map(frozenset, groups.values()), key=lambda group: (-int(sizes[list(group)].sum()), min(group))
+    )

@@ -52,13 +52,14 @@ _ROOMS = 5
 class Settings:
     """choice: exact or published. activations: auto, keep or checkpoint. reserve: share of the gradients'
     bytes. states: that the exact program keeps a layer. flips: ways of single layers that the simulator
-    tries at last."""
+    tries at last. twice: weights may leave behind forward and be fetched again, where they don't fit."""
 
     choice: str = "exact"
     activations: str = "auto"
     reserve: float = 0.0
     states: int = 1000
     flips: int = 50
+    twice: bool = True
 
     def __post_init__(self) -> None:
         for name, value, words in (
@@ -83,7 +84,7 @@ class _Found:
     exact: bool
 
     def line(self) -> str:
-        counts = [f"{self.ways.count(way)} {way.name}" for way in Way]
+        counts = [f"{self.ways.count(way)} {way.name}" for way in Way if way in self.ways]
         again = ", layers run again" if self.plan.checkpoint else ""
         optimal = ", no choice is faster by the model" if self.exact else ""
         return (
@@ -133,20 +134,27 @@ class _Search:
         fits = self._judge(plan, published)
         if self.settings.choice == "published":
             return
-        known, room = published if fits else plan.thriftiest(), self.limit - plan.beside
+        twice = self.settings.twice
+        known, room = published if fits else plan.thriftiest(twice=twice), self.limit - plan.beside
         for _attempt in range(_ROOMS):
             if plan.on_device(known) > room:
-                known = plan.thriftiest()
+                known = plan.thriftiest(twice=twice)
             if plan.on_device(known) > room:
                 break
             choice = best_choice(
-                plan.costs, room=room, known=known, states=self.settings.states, proceed=self._proceed
+                plan.costs,
+                room=room,
+                twice=twice,
+                known=known,
+                states=self.settings.states,
+                proceed=self._proceed,
             )
             if choice is None or self._judge(plan, choice.ways, choice.exact):
                 break
             room = plan.on_device(choice.ways) * 3 // 4
-        self._judge(plan, plan.all_fetched())
-        self._judge(plan, plan.thriftiest())
+        self._judge(plan, plan.thriftiest(twice=twice))
+        for way in (Way.GFGB, Way.TWICE) if twice else (Way.GFGB,):
+            self._judge(plan, plan.all_in(way))
 
     def flip(self) -> None:
         """Single layers in other ways, where the simulator finds that faster; so many at most."""
@@ -154,7 +162,7 @@ class _Search:
             return
         plan, ways, left = self.best.plan, self.best.ways, self.settings.flips
         known = plan.quick_seconds(ways, self.limit)
-        for number, way in plan.other_ways(ways):
+        for number, way in plan.other_ways(ways, twice=self.settings.twice):
             left -= 1
             if left < 0 or not self._proceed():
                 break
@@ -178,9 +186,12 @@ class _Search:
 
     def least(self) -> int:
         """The smallest budget that can be reached. Raises NotAcceptedError where the host is too small."""
-        published = self.settings.choice == "published"
+        published, twice = self.settings.choice == "published", self.settings.twice
         try:
-            return min(p.least(greedy(p.costs) if published else p.thriftiest()) for p in self.plans)
+            return min(
+                plan.least(greedy(plan.costs) if published else plan.thriftiest(twice=twice))
+                for plan in self.plans
+            )
         except InvalidScheduleError as error:
             raise NotAcceptedError(f"{NAME} has no valid schedule on this machine: {error}") from error
 

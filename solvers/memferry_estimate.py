@@ -26,13 +26,21 @@ class Way(IntEnum):
     """in host memory, in host memory"""
     DFGB = 2
     """in host memory, on the device"""
+    TWICE = 3
+    """on the device, away in between, on the device: not the paper's, for weights that don't fit"""
+
+
+PUBLISHED = (Way.GFGB, Way.DHA, Way.DFGB)
+
+_FETCHED_FIRST = (Way.GFGB, Way.TWICE)
+_FETCHED_LATER = (Way.DFGB, Way.TWICE)
 
 
 def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float, float]:
     """Seconds until the forward part ends, and until the link is free: T_all, and T_all - T_res."""
     compute = link = 0.0
     for layer, way in zip(costs, ways, strict=True):
-        if way == Way.GFGB:
+        if way in _FETCHED_FIRST:
             link += layer.fetch
             compute = max(compute, link) + layer.forward
         else:
@@ -46,7 +54,7 @@ def estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> float:
     compute, link = forward_estimate(costs, ways)
     for layer, way in zip(reversed(costs), reversed(ways), strict=True):
         compute += layer.between_backward
-        if way == Way.DFGB:
+        if way in _FETCHED_LATER:
             link += layer.fetch
             compute = max(compute, link)
         compute += layer.direct_backward if way == Way.DHA else layer.backward

@@ -1,4 +1,4 @@
-"""The best of all 3^L choices of ways in MemFerry's model, by dynamic programming over states.
+"""The best of all choices of ways in MemFerry's model, 3^L of them, by dynamic programming over states.
 
 The layers are taken from the outside in: layer 0 is the first to run forward and the last to run backward. A
 state after some layers, all of them smaller-is-better:
@@ -42,15 +42,17 @@ def best_choice(
     costs: Sequence[Costs],
     *,
     room: float = inf,
+    twice: bool = False,
     known: Sequence[Way] | None = None,
     states: int = 1000,
     proceed: Callable[[], bool] = lambda: True,
 ) -> Choice | None:
     """None where no choice keeps the weights on the device within `room` bytes.
 
-    known: a choice to start from, within the room. proceed: false once the time is up; then the known one.
+    twice: a layer's weights may be fetched twice, and are in nobody's way between. known: a choice to start
+    from, within the room. proceed: false once the time is up; then the known one.
     """
-    least_time, least_room = _outlook(costs)
+    least_time, least_room = _outlook(costs, twice)
     limit = inf if known is None else estimate(costs, known) * (1 + 1e-12)
     front: States = np.array([[0.0, 0.0, 0.0, -inf, 0.0]])
     history: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -58,7 +60,7 @@ def best_choice(
     for number, layer in enumerate(costs):
         if not proceed():
             return None if known is None else Choice(list(known), estimate(costs, known), exact=False)
-        grown, parents, ways = _grown(front, layer)
+        grown, parents, ways = _grown(front, layer, twice)
         promise = _ends(grown, least_time[number + 1])
         alive = (promise <= limit) & (grown[:, 4] + least_room[number + 1] <= room)
         if room == inf:
@@ -86,24 +88,26 @@ def _ends(states: States, left: float = 0.0) -> NDArray[np.float64]:
     return np.maximum(states[:, 0] + states[:, 2] + left, states[:, 1] + states[:, 3])
 
 
-def _outlook(costs: Sequence[Costs]) -> tuple[list[float], list[float]]:
+def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[float]]:
     """Per layer: the least seconds and bytes that it and all layers further in add."""
     seconds, sizes = [0.0], [0.0]
     for layer in reversed(costs):
         alone = min(layer.forward, layer.direct_forward) + min(layer.backward, layer.direct_backward)
         seconds.append(seconds[-1] + alone + layer.between + layer.between_backward)
-        fixed = layer.direct_forward == inf or layer.direct_backward == inf
+        fixed = not twice and inf in (layer.direct_forward, layer.direct_backward)
         sizes.append(sizes[-1] + (layer.size if fixed else 0))
     return seconds[::-1], sizes[::-1]
 
 
-def _grown(front: States, layer: Costs) -> tuple[States, NDArray[np.int64], NDArray[np.int64]]:
+def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np.int64], NDArray[np.int64]]:
     """Every state with the layer in each of its ways; the state that each comes from; its way."""
     parts = [(_fetched(front, layer), Way.GFGB)]
     if layer.direct_forward < inf:
         if layer.direct_backward < inf:
             parts.append((_direct(front, layer), Way.DHA))
         parts.append((_returned(front, layer), Way.DFGB))
+    if twice:
+        parts.append((_twice(front, layer), Way.TWICE))
     rows = np.concatenate([part for part, _way in parts])
     rows[:, 0] += layer.between
     rows[:, 2] += layer.between_backward
@@ -112,24 +116,47 @@ def _grown(front: States, layer: Costs) -> tuple[States, NDArray[np.int64], NDAr
 
 
 def _fetched(front: States, layer: Costs) -> States:
-    compute, link, rest, links_rest, room = front.T
-    link = link + layer.fetch
-    compute = np.maximum(compute, link) + layer.forward
-    return np.column_stack([compute, link, rest + layer.backward, links_rest, room + layer.size])
+    rows = _fetched_first(front, layer)
+    rows[:, 2] += layer.backward
+    rows[:, 4] += layer.size
+    return rows
 
 
 def _direct(front: States, layer: Costs) -> States:
-    compute, link, rest, links_rest, room = front.T
-    return np.column_stack(
-        [compute + layer.direct_forward, link, rest + layer.direct_backward, links_rest, room]
-    )
+    rows = _direct_first(front, layer)
+    rows[:, 2] += layer.direct_backward
+    return rows
 
 
 def _returned(front: States, layer: Costs) -> States:
-    compute, link, rest, links_rest, room = front.T
-    rest = rest + layer.backward
-    links_rest = layer.fetch + np.maximum(rest, links_rest)
-    return np.column_stack([compute + layer.direct_forward, link, rest, links_rest, room + layer.size])
+    rows = _fetched_later(_direct_first(front, layer), layer)
+    rows[:, 4] += layer.size
+    return rows
+
+
+def _twice(front: States, layer: Costs) -> States:
+    return _fetched_later(_fetched_first(front, layer), layer)
+
+
+def _fetched_first(front: States, layer: Costs) -> States:
+    """With its forward part, for which the weights are fetched."""
+    rows = front.copy()
+    rows[:, 1] += layer.fetch
+    rows[:, 0] = np.maximum(rows[:, 0], rows[:, 1]) + layer.forward
+    return rows
+
+
+def _direct_first(front: States, layer: Costs) -> States:
+    rows = front.copy()
+    rows[:, 0] += layer.direct_forward
+    return rows
+
+
+def _fetched_later(front: States, layer: Costs) -> States:
+    """With its backward part, for which the weights are fetched; changes the rows."""
+    front[:, 2] += layer.backward
+    front[:, 3] = layer.fetch + np.maximum(front[:, 2], front[:, 3])
+    return front
 
 
 def _undominated(states: States) -> NDArray[np.int64]:

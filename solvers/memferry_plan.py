@@ -51,17 +51,19 @@ class Plan:
         light = replace(self.graph, tensors=replace(self.graph.tensors, bytes=np.where(moved, 0, sizes)))
         return judged(light, schedule_of(light, self.plain)).peak + int(sizes[self.kept].sum())
 
-    def all_fetched(self) -> list[Way]:
-        return [Way.GFGB] * len(self.costs)
+    def all_in(self, way: Way) -> list[Way]:
+        return [way] * len(self.costs)
 
-    def thriftiest(self) -> list[Way]:
-        """As many layers as can be in host memory all the time."""
+    def thriftiest(self, *, twice: bool) -> list[Way]:
+        """Every layer in host memory all the time, where it can be; the others fetched, twice if allowed."""
         direct = (layer.direct_forward + layer.direct_backward for layer in self.costs)
-        return [Way.DHA if np.isfinite(seconds) else Way.GFGB for seconds in direct]
+        otherwise = Way.TWICE if twice else Way.GFGB
+        return [Way.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
 
     def on_device(self, ways: Sequence[Way]) -> int:
-        """Bytes of the weights that come to the device."""
-        return sum(layer.size for layer, way in zip(self.costs, ways, strict=True) if way != Way.DHA)
+        """Bytes of the weights that are on the device from forward to backward."""
+        stay = (Way.GFGB, Way.DFGB)
+        return sum(layer.size for layer, way in zip(self.costs, ways, strict=True) if way in stay)
 
     def schedule(self, ways: Sequence[Way], budget: int) -> tuple[Schedule, Figures] | None:
         """The fastest that is found; None where none fits."""
@@ -73,10 +75,10 @@ class Plan:
         found = placed(self.graph, self.linked.machine, budget, self._residence(ways), (inf,))
         return found[1].time if found else inf
 
-    def other_ways(self, ways: Sequence[Way]) -> Iterator[tuple[int, Way]]:
+    def other_ways(self, ways: Sequence[Way], *, twice: bool) -> Iterator[tuple[int, Way]]:
         """Each layer, from the first, with each way that it could be used in and is not."""
         for number, layer in enumerate(self.costs):
-            possible = [Way.GFGB]
+            possible = [Way.GFGB, Way.TWICE] if twice else [Way.GFGB]
             if np.isfinite(layer.direct_forward):
                 possible += [Way.DFGB] + [Way.DHA] * bool(np.isfinite(layer.direct_backward))
             yield from ((number, way) for way in possible if way != ways[number])

@@ -23,7 +23,7 @@ from ..planner.sequence import Run
 from ..planner.simulate import Figures, simulate
 from ..planner.transfers import placed
 from .memferry_estimate import Way
-from .memferry_layers import WeightLayer, direct_run
+from .memferry_layers import WeightLayer, direct_run, weights_read
 from .problem import NotAcceptedError
 
 
@@ -38,14 +38,26 @@ def memferry_residence(
     from; they go to the host too."""
     chosen = list(runs)
     for layer, way in zip(layers, ways, strict=True):
-        read_there = (layer.forward if way != Way.GFGB else ()) + (layer.backward if way == Way.DHA else ())
+        read_there = layer.forward if way in (Way.DHA, Way.DFGB) else ()
+        read_there += layer.backward if way == Way.DHA else ()
         for position in read_there:
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
+    away = _away_between(graph, runs, layers, ways)
     complete: dict[int, int] = {}
     for position, run in enumerate(chosen):
         complete |= {x: position for x, _bit in graph.contributions(*run) if x in results}
-    away: dict[Place, Memory] = dict.fromkeys(complete.items(), Memory.HOST)
-    return Residence(chosen, away)
+    return Residence(chosen, dict.fromkeys([*away, *complete.items()], Memory.HOST))
+
+
+def _away_between(
+    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Way]
+) -> list[Place]:
+    """The last forward uses of weights that are fetched twice."""
+    last: dict[int, int] = {}
+    for layer, way in zip(layers, ways, strict=True):
+        if way == Way.TWICE and layer.backward:
+            last |= {x: p for p in layer.forward for x in weights_read(graph, runs[p][0])}
+    return list(last.items())
 
 
 def memferry_schedule(

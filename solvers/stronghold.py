@@ -17,7 +17,7 @@ evaluation); auto tries both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
@@ -161,10 +161,13 @@ class _Search:
     def _judged(
         self, runs: list[Run], size: int, budget: int | None
     ) -> tuple[Schedule, Figures] | InvalidScheduleError:
-        graph = self.problem.graph
+        """budget: None for a device of any size."""
+        graph, machine = self.problem.graph, self.linked.machine
+        if budget is None:
+            machine = replace(machine, device_capacity=None)
         try:
             schedule = residence_schedule(graph, window_residence(self.layers, runs, size))
-            return schedule, simulate(graph, schedule, budget=budget, machine=self.linked.machine).figures
+            return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
         except InvalidScheduleError as error:
             return error
 

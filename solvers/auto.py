@@ -4,6 +4,8 @@
     line 1   the rounded residency program, and rk-rotor where the graph is a chain; search from the better
     line 2…  search with other random numbers
 
+On a machine with links to the host the lines are others: auto_moving.py.
+
 Each line has a core of its own; with one core, line 1 has a third of the time and line 0 the rest. Annealing
 from the file's order is as good as from a dynamic program's answer on graphs of hundreds of operations; on
 larger ones, and close to the least memory, the second line has a head start. Given enough time for all
@@ -25,8 +27,9 @@ from time import monotonic
 from joblib import cpu_count
 
 from ..graphs.errors import InputError
+from ..graphs.machine import Machine
 from ..planner.bounds import time_bound
-from . import rk_rotor, search
+from . import auto_moving, rk_rotor, search
 from .chains import Candidate, device_limit, judged, plain_candidate
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .residency_schedule import residency_schedule
@@ -56,11 +59,14 @@ class Settings:
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
+    workers = settings.workers or min(_MOST_LINES, cpu_count())
+    machine = problem.machine or problem.graph.machine or Machine()
+    if machine.links.d2h is not None and machine.links.h2d is not None:
+        return auto_moving.solve(problem, options, NAME, workers)
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     load(instance_of(problem.graph), options)
-    workers = settings.workers or min(_MOST_LINES, cpu_count())
     stop = Event()
     lines = _lines(problem, replace(options, cancelled=stop.is_set), settings, workers)
     answers, refusals = _outcomes(lines, workers, stop)

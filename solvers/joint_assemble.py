@@ -46,8 +46,7 @@ def place(
                 moments[index] = -turn
                 continue
             base = 0 if due >= 0 else -1
-            later = np.searchsorted(starts, due - base * period, "right")
-            moments[index] = base * turn + 2 * (later - 1)
+            moments[index] = base * turn + 2 * (np.searchsorted(starts, due - base * period, "right") - 1)
     before = -turn
     for index in range(len(fetches)):
         fetch = fetches[index]

@@ -107,23 +107,30 @@ def _wish(residence: Residence, life: Life, to: Memory) -> Wish:
     turn, tensor = turn_length(len(residence.runs)), life.tensor
 
     device = [use.moment for use in life.uses if use.memory == Memory.DEVICE]
+    host = {use.moment for use in life.uses if use.memory == Memory.HOST}
 
     def place(moment: int) -> Place:
         """Of the use above; of a transfer's: of the last use on the device before it."""
         inside = moment % turn
-        if inside % 2 == 0:
-            inside = max((use for use in device if use < inside), default=device[-1])
-        return tensor, position_of(inside)
+        return last_before(moment) if inside % 2 == 0 else (tensor, position_of(inside))
+
+    def last_before(moment: int) -> Place:
+        """The last use on the device before a moment."""
+        use = max((use for use in device if use < moment % turn), default=device[-1])
+        return tensor, position_of(use)
 
     def away(start: int, end: int | None) -> bool:
         if not life.uses:
             asked = residence.away.get((tensor, -1))
         elif end is not None and end % turn % 2 == 0:
-            asked = residence.away.get(place(end))
+            asked = residence.away.get(place(start) if start % turn in host else place(end))
+            asked = residence.away.get(place(end)) if asked is None else asked
         elif start % turn % 2 == 0:
             asked = None
-        else:
+        elif end is None or start % turn in host:
             asked = residence.away.get(place(start))
+        else:
+            asked = residence.away.get(last_before(end))
         return asked is not None and asked >= to
 
     def leave(moment: int) -> int | None:

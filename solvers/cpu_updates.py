@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..graphs.errors import MemplanError
-from ..graphs.machine import Machine
+from ..graphs.machine import Machine, Memory
 from ..planner.budget import spelled
-from ..planner.residence import Residence
+from ..planner.residence import Residence, residence_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import Figures
 from ..planner.transfers import judged
+from ..planner.walk import Walk
 from .chains import device_limit, infeasible
 from .problem import NotAcceptedError, Problem
 from .training_layers import TrainingLayers, training_layers
@@ -61,15 +62,21 @@ def refused(solver: str, problem: Problem, machine: Machine, ways: Iterable[Resi
     if least:
         return infeasible(solver, problem, min(least))
     roomy = replace(endless, host_capacity=None, disk_capacity=None)
-    figures = [found[1] for way in tried if (found := judged(graph, roomy, 2**62, way))]
-    host = min(figure.host_peak for figure in figures)
-    disk = min(figure.disk_peak for figure in figures)
+    held_beside = [_beside(problem, roomy, way) for way in tried]
+    host, disk = min(host for host, _disk in held_beside), min(disk for _host, disk in held_beside)
     room = [
         f"{spelled(size)} {place}"
         for place, size in (("of host memory", machine.host_capacity), ("of disk", machine.disk_capacity))
         if size is not None
     ]
     return NotAcceptedError(
-        f"{solver} would hold up to {spelled(host)} in host memory and {spelled(disk)} on disk; "
+        f"{solver} needs {spelled(host)} of host memory and {spelled(disk)} of disk; "
         f"the machine has {' and '.join(room)}"
     )
+
+
+def _beside(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int]:
+    """The least host and disk bytes with which a way's schedule holds."""
+    walk = Walk(problem.graph, residence_schedule(problem.graph, way), budget=None, machine=machine)
+    walk.turn()
+    return walk.ledgers[Memory.HOST].least, walk.ledgers[Memory.DISK].least

@@ -37,10 +37,18 @@ class Uses:
         return list(last.values())
 
 
-def weight_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place, Memory]:
-    """Of all weights: away between sections. On the way to an update on the CPU they stay in host memory."""
-    weights = (x for layer in layers.layers for x in layer.weights)
-    return {(x, end): to for x in weights for end in uses.section_ends(x)}
+def weight_absences(
+    layers: TrainingLayers, uses: Uses, to: Memory, before_update: Memory = Memory.HOST
+) -> dict[Place, Memory]:
+    """Of all weights: away in `to` between sections; before_update: from backward to an update on the CPU."""
+    away: dict[Place, Memory] = {}
+    for x in (x for layer in layers.layers for x in layer.weights):
+        updates = uses.host.get(x, [])
+        ends = uses.section_ends(x)
+        for end, following in zip(ends, [*ends[1:], len(uses.plan.runs)], strict=True):
+            away[x, end] = before_update if any(end < update < following for update in updates) else to
+        away |= {(x, update): to for update in updates}
+    return away
 
 
 def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place, Memory]:

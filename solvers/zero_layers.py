@@ -56,7 +56,7 @@ def zero_residence(
     uses = Uses(graph, plan)
     away = gradient_absences(layers, uses) | state_absences(layers, uses, states)
     if weights is not None:
-        away |= weight_absences(layers, uses, weights)
+        away |= weight_absences(layers, uses, weights, before_update=weights)
     if rule == "offload":
         outputs = [layer.output for layer in layers.layers if layer.output is not None]
         away |= activation_absences(uses, dict.fromkeys(outputs, Memory.HOST))

@@ -36,7 +36,7 @@ _SECONDS = 20.0
 
 
 def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer:
-    """name: whose refusals these are. Raises NotFoundError or InfeasibleError where no line finds anything."""
+    """name: whose refusals these are. Raises NotFoundError or InfeasibleError where no line finds any."""
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
         return plain

@@ -227,7 +227,7 @@ def simulate(
             growth[queue] = now
         if turn == _TURNS // 2 - 1:
             half[:] = free
-        if turn >= 3 and change <= gained * _SAME:
+        if turn >= 2 and change <= gained * _SAME:
             settled_down = True
             break
     if not settled_down:

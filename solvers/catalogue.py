@@ -43,14 +43,6 @@ _OURS = (
         "the default: search and others side by side on the cores at hand; the fastest answer",
     ),
     Entry(
-        "joint",
-        ".joint",
-        "any graph",
-        "ours",
-        "recomputation, offloading and CPU updates in one search, judged by the simulated period",
-        needs_links=True,
-    ),
-    Entry(
         "store-all", ".store_all", "any graph", "eager PyTorch", "the plain schedule: nothing is recomputed"
     ),
     Entry(
@@ -136,6 +128,14 @@ _OURS = (
         "training graphs; a MILP solver",
         "Zhao 2024, thesis, chapter 3",
         "h-ilp's framework: any partitioner, any solver at any level",
+    ),
+    Entry(
+        "joint",
+        ".joint",
+        "any graph",
+        "ours",
+        "recomputation, offloading and CPU updates in one search, judged by the simulated period",
+        needs_links=True,
     ),
     Entry(
         "memferry",

@@ -29,11 +29,23 @@ if TYPE_CHECKING:
 @click.option("--model", metavar="MODEL.py[:ENTRY]", help="The model's file; it is run.", required=True)
 @click.option("--device", metavar="cpu|cuda", help="Where to run; by default where the graph was profiled.")
 @click.option(
+    "--disk",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where to put what is offloaded to the disk; by default where temporary files are.",
+)
+@click.option(
     "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Timed runs of each."
 )
 @output_options
 def run(
-    schedule: Path, graph_path: Path, model: str, device: str | None, repeats: int, output: Output
+    schedule: Path,
+    graph_path: Path,
+    model: str,
+    device: str | None,
+    disk: Path | None,
+    repeats: int,
+    output: Output,
 ) -> None:
     """Run SCHEDULE and eager PyTorch in turn: time, peak memory, and whether the results are equal.
 
@@ -43,8 +55,9 @@ def run(
     schedule runs alone.
     """
     held = open_schedule(schedule, graph_path)
-    predicted = held.report(judged(held, schedule)).predicted()
-    found = _side_by_side(held, graph_path, model, device, repeats, output)
+    replay = judged(held, schedule)
+    predicted = {**held.report(replay).predicted(), "disk_peak": replay.figures.disk_peak}
+    found = _side_by_side(held, graph_path, model, device, disk, repeats, output)
     output.result(
         {
             "predicted": predicted,
@@ -61,8 +74,15 @@ def run(
 
 
 def _side_by_side(
-    held: Held, graph_path: Path, model: str, device: str | None, repeats: int, output: Output
+    held: Held,
+    graph_path: Path,
+    model: str,
+    device: str | None,
+    disk: Path | None,
+    repeats: int,
+    output: Output,
 ) -> SideBySide:
+    from ..runtime.cycle import Terms
     from ..runtime.execute import PlannedStep
     from ..runtime.iteration import on_device
     from ..runtime.model_file import load_model_file
@@ -82,7 +102,8 @@ def _side_by_side(
         program = trace(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
         say("running eager and planned in turn")
-        return side_by_side(iteration, PlannedStep(iteration, program, held.file.schedule), repeats)
+        terms = Terms(held.graph, held.budget, held.machine, disk)
+        return side_by_side(iteration, PlannedStep(iteration, program, held.file.schedule, terms), repeats)
 
 
 def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
@@ -115,7 +136,13 @@ def _short(fingerprint: str) -> str:
 
 
 def _figures(measured: Measured) -> dict[str, Any]:
-    return {"time": measured.seconds, "peak": measured.peak_bytes}
+    peaks = measured.peaks
+    return {
+        "time": measured.seconds,
+        "peak": peaks.device,
+        "host_peak": peaks.host,
+        "disk_peak": peaks.disk,
+    }
 
 
 def _rows(held: Held, predicted: dict[str, Any], found: SideBySide) -> Iterator[Row]:
@@ -134,5 +161,9 @@ def _rows(held: Held, predicted: dict[str, Any], found: SideBySide) -> Iterator[
         "predicted",
         f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}: measured peak {off + 0.0:+.2%}",
     )
+    for place, peak in (("host", planned.peaks.host), ("disk", planned.peaks.disk)):
+        if expected := predicted[f"{place}_peak"]:
+            off = peak / expected - 1
+            yield f"{place} peak", f"{spelled(peak)}, predicted {spelled(expected)}: {off + 0.0:+.2%}"
     yield "loss", f"{found.loss:.7g}"
     yield "results", str(found.comparison or "not compared: eager has not memory enough")

@@ -110,10 +110,10 @@ class Writer:
             self.lines.append(f"s{index} = save(device)")
             self._run(operation)
             return
-        self.lines.append("now = save(device)")
+        self.lines.append("drawn = save(device)")
         self.lines.append(f"restore(device, s{index})")
         self._run(operation)
-        self.lines.append("restore(device, now)")
+        self.lines.append("restore(device, drawn)")
 
     def _run(self, operation: Operation) -> None:
         call = operation.call

@@ -19,7 +19,8 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine, Memory
 from ..planner.schedule import Schedule, Verb
 from ..planner.simulate import simulate
-from .codegen_turn import Place, generate_turn
+from .codegen_copies import Place
+from .codegen_turn import generate_turn
 from .copies import loaded, offload, write
 from .places import Block, Disk, File, Host
 from .program import Program
@@ -49,7 +50,10 @@ class Terms(NamedTuple):
 
 
 class Cycle:
-    """sources: the code of each turn that differs. moved: the persistent storages that it moves about."""
+    """sources: the code of each turn that differs. moved: the persistent storages that it moves about.
+
+    carried: their copies between two turns, in the order of `places`; None while a turn runs.
+    """
 
     def __init__(self, program: Program, schedule: Schedule, terms: Terms) -> None:
         """Raises MemplanError: the schedule does not hold, or can't be run here."""
@@ -58,7 +62,7 @@ class Cycle:
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
         self.program, self.graph, self.schedule = program, graph, schedule
         self.places = _places(graph, schedule)
-        self.moved = {storage for _memory, storage in self.places}
+        self.moved = frozenset(storage for _memory, storage in self.places)
         self.host = Host(figures.host_peak, pinned=program.device.type == "cuda")
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
         self.queues = _queues(program.device)

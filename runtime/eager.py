@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -18,8 +18,8 @@ from .pretence import compiling
 from .program import Program
 from .unchanged import changing, copies, unchanged
 
-UPDATED_ITERATIONS = 3
-"""How many iterations are compared where weights are updated: what one changes, the next ones show."""
+CYCLE = 3
+"""How many iterations are compared where weights are updated or moved: what one leaves, others show."""
 
 
 class Comparison(NamedTuple):
@@ -82,15 +82,19 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
     """Run both, and compare loss, gradients and buffers bitwise. Module and generators stay as they are.
 
-    With updates: weights and states too, after `UPDATED_ITERATIONS`.
+    With updates: weights and states too. With updates or transfers: after `CYCLE` iterations.
     A trace on the path for `torch.compile` that differs from plain eager is compared with eager there.
     """
     device = step.program.device
+    turns = 1 if iteration.updates is None and step.cycle is None else CYCLE
     with unchanged(iteration, device):
-        planned = _everything(iteration, step.program, lambda: step.run(iteration.inputs))
+        outcomes = [step.run(iteration.inputs) for _ in range(turns)]
+        step.recall()
+        planned = _everything(iteration, step.program, outcomes)
     for flag in (False, True):
         with unchanged(iteration, device), compiling(flag):
-            eager = _everything(iteration, step.program, lambda: run_eager(iteration))
+            outcomes = [run_eager(iteration) for _ in range(turns)]
+            eager = _everything(iteration, step.program, outcomes)
         comparison = _difference(eager, planned)._replace(compiling=flag)
         if comparison.equal or not step.program.compiling:
             break
@@ -106,14 +110,13 @@ def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> C
     return Comparison(None, 0.0, len(eager))
 
 
-def _everything(iteration: Iteration, program: Program, run: Callable[[], Outcome]) -> dict[str, Tensor]:
-    if iteration.updates is None:
-        outcome = run()
-        gradients, losses = outcome.gradients, {"loss": outcome.loss}
-    else:
-        outcomes = [run() for _ in range(UPDATED_ITERATIONS)]
-        losses = {f"loss {number}": outcome.loss for number, outcome in enumerate(outcomes, start=1)}
-        gradients = {name: outcomes[-1].gradients[name] for name in program.gradients}
+def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
+    *before, last = outcomes
+    losses = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
+    losses["loss"] = last.loss
+    gradients = last.gradients
+    if iteration.updates is not None:
+        gradients = {name: gradients[name] for name in program.gradients}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
     named = {f"{name}.grad": tensor for name, tensor in gradients.items()}

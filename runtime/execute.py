@@ -54,7 +54,7 @@ class PlannedStep:
         self._others = others_in(iteration.inputs)
         self._places = [_place(self._module, name) for name in (*program.parameters, *program.buffers)]
         self._parameters = list(program.parameters)
-        self._constants = tuple(program.constants.values())
+        self._constants = _apart(program.constants)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         self.cycle = None
         if is_plain(schedule):
@@ -84,14 +84,18 @@ class PlannedStep:
         """The loss and the gradients; `.grad` is left alone."""
         given = self._checked(inputs)
         states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
-        if self.cycle is not None and not self._custody.taken:
-            self.cycle.place(self._custody.take())
+        self.place()
         with as_traced(self.program.device):
-            residents = (*self._residents(), *states, *given, *self._constants)
+            residents = (*self._residents(), *states, *given, *self._constants.values())
             loss, *gradients = self._run(residents, settings)
         if self._optimizer is not None:
             self._optimizer.end()
         return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
+
+    def place(self) -> None:
+        """Put what the schedule moves where an iteration starts; the first iteration does so if need be."""
+        if self.cycle is not None and not self._custody.taken:
+            self.cycle.place(self._custody.take())
 
     def recall(self) -> None:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
@@ -108,7 +112,7 @@ class PlannedStep:
         }
         if self._optimizer is not None:
             owners |= {value: partial(self._optimizer.tensor, *key) for key, value in program.states.items()}
-        owners |= {value: partial(program.constants.__getitem__, value) for value in program.constants}
+        owners |= {value: partial(self._constants.__getitem__, value) for value in self._constants}
         return {value: owner for value, owner in owners.items() if program.values[value].storage in moved}
 
     def _residents(self) -> list[Tensor]:
@@ -132,6 +136,15 @@ class PlannedStep:
             if others[name] is not other and others[name] != other:
                 raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         return [tensors[name] for name in self.program.inputs]
+
+
+def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The constants, each a tensor of its own: the trace holds one that is used twice twice."""
+    known: dict[int, int] = {}
+    return {
+        value: tensor if known.setdefault(id(tensor), value) == value else tensor.clone()
+        for value, tensor in constants.items()
+    }
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:

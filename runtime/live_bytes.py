@@ -6,7 +6,8 @@ costs about 10 µs. What a library takes behind the allocator's back (oneDNN's s
 is no storage and does not count. On CUDA it is what `torch.cuda.max_memory_allocated` reports, in whole
 blocks of 512 bytes.
 
-Both count from the start: a block that was there before counts neither when it stays nor when it goes.
+Both count from the start. On the CPU a block that was there before counts neither when it stays nor, unless
+it is named, when it goes.
 """
 
 # pyright: reportPrivateUsage=false
@@ -14,7 +15,7 @@ Both count from the start: a block that was there before counts neither when it 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -52,14 +53,26 @@ class Block(NamedTuple):
     bytes: int
 
 
-def live_peak(call: Callable[[], T], device: str | torch.device = "cpu") -> Peak[T]:
-    """Run `call` once and report its peak. No other profiler may be active."""
-    return _cuda_peak(call, device) if torch.device(device).type == "cuda" else _cpu_peak(call)
+def live_peak(
+    call: Callable[[], T], device: str | torch.device = "cpu", there: Mapping[int, int] | None = None
+) -> Peak[T]:
+    """Run `call` once and report its peak. No other profiler may be active.
+
+    there: address and bytes of blocks, made under an earlier `live_peak`, that the call may give back.
+    """
+    cuda = torch.device(device).type == "cuda"
+    return _cuda_peak(call, device) if cuda else _cpu_peak(call, there or {})
 
 
-def live_curve(blocks: Iterable[Block]) -> Iterator[int]:
-    """Bytes alive after each event, given in order. A block that was there before them is ignored."""
-    sizes: dict[int, int] = {}
+def blocks_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """The memory of the tensors: address and bytes."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) -> Iterator[int]:
+    """Bytes alive after each event, given in order, above the start. there: blocks before them."""
+    sizes = dict(there or {})
     live = 0
     for block in blocks:
         if block.bytes > 0:
@@ -70,7 +83,7 @@ def live_curve(blocks: Iterable[Block]) -> Iterator[int]:
         yield live
 
 
-def _cpu_peak(call: Callable[[], T]) -> Peak[T]:
+def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
     config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
     _prepare_profiler(config, {ProfilerActivity.CPU})
     _enable(config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
@@ -79,7 +92,7 @@ def _cpu_peak(call: Callable[[], T]) -> Peak[T]:
     finally:
         recorded = _disable_profiler()
     blocks = sorted(_blocks(recorded.experimental_event_tree()), key=lambda block: block.time)
-    curve = [0, *live_curve(blocks)]
+    curve = [0, *live_curve(blocks, there)]
     return Peak(max(curve), curve[-1], result)
 
 

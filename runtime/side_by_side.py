@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
 import torch
 
-from ..graphs.graph import Kind
 from .eager import Comparison, run_eager
 from .execute import PlannedStep
 from .iteration import Iteration
 from .live_bytes import live_peak
+from .peaks import Peaks, peaks, resident_bytes
 from .pretence import compiling
-from .program import Program
 from .unchanged import unchanged
 from .verdict import compare_if_it_fits
 
 
 class Measured(NamedTuple):
-    """seconds: the median of the repeats. peak_bytes: with parameters, buffers and inputs."""
+    """seconds: the median of the repeats. peaks: the device's with parameters, buffers and inputs."""
 
     seconds: float
-    peak_bytes: int
+    peaks: Peaks
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.peaks.device
 
 
 class SideBySide(NamedTuple):
@@ -40,13 +43,15 @@ class SideBySide(NamedTuple):
 
 
 def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> SideBySide:
-    """Compare the results bitwise, then the peaks, then run both in turn `repeats` times.
+    """Compare the results bitwise, then the peaks, then run both `repeats` times.
 
-    Module, buffers and random generators are afterwards what they were.
+    In turn; but where tensors are moved eager comes first, and the planned iterations follow each other as
+    in training. Module, buffers and random generators are afterwards what they were.
     """
     device = step.program.device
     with unchanged(iteration, device):
         loss = float(step.run(iteration.inputs).loss)
+        step.recall()
     comparison = compare_if_it_fits(iteration, step)
 
     def eager() -> None:
@@ -56,24 +61,32 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     def planned() -> None:
         step.run(iteration.inputs)
 
-    runs = [planned] if comparison is None else [eager, planned]
-    always = resident_bytes(step.program)
-    times: list[list[float]] = [[] for _ in runs]
+    def peaks_of(run: Callable[[], None]) -> Peaks:
+        if run is planned:
+            return peaks(step, iteration.inputs)
+        return Peaks(resident_bytes(step.program) + live_peak(run, device).peak_bytes)
+
+    groups = [[eager, planned]] if step.cycle is None else [[eager], [planned]]
+    measured: list[Measured] = []
     with unchanged(iteration, device):
         if iteration.updates is not None:
             planned()  # the first iteration makes the optimizer's states
-        peaks = [always + live_peak(run, device).peak_bytes for run in runs]
-        for _ in range(repeats):
-            for run, seconds in zip(runs, times, strict=True):
-                seconds.append(_timed(run, device))
-    measured = [Measured(median(seconds), peak) for seconds, peak in zip(times, peaks, strict=True)]
+            step.recall()
+        for group in groups if comparison is not None else [[planned]]:
+            most = [peaks_of(run) for run in group]
+            times = _in_turn(group, repeats, device)
+            measured += [Measured(median(seconds), peak) for seconds, peak in zip(times, most, strict=True)]
+        step.recall()
     return SideBySide(comparison, loss, measured[0] if comparison else None, measured[-1])
 
 
-def resident_bytes(program: Program) -> int:
-    """Bytes of parameters, buffers, constants and inputs."""
-    there = (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
-    return sum(storage.bytes for storage in program.storages if storage.kind in there)
+def _in_turn(runs: Sequence[Callable[[], None]], repeats: int, device: torch.device) -> list[list[float]]:
+    """Per run, the seconds of each repeat."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(repeats):
+        for run, seconds in zip(runs, times, strict=True):
+            seconds.append(_timed(run, device))
+    return times
 
 
 def _timed(run: Callable[[], None], device: torch.device) -> float:

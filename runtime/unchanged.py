@@ -17,7 +17,10 @@ from .randomness import restore_generator, save_generator
 
 @contextmanager
 def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
-    """Afterwards buffers, inputs, what updates change, and random generators are what they were."""
+    """Afterwards buffers, inputs, what updates change, and random generators are what they were.
+
+    Where an iteration that moves tensors has failed before its end, those that it lost stay empty.
+    """
     module = iteration.module
     devices = {torch.device("cpu"), device}
     states = {each: save_generator(each) for each in devices}
@@ -35,7 +38,8 @@ def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
             part._buffers[name] = buffer
         with torch.no_grad():
             for tensor, copy in clones:
-                tensor.copy_(copy)
+                if tensor.shape == copy.shape:
+                    tensor.copy_(copy)
         for each, state in states.items():
             restore_generator(each, state)
 
@@ -72,4 +76,5 @@ def _put_back(iteration: Iteration, tensors: Mapping[str, Tensor], known: Mappin
             del iteration.updates.optimizer.state[parameter]
     with torch.no_grad():
         for name, tensor in tensors.items():
-            tensor.copy_(known[name])
+            if tensor.shape == known[name].shape:
+                tensor.copy_(known[name])

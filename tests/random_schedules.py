@@ -39,8 +39,11 @@ def random_initial(random: Random, graph: Graph, machine: Machine | None) -> Ini
     return Initial(*(frozenset(places[word]) for word in ("host", "disk", "both")))
 
 
-def random_schedule(random: Random, graph: Graph, machine: Machine | None, initial: Initial) -> Schedule:
-    steps = _Grower(random, graph, machine, initial).grow()
+def random_schedule(
+    random: Random, graph: Graph, machine: Machine | None, initial: Initial, most: int = 60
+) -> Schedule:
+    """most: about how many steps."""
+    steps = _Grower(random, graph, machine, initial, most).grow()
     if chance(random, 0.25):
         steps = spoil(random, graph, steps)
     return Schedule.of(steps, initial)
@@ -86,8 +89,10 @@ def random_step(random: Random, graph: Graph) -> Step:
 class _Grower:
     """Grows a list of steps: towards a complete iteration, with random legal steps in between."""
 
-    def __init__(self, random: Random, graph: Graph, machine: Machine | None, initial: Initial) -> None:
-        self.random, self.graph = random, graph
+    def __init__(
+        self, random: Random, graph: Graph, machine: Machine | None, initial: Initial, most: int
+    ) -> None:
+        self.random, self.graph, self.most = random, graph, most
         self.walk = Walk(graph, machine, None, initial)
         self.steps: list[Step] = []
         self.restless = random.choice((0.1, 0.5, 0.9))
@@ -95,7 +100,7 @@ class _Grower:
 
     def grow(self) -> list[Step]:
         waiting = list(range(len(self.graph.operations)))
-        while waiting and len(self.steps) < 60:
+        while waiting and len(self.steps) < self.most:
             for _step in range(self.random.randint(0, 4)):
                 if chance(self.random, self.restless):
                     self._wander()
@@ -160,7 +165,7 @@ class _Grower:
         """Make x readable in `memory`: copy it from next to it, or run what makes it."""
         if self.walk.readable(x, memory):
             return True
-        if depth <= 0 or len(self.steps) > 80:
+        if depth <= 0 or len(self.steps) > self.most + 20:
             return False
         for verb, to in self.random.sample(TRANSFERS, len(TRANSFERS)):
             if to == memory and self._take(Step(verb, x, to)):

@@ -1,0 +1,69 @@
+"""The most bytes that iterations of a planned step take: on the device, on the host, on the disk.
+
+Device: what stays there, and the tracker's count of what comes and goes, exact on the CPU (live_bytes.py).
+The tracker knows only blocks that were made while it counted: so what the schedule moves away is copied under
+its eyes first. Host and disk: the blocks and files themselves are counted, and the workspace of updates on
+the CPU as it was profiled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..graphs.graph import Kind
+from .cycle import Cycle
+from .execute import PlannedStep
+from .iteration import Inputs
+from .live_bytes import blocks_of, live_peak
+from .program import Program
+
+TURNS = 4
+"""Enough for a schedule with transfers to come to its steady state, in all but odd cases."""
+
+
+class Peaks(NamedTuple):
+    """Bytes."""
+
+    device: int
+    host: int = 0
+    disk: int = 0
+
+
+def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
+    """Those of the first iterations after a recall."""
+    device, cycle = step.program.device, step.cycle
+    if cycle is None:
+        peak = live_peak(lambda: step.run(inputs), device).peak_bytes
+        return Peaks(resident_bytes(step.program) + peak)
+    step.recall()
+    step.place()
+    known = _known(cycle)
+    start = resident_bytes(step.program, without=cycle.moved) + sum(known.values())
+
+    def run() -> None:
+        for _ in range(TURNS):
+            step.run(inputs)
+
+    peak = start + live_peak(run, device, known).peak_bytes
+    return Peaks(peak, cycle.host.count.peak, cycle.disk.count.peak if cycle.disk else 0)
+
+
+def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> int:
+    """Bytes of parameters, buffers, constants, optimizer states and inputs."""
+    there = (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
+    kept = (storage for x, storage in enumerate(program.storages) if x not in without)
+    return sum(storage.bytes for storage in kept if storage.kind in there)
+
+
+def _known(cycle: Cycle) -> dict[int, int]:
+    """The moved copies on the device, in memory that the tracker knows: address and bytes."""
+
+    def renew() -> None:
+        copies.extend(copy.clone() if isinstance(copy, Tensor) else copy for copy in cycle.carried or ())
+
+    copies: list[object] = []
+    live_peak(renew, cycle.program.device)
+    cycle.carried = copies
+    return blocks_of(copy for copy in copies if isinstance(copy, Tensor))

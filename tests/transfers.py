@@ -1,0 +1,112 @@
+"""Schedules with transfers for traced iterations, at random and by hand, and runs of them beside eager's."""
+
+from __future__ import annotations
+
+import torch
+from iterations import ITERATIONS
+from memplan.graphs.graph import Kind
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.validate import validate
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.residence import Residence, residence_schedule
+from memplan.planner.simulate import simulate
+from memplan.runtime.eager import run_eager
+from memplan.runtime.iteration import Updates
+from memplan.runtime.program_graph import Cost, graph_of
+from random_schedules import random_initial, random_schedule
+
+MACHINE = Machine(links=Links(1e9, 1e9, 1e9, 1e9))
+
+
+def seeded(name, optimizer=None, when="in-backward", **options):
+    """An iteration, the same each time; optimizer: of its weights, from their module's parameters."""
+    torch.manual_seed(0)
+    iteration = ITERATIONS[name](**options)
+    if optimizer is None:
+        return iteration
+    return iteration._replace(updates=Updates(optimizer(iteration.module.parameters()), when))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW([p for p in parameters if p.requires_grad], 1e-2, foreach=False)
+
+
+def unmeasured(program):
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    validate(graph)
+    return graph
+
+
+def holds(graph, schedule, budget=None, machine=MACHINE):
+    try:
+        simulate(graph, schedule, budget=budget, machine=machine)
+    except InvalidScheduleError:
+        return False
+    return True
+
+
+def wandering(graph, rng, machine=MACHINE, most=1500):
+    """A valid schedule of random legal steps, with all kinds of transfers, recomputation and modes."""
+    while True:
+        initial = random_initial(rng, graph, machine)
+        schedule = random_schedule(rng, graph, machine, initial, most)
+        if holds(graph, schedule, machine=machine):
+            return schedule
+
+
+def absent(graph, runs, rng, share=0.4, kinds=tuple(Kind), memories=(Memory.HOST, Memory.DISK)):
+    """After some of its uses a tensor is away until the next; it leaves and comes back at random places."""
+    away, leave, back = {}, {}, {}
+    share = share if rng.random() < 0.7 else 0.05
+    for position, (operation, _mode) in enumerate(runs):
+        for x in graph.read_lists[operation]:
+            if graph.tensor(x).kind in kinds and graph.tensor(x).kind != Kind.INPUT and rng.random() < share:
+                away[x, position] = rng.choice(memories)
+                leave[x, position] = position + 1 + rng.randrange(3)
+                back[x, position] = max(0, position - rng.randrange(6))
+    for chosen in ({"leave": leave, "back": back}, {"back": back}, {"leave": leave}, {}):
+        try:
+            schedule = residence_schedule(graph, Residence(runs, away, **chosen))
+            simulate(graph, schedule, machine=MACHINE)
+        except InvalidScheduleError:
+            continue
+        return schedule
+    return absent(graph, runs, rng, share / 2, kinds, memories)
+
+
+def train_eagerly(iteration, turns):
+    """Per turn loss and gradients, and at the end all tensors."""
+    outcomes = []
+    for turn in range(turns):
+        torch.manual_seed(turn)
+        outcomes.append(run_eager(iteration))
+    return outcomes, everything(iteration)
+
+
+def train_by_plan(iteration, step, turns):
+    outcomes = []
+    for turn in range(turns):
+        torch.manual_seed(turn)
+        outcomes.append(step.run(iteration.inputs))
+    step.recall()
+    return outcomes, everything(iteration)
+
+
+def everything(iteration):
+    """Weights, buffers and states by name."""
+    named = {name: tensor.detach().clone() for name, tensor in iteration.module.state_dict().items()}
+    if iteration.updates is not None:
+        for index, row in iteration.updates.optimizer.state_dict()["state"].items():
+            named |= {f"{index}.{name}": tensor.clone() for name, tensor in row.items() if tensor is not None}
+    return named
+
+
+def assert_equal(found, expected):
+    (outcomes, tensors), (eager_outcomes, eager_tensors) = found, expected
+    for turn, (outcome, eager) in enumerate(zip(outcomes, eager_outcomes, strict=True)):
+        assert torch.equal(outcome.loss, eager.loss), f"loss, turn {turn}"
+        for name, gradient in outcome.gradients.items():
+            assert torch.equal(gradient, eager.gradients[name]), f"{name}, turn {turn}"
+    assert tensors.keys() == eager_tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, eager_tensors[name]), name

@@ -5,7 +5,7 @@
     … B2 ─dw2─▶ w2/update, …    results: loss          w2/update changes w2, w2.exp_avg, w2.exp_avg_sq
 
 One operation a weight. `in-backward` it stands right behind the last operation that contributes to the
-gradient, or reads the gradient or the weight: a tied weight changes once, when all its readers are done.
+gradient or reads the weight: a tied weight changes once, when all its readers are done.
 `after` it stands at the end of the file, in the order of the parameters, as `optimizer.step()` runs them.
 A parameter without a gradient is frozen and stays as it is. Linear in the graph.
 
@@ -110,8 +110,8 @@ def _places(graph: Graph, pairs: Mapping[int, int], when: When) -> dict[int, lis
     for weight, gradient in pairs.items():
         place = len(graph.operations) - 1
         if when == "in-backward":
-            users = (graph.producers[gradient], graph.consumers[gradient], graph.consumers[weight])
-            place = max(int(row[-1]) for row in (*users, graph.mutators[gradient]) if len(row))
+            users = (graph.producers[gradient], graph.mutators[gradient], graph.consumers[weight])
+            place = max(int(row[-1]) for row in users if len(row))
         places.setdefault(place, []).append(weight)
     return places
 

@@ -48,7 +48,8 @@ class OptimizerState:
         return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *rates]
 
     def end(self) -> None:
-        """Count the step."""
+        """Count the step, for learning rate schedules too, which warn of optimizers that don't step."""
+        vars(self._optimizer)["_opt_called"] = True
         if self._counts:
             for row in self._rows().values():
                 row[COUNT] += 1

@@ -9,7 +9,7 @@ rules    what a module's optimizer does to each parameter; only the learning rat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ..graphs.errors import InputError
+from ..graphs.fields import check_fields, mapping
 from ..graphs.updates import STATES, When
 from . import update_rules
 from .iteration import Iteration, Updates
@@ -56,17 +57,16 @@ class Choice:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def choice_of(document: Mapping[str, Any]) -> Choice:
+def choice_of(document: object) -> Choice:
     """Raises InputError, one line."""
-    if extra := document.keys() - {field.name for field in fields(Choice)}:
-        raise InputError(f"source.optimizer: unknown field {min(extra)!r}")
-    name, update, betas = (document.get(field) for field in ("name", "update", "betas"))
-    if name not in ("adamw", "sgd") or update not in ("in-backward", "after"):
-        raise InputError(f"source.optimizer: no optimizer {name!r} that updates {update!r}")
-    numbers = {field: value for field, value in document.items() if field not in ("name", "update", "betas")}
     try:
+        row = dict(mapping(document, "it"))
+        check_fields(row, ("name", "update"), ("lr", "weight_decay", "momentum", "betas", "eps"))
+        name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
+        if name not in ("adamw", "sgd") or update not in ("in-backward", "after"):
+            raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))
-        return Choice(name, update, betas=pair, **{field: float(value) for field, value in numbers.items()})
+        return Choice(name, update, betas=pair, **{field: float(value) for field, value in row.items()})
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"source.optimizer: {error}") from None
 

@@ -9,7 +9,7 @@ reads the weight, by storage, so that tied and packed tensors are counted whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -34,9 +34,10 @@ def with_updates(program: Program, rules: Mapping[str, Rule], when: When) -> Pro
     """rules: by parameter. A gradient whose parameter has none stays a result."""
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
+    places = _places(program, updated) if when == "in-backward" else {}
     behind: dict[int, list[Operation]] = {}
     for name, rule in updated.items():
-        place = _last_use(program, name) if when == "in-backward" else len(program.operations) - 1
+        place = places.get(name, len(program.operations) - 1)
         behind.setdefault(place, []).append(writer.update(name, rule))
     operations: list[Operation] = []
     for index, operation in enumerate(program.operations):
@@ -57,15 +58,16 @@ def updates_weights(operation: Operation) -> bool:
     return STEP in operation.call.arguments
 
 
-def _last_use(program: Program, name: str) -> int:
-    weight, gradient = (
-        program.values[value].storage for value in (program.parameters[name], program.gradients[name])
-    )
-    return max(
-        index
-        for index, operation in enumerate(program.operations)
-        if gradient in operation.writes or weight in operation.reads
-    )
+def _places(program: Program, names: Iterable[str]) -> dict[str, int]:
+    """Per parameter the last operation that contributes to its gradient or reads it."""
+    made: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for index, operation in enumerate(program.operations):
+        made.update(dict.fromkeys(operation.writes, index))
+        read.update(dict.fromkeys(operation.reads, index))
+    storage = {name: program.values[program.parameters[name]].storage for name in names}
+    gradient = {name: program.values[program.gradients[name]].storage for name in names}
+    return {name: max(made[gradient[name]], read.get(storage[name], -1)) for name in storage}
 
 
 class _Writer:

@@ -9,15 +9,17 @@ from memplan.planner.sequence import in_plain_mode, schedule_of
 def recomputing(graph, rng, share=0.3, window=6):
     """A valid schedule: before a share of the operations some earlier ones run again, with what they need.
 
-    Nothing is repeated among the updates at the end: a buffer must not be read after its change.
+    Nothing is repeated among the updates, and what reads a tensor not behind its change.
     """
     operations = graph.operations
     may = operations.recompute.tolist()
+    changed = {x: index for index, row in enumerate(graph.mutate_lists) for x in row}
+    until = [min((changed.get(x, len(may)) for x in row), default=len(may)) for row in graph.read_lists]
     runs = []
     for index, phase in enumerate(operations.phase.tolist()):
         if index and phase != Phase.UPDATE and rng.random() < share:
             last = rng.randrange(index)
             first = rng.randrange(last + 1) if rng.random() < 0.1 else max(0, last - window)
-            runs.extend(other for other in range(first, last + 1) if may[other])
+            runs.extend(other for other in range(first, last + 1) if may[other] and index <= until[other])
         runs.append(index)
     return schedule_of(graph, in_plain_mode(runs))

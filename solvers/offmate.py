@@ -9,7 +9,7 @@ which the simulator judges.
 |----------|-------------------------|------------------------------------------------------------------|
 | 4.3.3    | offmate_graph.py        | steps, groups of weights, from the graph                         |
 | 4.4      | offmate_options.py      | options of a block                                               |
-| 4.5      | offmate_model.py        | the program, with what had to be corrected; offmate_stocks.py    |
+| 4.5      | offmate_model.py        | the program, with what had to be corrected; offmate_weights.py, …    |
 | 4.5.3    | `batch`                 | the best batch, reported                                         |
 | 4.6      | offmate_tensors.py      | Algorithm 8; offmate_round.py, offmate_updates.py                |
 | –        | offmate_schedule.py     | runs and absences; placed by planner/transfers.py                |
@@ -57,7 +57,8 @@ class Settings(MilpSettings):
     """options: schedules a block, 3 as in the thesis. blocks: a chain with more is cut less finely.
 
     management: seconds a step in which the CPU can't update (H; 0.05 in the thesis' experiments).
-    batch: also find the best batch size. disk: use the machine's disk.
+    batch: also find the best batch size. disk: use the machine's disk. seconds: the most for one integer
+    program.
     """
 
     gap: float = 1e-3
@@ -66,14 +67,16 @@ class Settings(MilpSettings):
     management: float = 0.0
     batch: bool = False
     disk: bool = True
+    seconds: float = 5.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, value, least in (("options", self.options, 1), ("blocks", self.blocks, 1)):
             if value < least:
                 raise InputError(f"{name} must be {least} or more, not {value}")
-        if not 0.0 <= self.management < inf:
-            raise InputError(f"management must be 0 or more, not {self.management}")
+        for name, value in (("management", self.management), ("seconds", self.seconds)):
+            if not 0.0 <= value < inf:
+                raise InputError(f"{name} must be 0 or more, not {value}")
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -88,7 +91,13 @@ def solve(problem: Problem, options: Options) -> Answer:
 
     bound = time_bound(graph)
     search = Search(
-        graph, linked.machine, _limits(problem, linked, settings), settings, remaining, options.report
+        graph,
+        linked.machine,
+        _limits(problem, linked, settings),
+        settings,
+        settings.seconds,
+        remaining,
+        options.report,
     )
     search.try_plain()
     if search.best is not None and search.best.figures.time <= bound:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
-from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.graph import Graph, Phase
 from ..graphs.structure import Chain
-from ..graphs.valid_order import is_valid_order
-from ..planner.schedule import PLAIN
 from ..planner.sequence import in_plain_mode
 from .chain_runs import block_runs
-from .offmate_iteration import Carried, Group, Iteration, Parcel
+from .offmate_chain import updates_moved
+from .offmate_groups import groups_of, parcels_of
+from .offmate_iteration import Carried, Iteration
 from .offmate_options import block_options
 from .rk_rotor_blocks import placed_blocks
 
@@ -29,7 +28,7 @@ def iteration_of(
     """copy_seconds: for a byte, out and back. options: the most a block."""
     chain = updates_moved(graph, chain)
     after = _chunks(graph, chain)
-    parcels = _parcels(graph)
+    parcels = parcels_of(graph)
     gradients = {x for parcel in parcels for x in parcel.gradients}
     placed = placed_blocks(graph, chain, block_runs(graph, chain))
     blocks = block_options(placed, gradients, copy_seconds, options, proceed)
@@ -40,46 +39,12 @@ def iteration_of(
     seconds = graph.operations.time
     return Iteration(
         tuple(blocks),
-        _groups(graph, parcels, touched, order),
+        groups_of(graph, parcels, touched, order),
         tuple(base),
         carried,
         tuple(float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after),
         tuple(tuple(in_plain_mode(chunk)) for chunk in after),
     )
-
-
-def updates_moved(graph: Graph, chain: Chain) -> Chain:
-    """The chain with the updates behind it moved into the blocks, where that gives a valid order."""
-    place: dict[int, tuple[int, int]] = {}
-    for number in reversed(range(len(chain.blocks))):
-        block = chain.blocks[number]
-        place.update(dict.fromkeys(block.forward, (-len(chain.blocks), -1)))
-        place.update({o: (-number, index) for index, o in enumerate(block.backward)})
-    moved: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for operation in chain.after:
-        needs = _before(graph, operation)
-        if _is_update(graph, operation) and needs and needs <= place.keys():
-            last = max(place[o] for o in needs)
-            if last[1] >= 0:
-                moved[last].append(operation)
-    rows = [list(block.backward) for block in chain.blocks]
-    for (number, index), operations in sorted(moved.items(), key=lambda item: item[0][1], reverse=True):
-        rows[-number][index + 1 : index + 1] = operations
-    gone = {o for operations in moved.values() for o in operations}
-    blocks = tuple(replace(block, backward=tuple(row)) for block, row in zip(chain.blocks, rows, strict=True))
-    better = Chain(blocks, chain.shared, tuple(o for o in chain.after if o not in gone))
-    return better if is_valid_order(graph, better.order()) else chain
-
-
-def _before(graph: Graph, operation: int) -> set[int]:
-    """What must have run: makers and changers of what it reads, all other users of what it changes."""
-    needs: set[int] = set()
-    for x in graph.read_lists[operation]:
-        needs.update(graph.producers[x].tolist())
-        needs.update(graph.mutators[x].tolist())
-    for x in graph.mutate_lists[operation]:
-        needs.update(graph.consumers[x].tolist(), graph.mutators[x].tolist())
-    return needs - {operation}
 
 
 def _is_update(graph: Graph, operation: int) -> bool:
@@ -104,42 +69,6 @@ def _chunks(graph: Graph, chain: Chain) -> list[tuple[int, ...]]:
         there |= needs
         chunks[-1].append(operation)
     return [tuple(chunk) for chunk in chunks]
-
-
-def _parcels(graph: Graph) -> list[Parcel]:
-    """Weights and states that may move; one that changes anywhere but in one update stays on the device."""
-    kind, sizes = graph.tensors.kind, graph.tensors.bytes
-    still = (Kind.PARAMETER, Kind.BUFFER)
-    parcels = [
-        Parcel((x,), bytes=sizes.item(x))
-        for x in range(len(graph.tensors))
-        if kind[x] in still and not len(graph.mutators[x]) and len(graph.consumers[x])
-    ]
-    for operation in range(len(graph.operations)):
-        changed = graph.mutate_lists[operation]
-        if not _is_update(graph, operation) or not changed:
-            continue
-        whole = all(len(graph.mutators[x]) == 1 for x in changed)
-        weights = tuple(x for x in changed if kind[x] == Kind.PARAMETER)
-        if not whole or not weights:
-            continue
-        modes = graph.operations.modes.get(operation, ())
-        host = [(mode.time, number) for number, mode in enumerate(modes, start=1) if mode.on_host]
-        reads = dict.fromkeys(graph.read_lists[operation])
-        seconds, mode = min(host, default=(0.0, PLAIN))
-        own = all(x in changed or not graph.resident[x] for x in reads)
-        parcels.append(
-            Parcel(
-                weights,
-                tuple(x for x in changed if x not in weights),
-                tuple(x for x in reads if not graph.resident[x]),
-                (operation, PLAIN),
-                (operation, mode) if host and own else None,
-                seconds,
-                sum(sizes.item(x) for x in weights),
-            )
-        )
-    return parcels
 
 
 def _touched_in(graph: Graph, order: Sequence[Sequence[int]]) -> dict[int, list[int]]:
@@ -187,39 +116,8 @@ def _beside(
 
 def _fixed_bytes(graph: Graph) -> int:
     """Batch, and persistent tensors that don't move."""
-    moving = {x for parcel in _parcels(graph) for x in (*parcel.weights, *parcel.states)}
+    moving = {x for parcel in parcels_of(graph) for x in (*parcel.weights, *parcel.states)}
     return sum(graph.tensors.bytes.item(x) for x in graph.resident.nonzero()[0].tolist() if x not in moving)
-
-
-def _groups(
-    graph: Graph, parcels: Sequence[Parcel], touched: Mapping[int, list[int]], order: Sequence[Sequence[int]]
-) -> tuple[Group, ...]:
-    """Parcels with the same steps, together."""
-    step_of = {o: step for step, operations in enumerate(order) for o in operations}
-    rows: dict[tuple[tuple[int, ...], int | None, bool], list[Parcel]] = defaultdict(list)
-    for parcel in parcels:
-        last = None if parcel.update is None else step_of[parcel.update[0]]
-        uses = sorted({step for x in parcel.weights for step in touched[x]})
-        rows[tuple(uses), last, parcel.host_run is not None].append(parcel)
-    return tuple(_group(graph, uses, last, each) for (uses, last, _host), each in rows.items())
-
-
-def _group(graph: Graph, uses: tuple[int, ...], last: int | None, parcels: Sequence[Parcel]) -> Group:
-    columns = graph.operations
-
-    def size(tensors: Iterable[int]) -> int:
-        return sum(graph.tensors.bytes.item(x) for x in tensors)
-
-    return Group(
-        sum(parcel.bytes for parcel in parcels),
-        uses,
-        last,
-        sum(size(parcel.gradients) for parcel in parcels),
-        sum(size(parcel.states) for parcel in parcels),
-        float(sum(columns.time[parcel.update[0]] for parcel in parcels if parcel.update)),
-        float(sum(parcel.host_seconds for parcel in parcels)) if parcels[0].host_run else None,
-        tuple(parcels),
-    )
 
 
 def _inputs(graph: Graph, operation: int) -> list[int]:

@@ -38,8 +38,10 @@ from dataclasses import dataclass, field
 from math import inf
 
 from .milp_model import Model, Program
+from .offmate_activations import Activation
 from .offmate_iteration import Iteration, Limits
-from .offmate_stocks import Activation, StateStocks, WeightStocks
+from .offmate_states import StateStocks
+from .offmate_weights import WeightStocks
 
 Terms = list[tuple[int, float]]
 

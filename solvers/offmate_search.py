@@ -65,10 +65,12 @@ class Search:
         machine: Machine,
         limits: Limits,
         settings: MilpSettings,
+        integer_seconds: float,
         remaining: Callable[[], float],
         report: Callable[[str], None],
     ) -> None:
         self.graph, self.machine, self.limits, self.settings = graph, machine, limits, settings
+        self.integer_seconds = integer_seconds
         self.remaining, self.report = remaining, report
         self.best: Found | None = None
         self.relaxation: float | None = None
@@ -134,7 +136,7 @@ class Search:
             result = milp.solve(
                 written,
                 self.settings,
-                time_limit=min(self.remaining(), 60.0) / 4,
+                time_limit=min(self.remaining() / 4, self.integer_seconds),
                 start=choice_start(program, choice),
             )
             if result.x is not None:

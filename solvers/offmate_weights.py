@@ -1,7 +1,7 @@
-"""The variables of O-ILP for one group of weights, its optimizer states, or one block's activations.
+"""The variables of O-ILP for one group of weights.
 
 Steps of a group are counted from its update, d = 0 … N-1, step g_w + d of the cycle (a frozen group: from its
-first use). Fractions of weights lie in [0, r]; activations are in bytes.
+first use). Fractions lie in [0, r].
 
 | thesis                   | here            | meaning                                                     |
 |--------------------------|-----------------|-------------------------------------------------------------|
@@ -14,10 +14,9 @@ first use). Fractions of weights lie in [0, r]; activations are in bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .offmate_iteration import Carried, Group
+from .offmate_iteration import Group
 
 if TYPE_CHECKING:
     from .offmate_model import OffloadProgram, Terms
@@ -125,7 +124,7 @@ class WeightStocks:
         else:
             for stored in self.stored:
                 program.row("4.18", [(self.copy, 1.0), (stored, 1.0), (share, -1.0)], lower=0.0)
-        self.disk = _on_disk(program, self.copy, self.size)
+        self.disk = disk_part(program, self.copy, self.size)
         times = float(len(self.group.uses))
         part = [] if self.disk is None else [(self.disk, self.size)]
         self.disk_held = part
@@ -135,49 +134,7 @@ class WeightStocks:
             program.row("disk", [(self.disk, 1.0), (self.copy, -1.0), *self._part(1.0)], upper=0.0)
 
 
-class StateStocks:
-    """Of the optimizer states that go with a group; the part updated on the CPU never leaves the host."""
-
-    def __init__(self, program: OffloadProgram, weights: WeightStocks) -> None:
-        self.size = weights.group.state_bytes / program.byte
-        self.stored: list[int] = []
-        self.fetched: list[int] = []
-        self.left: list[int] = []
-        self.disk: int | None = None
-        self.disk_held: Terms = []
-        self.disk_reads: Terms = []
-        self.disk_writes: Terms = []
-        if not self.size:
-            return
-        steps, loads = weights.steps, program.loads
-        on_host: Terms = [] if weights.on_host is None else [(weights.on_host, 1.0)]
-        share = (program.share, -1.0)
-        self.stored, self.fetched, self.left = ([program.column() for _ in range(steps)] for _ in range(3))
-        copy = program.column()
-        for d in range(steps):
-            stored, fetched, left, t = self.stored[d], self.fetched[d], self.left[d], weights.step(d)
-            following = self.stored[(d + 1) % steps]
-            program.row("4.10", [(following, 1.0), (stored, -1.0), (fetched, -1.0)], upper=0.0)
-            loads.device[t] += [(stored, self.size), (fetched, self.size)]
-            loads.h2d[t].append((fetched, self.size))
-            if d == 0:
-                program.row("4.6", [(stored, 1.0), *on_host, share], lower=0.0)
-                program.row("4.8", [(left, 1.0)], upper=0.0)
-            else:
-                out: Terms = [(left, self.size), (self.left[d - 1], -self.size)]
-                program.row("4.8", out, lower=0.0)
-                program.row("4.8", [(stored, 1.0), (left, 1.0), *on_host, share], lower=0.0)
-                loads.d2h[weights.step(d - 1)] += out
-                if d == 1:
-                    program.after_computation(weights.origin, left, self.size)
-        gone: Terms = [(c, -v) for c, v in on_host]
-        program.row("4.18", [(copy, 1.0), (self.left[-1], -1.0), *gone], lower=0.0)
-        self.disk = _on_disk(program, copy, self.size)
-        if self.disk is not None:
-            self.disk_held = self.disk_reads = self.disk_writes = [(self.disk, self.size)]
-
-
-def _on_disk(program: OffloadProgram, copy: int, size: float) -> int | None:
+def disk_part(program: OffloadProgram, copy: int, size: float) -> int | None:
     """The host's bytes for a copy, without its part on the disk."""
     disk = program.column() if program.limits.has_disk else None
     terms: Terms = [(copy, size)]
@@ -187,52 +144,3 @@ def _on_disk(program: OffloadProgram, copy: int, size: float) -> int | None:
     for t in range(program.iteration.steps):
         program.loads.host[t] += terms
     return disk
-
-
-@dataclass
-class Activation:
-    """Bytes made in one step and needed in another: stored[t], fetched[t], left[t] for the steps between."""
-
-    made: int
-    needed: int
-    kept: Terms
-    stored: dict[int, int]
-    fetched: dict[int, int]
-    left: dict[int, int]
-
-    @staticmethod
-    def of_block(program: OffloadProgram, b: int) -> Activation:
-        """S_i^o and O_i^o: what an option keeps, on the device or not."""
-        options, chosen = program.iteration.blocks[b], program.choice[b]
-        kept = [(c, o.kept_bytes / program.byte) for c, o in zip(chosen, options, strict=True)]
-        made, needed = program.iteration.forward_step(b), program.iteration.backward_step(b)
-        return Activation._between(program, made, needed, kept)
-
-    @staticmethod
-    def of_carried(program: OffloadProgram, carried: Carried) -> Activation:
-        one = program.model.column(1.0, 1.0)
-        return Activation._between(
-            program, carried.made, carried.needed, [(one, carried.bytes / program.byte)]
-        )
-
-    @staticmethod
-    def _between(program: OffloadProgram, made: int, needed: int, kept: Terms) -> Activation:
-        between = range(made + 1, needed)
-        stored, fetched, left = ({t: program.column() for t in between} for _ in range(3))
-        loads, minus = program.loads, [(c, -v) for c, v in kept]
-        for t in between:
-            program.row("4.16", [(stored[t], 1.0), (left[t], 1.0), *minus], lower=0.0)
-            out: Terms = [(left[t], 1.0), *([(left[t - 1], -1.0)] if t - 1 in left else [])]
-            program.row("4.16", out, lower=0.0)
-            loads.d2h[t - 1] += out
-            if t - 1 == made:
-                program.after_computation(made, left[t], 1.0)
-            come: Terms = [(stored[t], -1.0), (fetched[t], -1.0)]
-            if t + 1 < needed:
-                program.row("4.16", [(stored[t + 1], 1.0), *come], upper=0.0)
-            else:
-                program.row("4.16", [*come, *kept], upper=0.0)
-            loads.device[t] += [(stored[t], 1.0), (fetched[t], 1.0)]
-            loads.h2d[t].append((fetched[t], 1.0))
-            loads.host[t].append((left[t], 1.0))
-        return Activation(made, needed, kept, stored, fetched, left)

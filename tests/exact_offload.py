@@ -128,12 +128,7 @@ class _Search:
             self.device = sum(1 << k for k, (there, _host) in enumerate(places) if there)
             self.host = sum(1 << k for k, (_there, host) in enumerate(places) if host)
             bytes_there = self.turn.always + self.turn.bytes_of(self.device)
-            unused = sum(
-                1 << k
-                for k, life in enumerate(lives)
-                if places[k] == (True, True) and life.changed is not None
-            )
-            masks = (self.device, self.host, self.host, 0, unused, 0, 0)
+            masks = (self.device, self.host, self.host, 0, 0, 0, 0)
             start = _State(0, *masks, *(0.0,) * 6, self.zeros, self.zeros, bytes_there, bytes_there, (), None)
             if bytes_there <= self.limit and self._fits(start):
                 self._search(start)

@@ -130,6 +130,8 @@ class _Search:
         ]
 
     def search(self, plan: Plan) -> None:
+        if self.best is not None and self.best.figures.time <= plan.computing:
+            return
         published = greedy(plan.costs)
         fits = self._judge(plan, published)
         if self.settings.choice == "published":
@@ -152,9 +154,11 @@ class _Search:
             if choice is None or self._judge(plan, choice.ways, choice.exact):
                 break
             room = plan.on_device(choice.ways) * 3 // 4
-        self._judge(plan, plan.thriftiest(twice=twice))
-        for way in (Way.GFGB, Way.TWICE) if twice else (Way.GFGB,):
-            self._judge(plan, plan.all_in(way))
+        self._judge(plan, plan.all_in(Way.GFGB))
+        if plan.on_device(plan.all_in(Way.GFGB)) > self.limit - plan.beside:
+            self._judge(plan, plan.thriftiest(twice=twice))
+            if twice:
+                self._judge(plan, plan.all_in(Way.TWICE))
 
     def flip(self) -> None:
         """Single layers in other ways, where the simulator finds that faster; so many at most."""

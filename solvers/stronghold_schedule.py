@@ -64,24 +64,27 @@ class _Turn:
         self.layers, self.size, self.runs = len(found.layers), size, runs
         graph = found.graph
         steps = _steps(found, runs)
-        self._first: dict[int, int] = {}
+        first: dict[int, int] = {}
         self.uses: dict[int, list[tuple[int, int]]] = {}
         self._with: dict[int, set[int]] = {}
         for position, ((operation, mode), step) in enumerate(zip(runs, steps, strict=True)):
             update = graph.operations.phase[operation] == Phase.UPDATE
             if not update:
-                self._first.setdefault(step, position)
+                first.setdefault(step, position)
             if update and mode != PLAIN:
                 continue
             for x in dict.fromkeys(graph.read_lists[operation] + graph.mutate_lists[operation]):
                 if x in found.layer_of_weight:
                     self.uses.setdefault(x, []).append((position, step))
                     self._with.setdefault(x, set()).add(min(step, 2 * self.layers - 1 - step))
+        starts = [len(runs)]
+        for step in reversed(range(2 * self.layers)):
+            starts.append(first.get(step, starts[-1]))
+        self._starts = starts[:0:-1]
 
     def first_run(self, step: int) -> int:
         """Where the step begins; a step without runs is where the next one begins."""
-        step %= 2 * self.layers
-        return min((at for s, at in self._first.items() if s >= step), default=len(self.runs))
+        return self._starts[step % (2 * self.layers)]
 
     def entered(self, weight: int, step: int, until: int) -> int | None:
         """The step from which the weight is in the window for its use at `until`; None: it never left."""

@@ -19,11 +19,14 @@ Where we differ from the print (m layers 0 … m in P1, 0 … m-1 in P2): m laye
 window. (1c) and (2c) both count the buffer of the layer that is fetched, and the states of the first m
 layers, which are updated on the device. (2b) asks for the longer of fetching the next layer and returning
 the last one. A layer's backward takes t_bp + 3 t_async. (3) gives layer k the time of the layers before it,
-and is asked of the one queue of updates too: each layer alone can be in time where the queue is late. O(n²).
+and is asked of the one queue of updates too: each layer alone can be in time where the queue is late. A
+larger window needs more memory, so the largest that fits is found by bisection. O(n²) for windows of few
+layers.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -74,15 +77,12 @@ class Window:
 def working_window(layers: Sequence[LayerFigures], room: int, call_seconds: float = 0.0) -> Window:
     """The smallest window that hides everything; where none does, the largest that fits."""
     sizes = range(1, len(layers) + 1)
-    fitting = [m for m in sizes if fits(layers, m, room)]
-    largest = max(fitting, default=0)
-    enough = [m for m in sizes if fetched_in_time(layers, m, call_seconds)]
-    needed = min(enough, default=None)
-    hiding = [m for m in fitting if m in enough and _all_hidden(layers, m, call_seconds)]
-    if hiding:
-        size, overlap = hiding[0], Overlap.HIDDEN
-    else:
-        size, overlap = largest, Overlap.STALLS if fitting else Overlap.OUT_OF_MEMORY
+    largest = bisect_left(sizes, True, key=lambda m: not fits(layers, m, room))
+    needed = next((m for m in sizes if fetched_in_time(layers, m, call_seconds)), None)
+    size = next((m for m in sizes[:largest] if _all_hidden(layers, m, call_seconds)), None)
+    overlap = Overlap.HIDDEN
+    if size is None:
+        size, overlap = largest, Overlap.STALLS if largest else Overlap.OUT_OF_MEMORY
     return Window(size, overlap, needed, largest, iteration_seconds(layers, size, call_seconds))
 
 

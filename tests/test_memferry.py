@@ -55,7 +55,8 @@ def instance(seed: int, *, direct: bool = True) -> Problem:
 
 
 def solved(problem: Problem, **settings: str | float) -> Figures:
-    answer: Answer = memferry.solve(problem, Options(None, memferry.Settings(**settings)))
+    chosen = memferry.Settings(**{"flips": 5, **settings})
+    answer: Answer = memferry.solve(problem, Options(None, chosen))
     return simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine).figures
 
 
@@ -172,6 +173,28 @@ def test_where_weights_are_used_is_what_the_ways_say() -> None:
     assert {names[step.target] for step in steps if step.verb == Verb.OFFLOAD} == {"dw1", "dw2", "dw3"}
     states = {x for x, kind in enumerate(graph.tensors.kind) if kind == Kind.OPTIMIZER_STATE}
     assert states <= found[0].initial.host
+
+
+def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() -> None:
+    """Without direct access, in little more than the activations and two layers: twice, or not at all."""
+    graph = with_updates(
+        chain(6, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+    )
+    problem = Problem(graph, 10**9, machine(8 * MiB))
+    plan = plan_of(problem)
+    tight = replace(problem, budget=plan.least(plan.all_in(Way.TWICE)))
+    assert solved(tight, activations="keep").peak <= tight.budget
+    with pytest.raises(InfeasibleError):
+        solved(tight, activations="keep", twice=False)
+    assert plan.least(plan.all_in(Way.GFGB)) >= tight.budget + 3 * MiB
+
+
+def test_at_the_time_limit_the_best_so_far_is_given() -> None:
+    problem = instance(3)
+    answer = memferry.solve(problem, Options(0.0))
+    assert answer.status == Status.FEASIBLE
+    simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine)
+    assert memferry.solve(problem, Options(None, None, cancelled=lambda: True)).status == Status.FEASIBLE
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])

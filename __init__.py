@@ -4,7 +4,7 @@
 
     step = memplan.optimize(model, inputs, budget="12GB")     # traces, measures, solves, checks
     loss = step(*inputs)                                      # forward and backward, within the budget
-    optimizer.step()
+    optimizer.step()                                          # optimize(…, optimizer=optimizer) takes it in
 
 and for those who compare schedulers: `load_graph`, `solve`, `simulate`, `load_schedule`, `save_schedule`.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .graphs.files import load_graph as load_graph
     from .graphs.files import save_graph as save_graph
+    from .graphs.updates import When
     from .planner.schedule_file import load_schedule as load_schedule
     from .planner.schedule_file import save_schedule as save_schedule
     from .planner.simulate import simulate as simulate
@@ -62,6 +63,8 @@ def optimize(
     *,
     budget: int | str,
     loss_fn: Callable[[Any], Any] | None = None,
+    optimizer: Any = None,
+    update: When = "in-backward",
     solver: str = "auto",
     time_limit: float | None = None,
 ) -> PlannedStep:
@@ -70,20 +73,23 @@ def optimize(
     module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
     tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain peak.
     loss_fn: from the module's output to the loss, where the output has no `.loss` and is not the loss.
-    The step adds gradients to the parameters' `.grad`, like `loss.backward()`, and holds for these shapes.
+    optimizer: torch.optim.AdamW or SGD: then the step updates the weights too, each right behind its gradient
+    (`in-backward`) or all behind backward (`after`). Without one it adds gradients to the parameters'
+    `.grad`, like `loss.backward()`. It holds for these shapes.
     Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), …
     """
     from .planner.budget import parse_budget
     from .planner.plain import baseline
     from .runtime.execute import PlannedStep
-    from .runtime.iteration import Iteration
+    from .runtime.iteration import Iteration, Updates
     from .runtime.profile import costs_of, measure_program, residents
     from .runtime.program_graph import graph_of
     from .runtime.trace import trace
     from .solvers.problem import Problem
     from .solvers.registry import solve
 
-    iteration = Iteration(module, inputs, loss_fn)
+    updates = None if optimizer is None else Updates(optimizer, update)
+    iteration = Iteration(module, inputs, loss_fn, updates)
     program = trace(iteration)
     graph = graph_of(program, costs_of(program, measure_program(program, residents(program, iteration))))
     limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)

@@ -53,8 +53,8 @@ class Absence(NamedTuple):
 class Cycle:
     """seconds: per run. need: bytes on the device while it runs, without any weight; rest: likewise after
     it. idle: between two turns. deaths: tensors deleted after a run. tensors, sizes, up, down: per weight
-    its tensor, bytes, seconds to the host and back. changed_by: per version the weight and the run that
-    begins it."""
+    its tensor, bytes, seconds to the host and back. unused: persistent tensors of no run, always on the
+    host. changed_by: per version the weight and the run that begins it."""
 
     graph: Graph
     limit: int
@@ -70,6 +70,7 @@ class Cycle:
     up: Sequence[float]
     down: Sequence[float]
     uses: Sequence[Sequence[int]]
+    unused: Sequence[int]
     changed_by: Sequence[tuple[int, int]]
     absences: Sequence[Absence]
 
@@ -97,6 +98,7 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     """Raises NotAcceptedError: no links, or nothing that could be moved."""
     graph = problem.graph
     machine = problem.machine or graph.machine or Machine()
+    host = machine.host_capacity
     up, down = machine.links.d2h, machine.links.h2d
     if up is None or down is None:
         raise NotAcceptedError(
@@ -105,7 +107,8 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     sizes = graph.tensors.bytes.tolist()
     uses = _uses(graph)
     tensors = [x for x, runs in uses.items() if runs and sizes[x]]
-    if not tensors:
+    unused = [x for x, runs in uses.items() if not runs and sizes[x]]
+    if not tensors and not unused:
         raise NotAcceptedError(f"{solver} moves weights; {graph.name} has none")
     changed_by = [
         (weight, run) for weight, x in enumerate(tensors) for run in sorted(graph.mutators[x].tolist())
@@ -114,7 +117,7 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     return Cycle(
         graph=graph,
         limit=device_limit(problem),
-        host_limit=machine.host_capacity,
+        host_limit=host - sum(sizes[x] for x in unused) if host is not None else None,
         machine=machine,
         seconds=graph.operations.time.tolist(),
         need=need,
@@ -126,6 +129,7 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
         up=[sizes[x] / up for x in tensors],
         down=[sizes[x] / down for x in tensors],
         uses=[uses[x] for x in tensors],
+        unused=unused,
         changed_by=changed_by,
         absences=list(_absences([uses[x] for x in tensors], changed_by, len(graph.operations))),
     )

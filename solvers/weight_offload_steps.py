@@ -21,7 +21,7 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int], *, again: bool = False
     moved = sorted({absence.weight for absence in place.chosen})
     on_device = [weight for weight in moved if place.here[weight]]
     both = frozenset(cycle.tensors[weight] for weight in on_device if place.fresh[weight])
-    host = frozenset(cycle.tensors[weight] for weight in moved if not place.here[weight])
+    host = frozenset([*(cycle.tensors[weight] for weight in moved if not place.here[weight]), *cycle.unused])
     return Schedule.of(place.turn(), Initial(host=host, both=both))
 
 

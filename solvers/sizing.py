@@ -4,8 +4,8 @@ Both are searches over one question, which any solver answers within its time: i
 graph within this budget? What is below the floor that no schedule can pass is not asked. A solver that finds
 nothing proves nothing: the smallest budget is the smallest that *it* reaches, the largest batch alike.
 
-    smallest budget   bisection between the floor and the least budget of the best schedule so far, until they
-                      are within a tolerance: about log2(1 / tolerance) questions
+    smallest budget   bisection, of the ratio, between the floor and the least budget of the best schedule so
+                      far, until they are within a tolerance: about log2(log(ratio) / tolerance) questions
     largest batch     doubled while it fits, then bisected until it is within the tolerance of one that does
                       not: about log2(largest / tolerance) questions
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import isqrt
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine, Memory
@@ -81,7 +82,7 @@ def smallest_budget(
     best, failed = _tightened(graph, machine, first), first.floor - 1
     yield best
     while best.budget - failed > max(1.0, tolerance * failed):
-        middle = (failed + best.budget) // 2
+        middle = max(failed + 1, isqrt(max(failed, 1) * best.budget))
         found = trial(graph, machine, first.batch, middle, solve)
         if found.schedule is None:
             failed = middle

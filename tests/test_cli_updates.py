@@ -168,7 +168,7 @@ def test_optimize_takes_the_optimizer() -> None:
 
     module, inputs, optimizer = made()
     step = memplan.optimize(
-        module, inputs, budget="90%", loss_fn=torch.sum, optimizer=optimizer, solver="search", time_limit=5
+        module, inputs, budget="90%", loss_fn=torch.sum, optimizer=optimizer, solver="rotor"
     )
     losses = [step(*inputs).item() for _ in range(3)]
     other, inputs, eager = made()

@@ -69,7 +69,7 @@ def report(name: str, budget: int, granularity: str, time_limit: float) -> None:
         f"bound {solution.lower_bound:.3f} s  device {figures.peak / 1e9:.2f} GB  "
         f"host {figures.host_peak / 1e9:.1f} GB  "
         f"solved in {solution.seconds:.0f} s ({seconds:.0f} s with bounds)",
-        f"\n{'':<12} {lines[-1]}",
+        *(f"\n{'':<12} {line}" for line in lines),
         flush=True,
     )
 

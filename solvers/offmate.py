@@ -40,13 +40,13 @@ from .offmate_graph import iteration_of
 from .offmate_iteration import Iteration, Limits
 from .offmate_least import least_residences
 from .offmate_model import OffloadProgram
-from .offmate_search import Found, Search, relaxed
+from .offmate_search import COARSE_RESERVES, Found, Search, relaxed
 from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 
 NAME = "offmate"
 
-COARSE = 12
-"""Blocks of a first program that is solved at once."""
+COARSE = (12, 24)
+"""Blocks of programs that are solved in little time."""
 
 LARGEST_BATCH = 16
 """The batch factor lies between 1 / this and this."""
@@ -107,8 +107,9 @@ def solve(problem: Problem, options: Options) -> Answer:
     try:
         if settings.batch:
             options.report(_batch_line(iterations[-1], search.limits, remaining()))
-        for iteration in iterations:
-            search.run(iteration)
+        for iteration in iterations[:-1]:
+            search.run(iteration, COARSE_RESERVES)
+        search.run(iterations[-1])
     except KeyboardInterrupt:
         interrupted = True
     best = search.best or _least(problem, linked, iterations[-1])
@@ -124,10 +125,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 def _iterations(
     problem: Problem, linked: LinkedMachine, settings: Settings, remaining: Callable[[], float]
 ) -> list[Iteration]:
-    """A coarse one for a first answer in little time, and the one asked for."""
+    """Coarse ones for a first answer in little time, and the one asked for."""
     graph, finest = problem.graph, chain_of(problem.graph)
     counts = dict.fromkeys(
-        min(count, settings.blocks, len(finest.blocks)) for count in (COARSE, settings.blocks)
+        min(count, settings.blocks, len(finest.blocks)) for count in (*COARSE, settings.blocks)
     )
     copy_seconds = 1.0 / linked.d2h + 1.0 / linked.h2d
     return [
@@ -174,7 +175,7 @@ def _least(problem: Problem, linked: LinkedMachine, iteration: Iteration) -> Fou
     for residence in least_residences(graph, iteration):
         found = placed(graph, linked.machine, limit, residence)
         if found is not None:
-            return Found(*found, found[1].time, 0.0, False)
+            return Found(*found, found[1].time, 0.0)
         found = placed(graph, any_device, large, residence, look_aheads=(0.0,))
         if found is not None:
             least.append(found[1].least_budget)

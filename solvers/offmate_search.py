@@ -10,9 +10,10 @@ Small programs are also solved with their integers, from the rounded answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from ..planner.simulate import Figures
 from ..planner.transfers import judged, placed
 from . import highs, milp
 from .milp_model import Floats, Program
-from .milp_result import Outcome
 from .milp_result import Settings as MilpSettings
 from .offmate_iteration import Iteration, Limits
 from .offmate_model import OffloadProgram
@@ -35,11 +35,17 @@ from .offmate_schedule import residence_of
 RESERVES = (0.0, 0.05, 0.1, 0.2, 0.02, 0.3, 0.15, 0.4)
 """Parts of the device left to the places of whole tensors, in the order in which they are tried."""
 
+COARSE_RESERVES = (0.0, 0.1)
+"""Those of a program that only has to give a first answer."""
+
 SMALL = 4_000
 """Columns of programs that are also solved with their integers."""
 
 CLOSE = 0.01
 """A schedule this much slower than the program with fractions is good enough."""
+
+PATIENCE = 2
+"""So many reserves in a row may bring nothing better."""
 
 _TOLERANCE = 1e-4
 """By how much an answer with fractions may leave a row."""
@@ -47,13 +53,20 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Found:
-    """planned: seconds of the program's answer. reserve: its part of the device. optimal: proven for it."""
+    """planned: seconds of the program's answer. reserve: its part of the device."""
 
     schedule: Schedule
     figures: Figures
     planned: float
     reserve: float
-    optimal: bool
+
+
+class _Answer(NamedTuple):
+    """planned: seconds by the program. x may be of the relaxed program, before the choice."""
+
+    choice: Choice
+    x: Floats
+    planned: float
 
 
 class Search:
@@ -80,84 +93,78 @@ class Search:
         runs = in_plain_mode(range(len(self.graph.operations)))
         found = judged(self.graph, self.machine, self.limits.device_bytes, Residence(runs))
         if found is not None:
-            self.best = Found(*found, found[1].time, 0.0, False)
+            self.best = Found(*found, found[1].time, 0.0)
 
-    def run(self, iteration: Iteration) -> None:
+    def run(self, iteration: Iteration, reserves: Sequence[float] = RESERVES) -> None:
         """Ends when no reserve is left, when what is found is close to the program's time, or time is up."""
         program = OffloadProgram(iteration, self.limits)
         self.relaxation = None
-        choices: list[tuple[Choice, bool]] = []
-        for reserve in RESERVES:
-            started = monotonic()
+        choice: Choice | None = None
+        in_vain = 0
+        for reserve in reserves:
+            started, before = monotonic(), self.best
             if self.remaining() <= 0.0:
                 return
-            self._try(program, reserve, choices)
-            if self.best is not None and (self._is_close() or self.remaining() < monotonic() - started):
+            for answer in self._answers(
+                program, reserving(program, reserve * self.limits.device_bytes), choice
+            ):
+                choice = answer.choice
+                self._place(program, answer, reserve)
+            if self.best is None:
+                continue
+            in_vain = 0 if self.best is not before else in_vain + 1
+            if in_vain == PATIENCE or self._is_close() or self.remaining() < monotonic() - started:
                 return
 
     def _is_close(self) -> bool:
         assert self.best is not None
         return self.relaxation is not None and self.best.figures.time <= self.relaxation * (1 + CLOSE)
 
-    def _try(self, program: OffloadProgram, reserve: float, choices: list[tuple[Choice, bool]]) -> None:
-        budget = self.limits.device_bytes
-        written = reserving(program, reserve * budget)
-        answers = [self._with(program, written, choice, optimal) for choice, optimal in choices[:1]]
-        answers = [answer for answer in answers if answer is not None]
-        if not answers:
-            for choice, optimal in self._choices(program, written):
-                answer = self._with(program, written, choice, optimal and reserve == 0.0)
-                if answer is not None:
-                    choices[:] = [(choice, False)]
-                    answers.append(answer)
-        for choice, x, planned, optimal in answers:
-            for residence, place in self._residences(program, choice, x):
-                found = place(residence)
-                if found is None:
-                    continue
-                schedule, figures = found
-                if self.best is None or figures.time < self.best.figures.time:
-                    self.best = Found(schedule, figures, planned, reserve, optimal)
-                    self.report(
-                        f"reserve {reserve:.0%}: {planned:.6g} s by the program, "
-                        f"{figures.time:.6g} s simulated"
-                    )
-
-    def _choices(self, program: OffloadProgram, written: Program) -> Iterator[tuple[Choice, bool]]:
-        """From the relaxed program, and from the program itself where it is small."""
+    def _answers(self, program: OffloadProgram, written: Program, known: Choice | None) -> Iterator[_Answer]:
+        """With the choice of the last reserve if there is an answer; else relaxed, rounded and solved again,
+        and with its integers where the program is small."""
+        if known is not None and (answer := self._with(program, written, known)):
+            yield answer
+            return
         x = relaxed(written, self.remaining())
         if x is None:
             return
+        seconds = written.objective(x) * program.second
         if self.relaxation is None:
-            self.relaxation = written.objective(x) * program.second
+            self.relaxation = seconds
         choice = rounded(program, x)
-        yield choice, False
-        if len(written.cost) <= SMALL and self.remaining() > 0.0:
-            result = milp.solve(
-                written,
-                self.settings,
-                time_limit=min(self.remaining() / 4, self.integer_seconds),
-                start=choice_start(program, choice),
-            )
-            if result.x is not None:
-                yield rounded(program, result.x), result.outcome == Outcome.OPTIMAL
-            if result.interrupted:
-                raise KeyboardInterrupt
+        yield _Answer(choice, x, seconds)
+        if answer := self._with(program, written, choice):
+            yield answer
+        if len(written.cost) > SMALL or self.remaining() <= 0.0:
+            return
+        limit = min(self.remaining() / 4, self.integer_seconds)
+        start = choice_start(program, choice)
+        result = milp.solve(written, self.settings, time_limit=limit, start=start)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if result.x is not None and (answer := self._with(program, written, rounded(program, result.x))):
+            yield answer
 
-    def _with(
-        self, program: OffloadProgram, written: Program, choice: Choice, optimal: bool
-    ) -> tuple[Choice, Floats, float, bool] | None:
+    def _with(self, program: OffloadProgram, written: Program, choice: Choice) -> _Answer | None:
         chosen = fixed(program, written, choice)
         x = relaxed(chosen, self.remaining())
-        return None if x is None else (choice, x, chosen.objective(x) * program.second, optimal)
+        return None if x is None else _Answer(choice, x, chosen.objective(x) * program.second)
 
-    def _residences(
-        self, program: OffloadProgram, choice: Choice, x: Floats
-    ) -> Iterator[tuple[Residence, Callable[[Residence], tuple[Schedule, Figures] | None]]]:
+    def _place(self, program: OffloadProgram, answer: _Answer, reserve: float) -> None:
+        """Copies placed operation by operation; and where the program has them."""
         budget = self.limits.device_bytes
-        free, stepped = residence_of(self.graph, program, choice, x)
-        yield free, lambda each: placed(self.graph, self.machine, budget, each)
-        yield stepped, lambda each: judged(self.graph, self.machine, budget, each)
+        free, stepped = residence_of(self.graph, program, answer.choice, answer.x)
+        for found in (
+            placed(self.graph, self.machine, budget, free),
+            judged(self.graph, self.machine, budget, stepped),
+        ):
+            if found is not None and (self.best is None or found[1].time < self.best.figures.time):
+                self.best = Found(*found, answer.planned, reserve)
+                self.report(
+                    f"{len(program.choice)} blocks, reserve {reserve:.0%}: {answer.planned:.6g} s by the "
+                    f"program, {found[1].time:.6g} s simulated"
+                )
 
 
 def relaxed(written: Program, seconds: float) -> Floats | None:

@@ -1,8 +1,9 @@
 """The lower bounds that a solution carries: what no schedule within the budget can be faster than.
 
 Cheap first: the time of all operations holds always. The residency bounds (residency.py) hold for schedules
-without transfers: for all there are, where the machine has no links. They are computed once for each graph
-and limit in a process, and not where an operation has a way to use the host, with links or without.
+without transfers: for all there are, where the machine has no links; not where an operation has a way to use
+the host. On a machine with links the offloading bound (offload_bound.py) holds for schedules in the file's
+order, whatever they move. Each is computed once for each graph and limit in a process.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from ..graphs.machine import Links, Machine
 from ..planner.bounds import time_bound
 from ..planner.schedule import Schedule, Verb
 from .chains import device_limit
+from .offload_bound import moves, offload_bound
 from .problem import Bound, OrderName, Problem
 from .residency import Residency, free_order_bound, residency_bound
 
 PROVEN = 1e-6
 """The relative gap up to which a schedule counts as the fastest."""
 
+_offload: WeakKeyDictionary[Graph, dict[tuple[int, Machine], tuple[float, Bound]]] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Graph, dict[tuple[int, OrderName], tuple[float, Residency]]] = WeakKeyDictionary()
 
 
@@ -29,15 +32,31 @@ def lower_bounds(problem: Problem, schedule: Schedule, time: float, seconds: flo
     """For a problem with a schedule that takes `time` seconds. seconds: the most to spend. Ctrl-C ends it."""
     graph = problem.graph
     trivial = Bound(time_bound(graph), "time of all operations", "any")
-    if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN) or _leaves_device(graph, schedule):
+    if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN):
         return [trivial]
-    start = monotonic()
-    fixed = _residency(problem, "file", seconds / 2, time, None)
-    left = seconds - (monotonic() - start)
-    free = None if fixed.interrupted else _residency(problem, "any", left, time, fixed)
-    machine = problem.machine or graph.machine or Machine()
-    found = [residency.bound for residency in (free, fixed) if residency]
-    return [trivial, *(replace(bound, transfers=machine.links == Links()) for bound in found)]
+    start, machine = monotonic(), problem.machine or graph.machine or Machine()
+    alone = not _leaves_device(graph, schedule)
+    found = [trivial]
+    if moves(machine):
+        found.append(_offloading(problem, machine, seconds / 3 if alone else seconds, time))
+    if alone:
+        fixed = _residency(problem, "file", (seconds - (monotonic() - start)) / 2, time, None)
+        left = seconds - (monotonic() - start)
+        free = None if fixed.interrupted else _residency(problem, "any", left, time, fixed)
+        bounds = [residency.bound for residency in (free, fixed) if residency]
+        found += [replace(bound, transfers=machine.links == Links()) for bound in bounds]
+    return found
+
+
+def _offloading(problem: Problem, machine: Machine, seconds: float, time: float) -> Bound:
+    """From an earlier call, unless there is much more time now."""
+    known = _offload.setdefault(problem.graph, {})
+    key = device_limit(problem), machine
+    spent, bound = known.get(key, (0.0, None))
+    if bound is None or (seconds > 2 * spent and bound.seconds < time):
+        bound = offload_bound(problem.graph, machine, key[0], seconds, time)
+        known[key] = seconds, bound
+    return bound
 
 
 def _leaves_device(graph: Graph, schedule: Schedule) -> bool:

@@ -52,6 +52,14 @@ class Model:
         self._row_lower.append(lower)
         self._row_upper.append(upper)
 
+    def upper(self, column: int) -> float:
+        return self._upper[column]
+
+    @property
+    def columns(self) -> int:
+        """Variables so far."""
+        return len(self._cost)
+
     @property
     def entries(self) -> int:
         """Nonzeros so far."""

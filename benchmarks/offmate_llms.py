@@ -1,6 +1,6 @@
 """Offmate on the language models of its paper (Zhao, thesis, 2024, 4.8.1), simulated on the paper's machine.
 
-    python benchmarks/offmate_llms.py [model …] [--budget 10GB …] [--granularity layer|operation]
+    python benchmarks/offmate_llms.py [model …] [--budget 10GB …] [--granularity layer|operation] [--set key=value …]
 
 The machine: an RTX 3060 with 12 GB, 128 GB of host memory, 10.4 GB/s each way; AdamW updates 16.6 GB/s of
 weights on the device and 1.1 GB/s on the CPU. Batch 4, sequences of 512, states of the weights' type, no
@@ -52,13 +52,13 @@ def _graph(name: str, width: int, flops: float, granularity: str) -> Graph:
     )
 
 
-def report(name: str, budget: int, granularity: str, time_limit: float) -> None:
+def report(name: str, budget: int, granularity: str, time_limit: float, settings: dict[str, str]) -> None:
     graph = training_graph(name, granularity)
     plain = baseline(graph)
     lines: list[str] = []
     start = perf_counter()
     try:
-        solution = registry.solve("offmate", Problem(graph, budget), time_limit, report=lines.append)
+        solution = registry.solve("offmate", Problem(graph, budget), time_limit, settings, lines.append)
     except InfeasibleError as error:
         print(f"{name:<12} {budget / 1e9:5.1f} GB: {error}", flush=True)
         return
@@ -80,7 +80,9 @@ if __name__ == "__main__":
     parser.add_argument("--budget", nargs="*", default=["10GB", "8GB", "6GB"])
     parser.add_argument("--granularity", default="operation")
     parser.add_argument("--time-limit", type=float, default=110.0)
+    parser.add_argument("--set", nargs="*", default=[])
     chosen = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in chosen.set)
     for model in chosen.models:
         for amount in chosen.budget:
-            report(model, parse_bytes(amount), chosen.granularity, chosen.time_limit)
+            report(model, parse_bytes(amount), chosen.granularity, chosen.time_limit, settings)

@@ -43,8 +43,8 @@ class Wish:
     """How a solver wants it, by the moments of uses above.
 
     away(a, b): the copy above leaves between the use at a and the next at b (None: there is none; -1, None:
-    nobody uses the tensor). leave(a): when the copy down is made for that; back(b): when the copy above is
-    fetched for the use at b; None: at the nearest.
+    nobody uses the tensor). leave(a): when in a turn the copy down is made for that, at the earliest when the
+    version begins; back(b): when the copy above is fetched for the use at b; None: at the nearest.
     """
 
     away: Callable[[int, int | None], bool]
@@ -84,7 +84,7 @@ def level(events: Sequence[Event], wish: Wish, *, cycle: int | None, stays: bool
     else:
         plan = Level()
         for version in _versions(events, cycle):
-            _add(plan, version, wish, stays)
+            _add(plan, version, wish, stays, cycle)
         plan.pieces = _joined(plan.pieces, cycle)
     plan.below += [event._replace(upper=True) for event in events if not event.upper]
     if cycle is not None:
@@ -106,7 +106,7 @@ def _versions(events: Sequence[Event], cycle: int | None) -> Iterator[_Version]:
         yield _Version(turn[changes[-1]], turn[changes[-1] + 1 :], None)
 
 
-def _add(plan: Level, version: _Version, wish: Wish, stays: bool) -> None:
+def _add(plan: Level, version: _Version, wish: Wish, stays: bool, cycle: int | None) -> None:
     """The copies above during one version, and what they ask of the memory below."""
     above = version.points(upper=True)
     if not above:
@@ -115,7 +115,7 @@ def _add(plan: Level, version: _Version, wish: Wish, stays: bool) -> None:
     away = [(a, b) for a, b in pairwise(moments) if wish.away(a, b)]
     last, end = version.closing is None, moments[-1]
     gone = last and stays and wish.away(end, None)
-    stored = _stored(version, [a for a, _b in away] + ([end] if gone else []), wish)
+    stored = _stored(version, [a for a, _b in away] + ([end] if gone else []), wish, cycle)
     if stored is not None:
         plan.stored.append(stored)
         plan.below.append(Event(stored, True, changes=True, anew=True))
@@ -133,13 +133,20 @@ def _add(plan: Level, version: _Version, wish: Wish, stays: bool) -> None:
         plan.pieces.append(Piece(start, _end(end, stored), use))
 
 
-def _stored(version: _Version, leaves: Sequence[int], wish: Wish) -> int | None:
+def _stored(version: _Version, leaves: Sequence[int], wish: Wish, cycle: int | None) -> int | None:
     """When the copy down is made; None where the version begins below or needs none."""
     if not version.source.upper:
         return None
     reasons = [*leaves[:1], *([version.source.moment] if version.points(upper=False) else [])]
-    moments = [a + 1 if (wanted := wish.leave(a)) is None else wanted for a in reasons]
-    return max(version.source.moment + 1, min(moments)) if moments else None
+    earliest = version.source.moment + 1
+
+    def moment(use: int) -> int:
+        wanted = wish.leave(use)
+        if wanted is None:
+            return use + 1
+        return max(earliest, wanted) if cycle is None else earliest + (wanted - earliest) % cycle
+
+    return min(map(moment, reasons), default=None)
 
 
 def _fetched(plan: Level, use: int, wish: Wish) -> int:

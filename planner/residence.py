@@ -34,10 +34,11 @@ class Residence:
     away: after which use a tensor leaves its memory, and where it then lies: HOST or DISK. A use on the
     device: the device copy leaves; a use on the host (an optimizer state): the host copy, to DISK. It is
     back for its next use, if any. Only for uses at which the tensor is complete.
-    leave: before which run the copy down is made, the run after that use by default: (tensor, position of
-    the use) -> slot. back: before which run the copy is fetched for a use, that run itself by default:
-    (tensor, position of the use) -> slot; a slot beyond the position is in the turn before. For a use on the
-    host that is when the copy is read from the disk.
+    leave: (tensor, position of the use) -> slot, before which run the copy down is made: anywhere between the
+    change that begins the version and the next use; by default right after that use. back: (tensor, position
+    of the use) -> slot, before which run the copy is fetched for a use, that run itself by default; a slot
+    beyond the position is in the turn before. For a use on the host that is when the copy is read from the
+    disk.
     """
 
     runs: Sequence[Run]
@@ -135,9 +136,7 @@ def _wish(residence: Residence, life: Life, to: Memory) -> Wish:
 
     def leave(moment: int) -> int | None:
         slot = residence.leave.get(place(moment)) if to == Memory.HOST else None
-        if slot is None:
-            return None
-        return moment - moment % turn + slot_moment(slot) + turn * (slot <= position_of(moment % turn))
+        return None if slot is None else slot_moment(slot)
 
     def back(moment: int) -> int | None:
         if moment % turn % 2 == 0:

@@ -26,12 +26,17 @@ HOT, COLD = 0.5, 5e-3
 _SAMPLE = 40
 
 _VICTIMS = 6
+_FARTHEST = 6
+_PLACE = 0.2
+"""The share of moves that change where a transfer stands, and nothing else."""
 _LOOK_AHEADS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 6.0)
 
 
 @dataclass(frozen=True)
 class Snapshot:
     away: dict[Place, Memory]
+    leave: dict[Place, int]
+    shift: dict[Place, int]
     modes: dict[int, int]
     outcome: Outcome
 
@@ -81,7 +86,8 @@ class Anneal:
 
     def snapshot(self) -> Snapshot:
         modes = {position: self.state.runs[position][1] for position in self.switchable}
-        return Snapshot(dict(self.state.away), modes, self.now)
+        state = self.state
+        return Snapshot(dict(state.away), dict(state.leave), dict(state.shift), modes, self.now)
 
     def restore(self, snapshot: Snapshot) -> None:
         state = self.state
@@ -90,6 +96,13 @@ class Anneal:
                 state.switch([position], mode)
         state.keep([where for where in state.away if where not in snapshot.away])
         state.send([where for where in snapshot.away if where not in state.away])
+        for change, now, then in (
+            (state.delay, state.leave, snapshot.leave),
+            (state.move, state.shift, snapshot.shift),
+        ):
+            for where in [*now, *then]:
+                if now.get(where) != then.get(where):
+                    change(where, then.get(where))
         self.now = snapshot.outcome
 
     # ── moves ───────────────────────────────────────────────────────────────────────────────────
@@ -105,8 +118,10 @@ class Anneal:
     def _move(self) -> Callable[[], None] | None:
         """Change the state; how to take it back, None where nothing was changed."""
         draw = self.random.random()
-        if draw < 0.03:
+        if draw < 0.02:
             return self._time()
+        if draw > 1.0 - _PLACE:
+            return self._place_otherwise()
         if draw < 0.15 and self.switchable:
             return self._switch()
         number = self.random.randrange(len(self.gaps))
@@ -144,6 +159,26 @@ class Anneal:
             undo()
             return None
         return undo
+
+    def _place_otherwise(self) -> Callable[[], None] | None:
+        """Let a copy down, or a fetch, stand elsewhere."""
+        gap, state = self.random.choice(self.gaps), self.state
+        out = (gap.tensor, gap.after)
+        if out not in state.away:
+            return None
+        runs = len(state.runs)
+        if self.random.random() < 0.3:
+            before = state.leave.get(out)
+            slot = (gap.after + 1 + self.random.randint(-_FARTHEST, _FARTHEST)) % (runs + 1)
+            state.delay(out, None if slot == gap.after + 1 else slot)
+            return lambda: state.delay(out, before)
+        back = (gap.tensor, gap.before % runs)
+        if back not in state.life_of:
+            return None
+        before = state.shift.get(back)
+        shift = (before or 0) + self.random.randint(-_FARTHEST, _FARTHEST)
+        state.move(back, shift or None)
+        return lambda: state.move(back, before)
 
     def _leave(self, numbers: Sequence[int]) -> Callable[[], None]:
         places = [self._place(number) for number in numbers]

@@ -17,7 +17,7 @@ from .joint_instance import Ints
 MOVE = np.dtype([(name, np.int64) for name in ("slot", "rank", "order", "verb", "tensor", "where")])
 FETCH = np.dtype(
     [
-        *((name, np.int64) for name in ("tensor", "use", "earliest", "size")),
+        *((name, np.int64) for name in ("tensor", "use", "earliest", "size", "shift")),
         ("seconds", np.float64),
         ("from_disk", np.bool_),
     ]
@@ -35,7 +35,8 @@ def place(
     cap: float,
     moments: Ints,
 ) -> None:
-    """moments: per fetch, that of the slot where it stands. fetches: by use. curve: changed."""
+    """moments: per fetch, that of the slot where it stands. fetches: by use; one with a shift stands so many
+    slots later, out of the order of need. curve: changed."""
     turn, period = len(curve), starts[-1]
     due = np.inf
     for turns in range(1, -1, -1):
@@ -50,7 +51,14 @@ def place(
     before = -turn
     for index in range(len(fetches)):
         fetch = fetches[index]
-        moment = max(moments[index], fetch.earliest, before)
+        moment = moments[index]
+        if fetch.shift:
+            slots = turn // 2 + 1
+            slot = moment // turn * slots + moment % turn // 2 + fetch.shift
+            moment = slot // slots * turn + slot % slots * 2
+        else:
+            moment = max(moment, before)
+        moment = min(max(moment, fetch.earliest), fetch.use - 1)
         moment += moment % turn % 2
         for tight in range(fetch.use - 2, moment - 1, -1):
             if curve[tight % turn] + fetch.size > cap:
@@ -59,7 +67,9 @@ def place(
                 break
         for covered in range(moment, fetch.use - 1):
             curve[covered % turn] += fetch.size
-        moments[index] = before = moment
+        moments[index] = moment
+        if not fetch.shift:
+            before = moment
 
 
 @compiled

@@ -20,7 +20,7 @@ from .joint_state import Gap, State
 
 def spans(state: State, gap: Gap) -> Iterator[tuple[int, int]]:
     """The moments from … to (excluded), within one turn, at which the tensor would be there if it stayed."""
-    start, end = 2 * gap.after + 2, 2 * gap.before + 1
+    start, end = 2 * gap.after + 2, 2 * gap.before
     runs = len(state.runs)
     if gap.before < runs:
         yield start, end
@@ -28,7 +28,7 @@ def spans(state: State, gap: Gap) -> Iterator[tuple[int, int]]:
         yield start, state.turn
     else:
         yield start, state.turn
-        yield 0, 2 * (gap.before - runs) + 1
+        yield 0, 2 * (gap.before - runs)
 
 
 def fits(state: State, curve: Ints, gap: Gap, cap: float) -> bool:

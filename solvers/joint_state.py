@@ -63,8 +63,10 @@ class _Rows(NamedTuple):
 
 
 class State:
-    """runs: with modes. away: per place where the tensor is meanwhile. Change them by `send`, `keep` and
-    `switch`, then `evaluate`. all_away: whatever can leave leaves, at first."""
+    """runs: with modes. away: per place where the tensor is meanwhile. leave: per place before which run the
+    copy down stands, if not at once. shift: per place of a use how many slots later its fetch stands than
+    look-ahead and order of need say. Change them by `send`, `keep`, `delay`, `move` and `switch`, then
+    `evaluate`. all_away: whatever can leave leaves, at first."""
 
     def __init__(
         self, graph: Graph, machine: Machine, budget: int, runs: Iterable[Run], *, all_away: bool = False
@@ -72,6 +74,8 @@ class State:
         self.graph, self.machine, self.budget = graph, machine, budget
         self.runs = list(runs)
         self.away: dict[Place, Memory] = {}
+        self.leave: dict[Place, int] = {}
+        self.shift: dict[Place, int] = {}
         self.ways = Ways(graph)
         self.instance: Instance = self.ways.instance(machine, budget)
         self.turn = turn_length(len(self.runs))
@@ -85,10 +89,13 @@ class State:
             for number, life in enumerate(self.lives)
             for use in life.uses
         }
+        unused = [number for number, life in enumerate(self.lives) if life.cyclic and not life.uses]
+        self.life_of.update({(self.lives[number].tensor, -1): number for number in unused})
         self._kept: dict[tuple[Any, ...], _Rows] = {}
         self._size_arrays()
         if all_away:
             self.away.update({(gap.tensor, gap.after): Memory.HOST for gap in gaps(self)})
+            self.away.update({(self.lives[number].tensor, -1): Memory.HOST for number in unused})
         for number in range(len(self.lives)):
             self._renew(number, fresh=True)
 
@@ -104,6 +111,16 @@ class State:
         """Let tensors stay after these uses."""
         changed = [where for where in places if self.away.pop(where, None) is not None]
         self._renew_all(self.life_of[where] for where in changed)
+
+    def delay(self, where: Place, slot: int | None) -> None:
+        """Let the copy down for this absence stand before another run; None: at once."""
+        _put(self.leave, where, slot)
+        self._renew(self.life_of[where])
+
+    def move(self, where: Place, shift: int | None) -> None:
+        """Let the fetch for this use stand so many slots later, whatever the others do; None: as it comes."""
+        _put(self.shift, where, shift)
+        self._renew(self.life_of[where])
 
     def switch(self, positions: Iterable[int], mode: int) -> None:
         """Run what stands there in another mode, on the other side of the bus."""
@@ -202,12 +219,15 @@ class State:
             self._starts[life.tensor] = rows.start
 
     def _rows(self, number: int, life: Life) -> _Rows:
-        places = [(life.tensor, position_of(use.moment)) for use in life.uses]
-        flags = tuple(self.away.get(where) for where in places)
-        key = (number, flags, tuple(use.memory for use in life.uses))
+        places = [(life.tensor, position_of(use.moment)) for use in life.uses] or [(life.tensor, -1)]
+        wishes = tuple((self.away.get(w), self.leave.get(w), self.shift.get(w)) for w in places)
+        key = (number, wishes, tuple(use.memory for use in life.uses))
         if key not in self._kept:
-            away = {where: memory for where, memory in zip(places, flags, strict=True) if memory is not None}
-            self._kept[key] = self._made(Residence(self.runs, away), life)
+            away, leave = (
+                {where: table[where] for where in places if where in table}
+                for table in (self.away, self.leave)
+            )
+            self._kept[key] = self._made(Residence(self.runs, away, leave), life)
         return self._kept[key]
 
     def _made(self, residence: Residence, life: Life) -> _Rows:
@@ -231,8 +251,16 @@ class State:
             seconds += size / (self.machine.links.disk_read or inf) if from_disk else 0.0
             row["tensor"], row["use"], row["earliest"] = life.tensor, fetch.use, earliest
             row["size"], row["seconds"], row["from_disk"] = size, seconds, from_disk
+            row["shift"] = self.shift.get((life.tensor, position_of(fetch.use)), 0)
         start = sum(1 << memory for memory in memories_at_start(levels, self.turn))
         return _Rows(np.array(moves, MOVE), rows, tuple(occupied(life, device, self.turn)), start)
+
+
+def _put(table: dict[Place, int], where: Place, value: int | None) -> None:
+    if value is None:
+        table.pop(where, None)
+    else:
+        table[where] = value
 
 
 def gaps(state: State) -> list[Gap]:

@@ -14,7 +14,7 @@ it are simulated too, and the fastest schedule is the answer. Where nothing need
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -23,7 +23,7 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine, Memory
 from ..planner.residence import Residence
 from ..planner.schedule import Schedule
-from ..planner.transfers import placed
+from ..planner.transfers import LOOK_AHEADS, placed
 from .chains import device_limit, plain_candidate
 from .cpu_updates import layers_updated_on_cpu, refused
 from .layer_absences import (
@@ -41,13 +41,17 @@ from .problem import Answer, Options, Problem, Status
 from .zero_infinity import states_memory
 
 NAME = "lohan"
+
+LIKELY = 1.5
+"""The look-ahead with which amounts are compared."""
 _IN_FLIGHT = (3, 6, 12)
 """How many layers' states the host keeps room for: more where less does not hold."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """states: where model states lie, host or disk; auto: the disk where the machine has one.
+    """states: where model states lie, host or disk; auto: the disk, if there is one, where they would take
+    more than half of the host (the paper: always the disk).
     amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
     at once, like the simulator's; else one at a time, as in (5)."""
 
@@ -67,7 +71,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     machine = linked_machine(NAME, problem, "weights, gradients, optimizer states and activations").machine
     layers = layers_updated_on_cpu(NAME, problem)
-    states = states_memory(NAME, machine, settings.states)
+    states = states_memory(NAME, machine, settings.states, layers)
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem):
         return Answer(plain.schedule, Status.HEURISTIC)
@@ -79,6 +83,8 @@ def solve(problem: Problem, options: Options) -> Answer:
             amounts.try_count(count)
             if monotonic() > deadline or options.cancelled():
                 break
+        if amounts.best is not None and monotonic() <= deadline:
+            amounts.try_count(amounts.best[2], LOOK_AHEADS)
     except KeyboardInterrupt:
         interrupted = True
     if amounts.best is None:
@@ -123,12 +129,12 @@ class _Amounts:
         low, high = (below, best) if best - below > above - best else (best, above)
         return (low + high) // 2 if high - low > 1 else None
 
-    def try_count(self, count: int) -> None:
-        self.tried[count] = inf
+    def try_count(self, count: int, look_aheads: Sequence[float] = (LIKELY,)) -> None:
+        self.tried.setdefault(count, inf)
         for way in self.ways(count):
-            found = placed(self.problem.graph, self.machine, device_limit(self.problem), way)
+            found = placed(self.problem.graph, self.machine, device_limit(self.problem), way, look_aheads)
             if found:
-                self.tried[count] = found[1].time
+                self.tried[count] = min(found[1].time, self.tried[count])
                 if self.best is None or found[1].time < self.best[0]:
                     self.best = found[1].time, found[0], count
                 return

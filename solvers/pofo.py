@@ -5,8 +5,8 @@ DNNs" (NeurIPS 2021). What is kept, recomputed and offloaded is decided by the d
 pofo_table.py; weights, gradients and optimizer states stay on the device. Complexity: there.
 
 From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:
-so it goes on beyond the budget, and of its answers for all amounts of memory the fastest whose schedule fits,
-simulated, is taken, by bisection and then on either side of what that finds, Rotor's own among them. An
+so it goes on beyond the budget, and of its answers for all amounts of memory the largest that fits is found
+by bisection. That and its neighbours are simulated, Rotor's own answer too, and the fastest is taken. An
 offloaded tensor is away between the two uses that lie farthest apart. Where none fits, three that save memory
 first are tried.
 """
@@ -22,9 +22,10 @@ import numpy as np
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
+from ..planner.demand import Demand
 from ..planner.residence import Residence
 from ..planner.schedule import Schedule
-from ..planner.transfers import placed
+from ..planner.transfers import LOOK_AHEADS, placed
 from . import rotor
 from .chain_costs import chain_costs
 from .chain_runs import Pass, save_all
@@ -39,11 +40,14 @@ from .rotor_table import RotorTable
 
 NAME = "pofo"
 
+LIKELY = 1.5
+"""The look-ahead with which ways are compared."""
+
 
 @dataclass(frozen=True)
 class Settings:
     """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
-    tries: schedules that are simulated at most."""
+    tries: ways to use that memory that are simulated at most."""
 
     slots: int = 100
     blocks: int = 60
@@ -84,7 +88,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 class _Search:
     """best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.
-    left: schedules still to be simulated."""
+    way: from which it comes. left: ways still to be simulated."""
 
     def __init__(
         self, problem: Problem, chained: ChainProblem, linked: LinkedMachine, tries: int, deadline: float
@@ -94,6 +98,7 @@ class _Search:
         self.costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.bound = time_bound(problem.graph)
         self.best: tuple[Schedule, float] | None = None
+        self.way: Residence | None = None
 
     def run(self, slots: int, options: Options) -> None:
         self._begin_with_rotor(options)
@@ -103,10 +108,12 @@ class _Search:
         times = table.times()
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         largest = self._largest_that_fits(table, drops)
-        beside = sorted(range(len(drops)), key=lambda n: (abs(n - largest), n))
-        for number in beside:
-            if number != largest and self._proceed():
-                self._try_segments(table, drops[number])
+        for number in sorted(range(len(drops)), key=lambda n: (abs(n - largest), n)):
+            if self.left > 0 and self._proceed():
+                self.left -= 1
+                self._try(self._way(table, drops[number]), (LIKELY,))
+        if self.way is not None and self._proceed():
+            self._try(self.way)
         if self.best is not None and drops:
             estimate = times[drops[max(0, largest)]] + self.costs.fixed_seconds
             options.report(f"by its own estimate {estimate:.6g} s; simulated {self.best[1]:.6g} s")
@@ -140,16 +147,16 @@ class _Search:
         low, high = 0, len(drops) - 1
         while low <= high and self._proceed():
             middle = (low + high) // 2
-            if self._try_segments(table, drops[middle]):
+            way = self._way(table, drops[middle])
+            if Demand(self.problem.graph, self.linked.machine, way).peak <= self.chained.limit:
                 low = middle + 1
             else:
                 high = middle - 1
         return low - 1
 
-    def _try_segments(self, table: PofoTable, slots: int) -> bool:
-        self.left -= 1
+    def _way(self, table: PofoTable, slots: int) -> Residence:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
-        return self._try(residence(self.chained, moves, offloaded))
+        return residence(self.chained, moves, offloaded)
 
     def save_memory(self) -> None:
         for way in self.thrifty():
@@ -169,12 +176,11 @@ class _Search:
             residence(chained, each, inputs),
         ]
 
-    def _try(self, way: Residence) -> bool:
-        found = placed(self.problem.graph, self.linked.machine, self.chained.limit, way)
+    def _try(self, way: Residence, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:
+        found = placed(self.problem.graph, self.linked.machine, self.chained.limit, way, look_aheads)
         if found and (self.best is None or found[1].time < self.best[1]):
-            self.best = found[0], found[1].time
-        return found is not None
+            self.best, self.way = (found[0], found[1].time), way
 
     def _proceed(self) -> bool:
         proven = self.best is not None and self.best[1] <= self.bound * (1 + rotor.PROVEN)
-        return self.left > 0 and not proven and monotonic() <= self.deadline
+        return not proven and monotonic() <= self.deadline

@@ -16,6 +16,7 @@ from ..graphs.machine import Machine, Memory
 from .cpu_updates import first_that_fits, layers_updated_on_cpu
 from .links import linked_machine
 from .problem import Answer, NotAcceptedError, Options, Problem, Status
+from .training_layers import TrainingLayers
 from .zero_layers import activation_rules, zero_residence
 
 NAME = "zero-infinity"
@@ -25,7 +26,7 @@ NAME = "zero-infinity"
 class Settings:
     """activations: keep, recompute (inside layers), offload (that, with the layers' inputs on the host), or
     auto: the first of these that fits. states: where weights and optimizer states lie, host or disk; auto:
-    the disk where the machine has one."""
+    the disk, if there is one, where they would take more than half of the host."""
 
     activations: str = "auto"
     states: str = "auto"
@@ -36,20 +37,22 @@ class Settings:
             raise InputError(f"states must be auto, host or disk, not {self.states!r}")
 
 
-def states_memory(solver: str, machine: Machine, chosen: str) -> Memory:
+def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:
     """Raises NotAcceptedError where a disk is asked for and the machine has none."""
     links = machine.links
     has_disk = links.disk_read is not None and links.disk_write is not None
     if chosen == "disk" and not has_disk:
         raise NotAcceptedError(f"{solver} with states=disk needs a machine with links disk_read, disk_write")
-    return Memory.DISK if has_disk and chosen != "host" else Memory.HOST
+    size = sum(layers.size((*layer.weights, *layer.states)) for layer in layers.layers)
+    small = machine.host_capacity is not None and size > machine.host_capacity // 2
+    return Memory.DISK if has_disk and (chosen == "disk" or (chosen == "auto" and small)) else Memory.HOST
 
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     machine = linked_machine(NAME, problem, "weights, gradients and optimizer states").machine
     layers = layers_updated_on_cpu(NAME, problem)
-    states = states_memory(NAME, machine, settings.states)
+    states = states_memory(NAME, machine, settings.states, layers)
     ways = [
         zero_residence(layers, rule, states, states, ahead=ahead)
         for rule in activation_rules(settings.activations)

@@ -131,7 +131,7 @@ def test_model_states_live_on_the_disk_and_updates_run_beside_backward(granulari
     least = refusal(problem).least
     assert least is not None
     for budget in (least, least * 3 // 2):
-        solution = solve("lohan", replace(problem, budget=budget))
+        solution = solve("lohan", replace(problem, budget=budget), settings={"states": "disk"})
         assert solution.figures.peak <= budget
         assert solution.figures.disk_peak > 0
         names = problem.graph.operations.name
@@ -161,7 +161,7 @@ def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, sh
     links = Links(2e6, 2e6, 2e6, 2e6) if disk else Links(2e6, 2e6)
     high = baseline(updated).peak
     problem = Problem(updated, high * (share + 1) // 6, Machine(links=links))
-    options = Options(settings=lohan.Settings(amounts=2))
+    options = Options(settings=lohan.Settings(amounts=2, states="disk" if disk else "auto"))
     least = least_of(problem, options)
     if least is not None:
         assert least > problem.budget

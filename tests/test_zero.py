@@ -146,16 +146,17 @@ def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, sh
     updated = with_updates(plain, optimizer="adamw", when=when, device_rate=1e6, host_rate=5e5)
     links = Links(2e6, 2e6, 2e6, 2e6) if disk else Links(2e6, 2e6)
     problem = Problem(updated, baseline(updated).peak * (share + 1) // 5, Machine(links=links))
-    for solver in (zero_offload, zero_infinity):
+    states = zero_infinity.Settings(states="disk" if disk else "auto")
+    for solver, chosen in ((zero_offload, None), (zero_infinity, states)):
         try:
-            answer = solver.solve(problem, Options())
+            answer = solver.solve(problem, Options(settings=chosen))
         except InfeasibleError as refused:
             least, text = refused.least, str(refused)
         else:
             simulate(updated, answer.schedule, budget=problem.budget, machine=problem.machine)
             continue
         assert least is not None and least > problem.budget and "smallest budget" in text  # noqa: PT018
-        answer = solver.solve(replace(problem, budget=least), Options())
+        answer = solver.solve(replace(problem, budget=least), Options(settings=chosen))
         simulate(updated, answer.schedule, budget=least, machine=problem.machine)
 
 
@@ -186,3 +187,12 @@ def test_weights_on_the_disk_do_not_wait_in_host_memory_for_their_update():
     machine = replace(MACHINE, host_capacity=weights * 13 // 8)
     figures = solve("zero-infinity", Problem(training, 2 * baseline(training).peak, machine)).figures
     assert weights < figures.host_peak <= machine.host_capacity
+
+
+def test_states_go_to_the_disk_where_they_take_more_than_half_of_the_host():
+    training = graph()
+    states = int(training.tensors.bytes[training.persistent].sum())
+    for room, on_disk in ((2 * states, False), (2 * states - 1, True), (None, False)):
+        machine = replace(MACHINE, host_capacity=room)
+        figures = solve("zero-infinity", Problem(training, 2 * baseline(training).peak, machine)).figures
+        assert (figures.disk_peak > 0) == on_disk

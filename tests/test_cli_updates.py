@@ -162,9 +162,9 @@ def test_optimize_takes_the_optimizer() -> None:
 
     def made() -> tuple[nn.Module, tuple[torch.Tensor], torch.optim.Optimizer]:
         torch.manual_seed(0)
-        module = nn.Sequential(*(nn.Linear(32, 32) for _ in range(4)))
+        module = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)))
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, foreach=False)
-        return module, (torch.randn(64, 32),), optimizer
+        return module, (torch.randn(256, 32),), optimizer
 
     module, inputs, optimizer = made()
     step = memplan.optimize(

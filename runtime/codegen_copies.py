@@ -122,7 +122,7 @@ class CopyWriter(Writer):
             self._pop(ends)
 
     def wait_for(self, steps: Sequence[int]) -> None:
-        for step in steps:
+        for step in self.due(steps):
             if step not in self.awaited:
                 self.awaited.add(step)
                 self.lines.append(f"wait({self.ticket(step)})")
@@ -131,11 +131,15 @@ class CopyWriter(Writer):
         self.lines.extend(_popped(delete) for delete in ends.deletes if delete[0] < 2)
 
     def add(self, step: int, queue: Queue, work: str, arguments: str) -> None:
-        after = "".join(f"{self.ticket(other)}, " for other in self.turn.waits.get(step, ()))
+        after = "".join(f"{self.ticket(other)}, " for other in self.due(self.turn.waits.get(step, ())))
         ends = self.turn.ends.get(step)
         on_device = queue == Queue.H2D
         gone = "" if ends is None or on_device else "".join(f"{_popped(delete)}, " for delete in ends.deletes)
         self.lines.append(f"now[{step}] = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")
+
+    def due(self, steps: Sequence[int]) -> list[int]:
+        """Those of this turn and of the one before: what is older has ended when a turn starts."""
+        return [step for step in steps if step >= -len(self.schedule)]
 
     def ticket(self, step: int) -> str:
         return f"now[{step}]" if step >= 0 else f"last[{step + len(self.schedule)}]"

@@ -27,11 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import torch
-
-from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph, Mode
 from ..graphs.machine import Memory
 from ..planner.clock import Queue
@@ -39,7 +35,7 @@ from ..planner.schedule import PLAIN, Schedule, Verb
 from .codegen import Code
 from .codegen_copies import LETTERS, CopyWriter, Place, tuple_of
 from .free_names import Name
-from .host_calls import CpuOperation, HostCall
+from .host_calls import CpuOperation, HostCall, check_mode
 from .program import Call, Operation, Program, Ref
 from .rehearsal import Turn
 
@@ -75,7 +71,7 @@ class _TurnWriter(CopyWriter):
             return
         mode = self.graph.operations.modes[index][mode_index - 1]
         operation = operation._replace(writes=mode.writes)
-        self._check(operation, mode)
+        check_mode(operation, mode, self.program.device)
         if mode.on_host:
             self._on_cpu(step, operation, mode)
             return
@@ -100,19 +96,6 @@ class _TurnWriter(CopyWriter):
         blocks = (Name(f"h{x}") for x in call.storages)
         arguments = (Name("settings"), *blocks, *(Ref(v) for v in call.others))
         return replace(operation.call, target=call, arguments=arguments, keywords={})
-
-    def _check(self, operation: Operation, mode: Mode) -> None:
-        fault = None
-        if mode.on_host and operation.random:
-            fault = "it draws random numbers, which are the device's"
-        elif mode.on_host and any(
-            _names_device(part) for part in (*operation.call.arguments, *operation.call.keywords.values())
-        ):
-            fault = "its call names the device"
-        elif mode.reads_host and self.program.device.type != "cpu":
-            fault = f"PyTorch reads no host memory from {self.program.device.type}"
-        if fault is not None:
-            raise MemplanError(f"{operation.name} can't run in mode {mode.name} here: {fault}")
 
     # ── the whole ───────────────────────────────────────────────────────────────────────────────────
 
@@ -141,12 +124,6 @@ class _TurnWriter(CopyWriter):
         if memory == Memory.DEVICE:
             self._need(result)
             return f"v{result}"
-        self.lines.extend(f"{self.ticket(step)}.wait()" for step in makers)
+        self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))
         bytes_ = f"h{form.storage}.bytes" if memory == Memory.HOST else f"loaded(k{form.storage})"
         return f"value({bytes_}, {self.names.of_thing(form)})"
-
-
-def _names_device(argument: Any) -> bool:
-    if isinstance(argument, tuple | list):
-        return any(map(_names_device, argument))  # pyright: ignore[reportUnknownArgumentType]
-    return isinstance(argument, torch.device) and argument.type != "cpu"

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..graphs.errors import MemplanError
+from ..graphs.graph import Mode
 from .below_autograd import as_traced
 from .copies import raw, value
 from .places import Block, Host
@@ -70,6 +72,25 @@ class CpuOperation:
         for out, tensor in zip(self._outputs, made if self._several else (made,), strict=False):
             if out is not None and (block := results.get(self._storages[out])):
                 block.hold(raw(tensor))
+
+
+def check_mode(operation: Operation, mode: Mode, device: torch.device) -> None:
+    """Raises MemplanError where PyTorch can't run the operation so."""
+    fault = None
+    if mode.on_host and operation.random:
+        fault = "it draws random numbers, which are the device's"
+    elif mode.on_host and _names_device((operation.call.arguments, *operation.call.keywords.values())):
+        fault = "its call names the device"
+    elif mode.reads_host and device.type != "cpu":
+        fault = f"PyTorch reads no host memory from {device.type}"
+    if fault is not None:
+        raise MemplanError(f"{operation.name} can't run in mode {mode.name} here: {fault}")
+
+
+def _names_device(argument: Any) -> bool:
+    if isinstance(argument, tuple | list):
+        return any(map(_names_device, argument))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(argument, torch.device) and argument.type != "cpu"
 
 
 def _made(call: Call, tensors: dict[int, Tensor], settings: Sequence[float]) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from iterations import ITERATIONS
-from memplan.graphs.graph import Kind
+from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.validate import validate
 from memplan.planner.errors import InvalidScheduleError
@@ -110,3 +112,21 @@ def assert_equal(found, expected):
     assert tensors.keys() == eager_tensors.keys()
     for name, tensor in tensors.items():
         assert torch.equal(tensor, eager_tensors[name]), name
+
+
+def with_modes(graph, program, rng, share=0.5):
+    """The graph with modes: `host` for what draws no random numbers, `dha`, and runs that make less."""
+    modes = {}
+    for index, operation in enumerate(program.operations):
+        found = []
+        if not operation.random and rng.random() < share:
+            workspace = rng.choice((0, 64))
+            found.append(Mode("host", 2.0, workspace, operation.writes, on_host=True))
+        if operation.reads and rng.random() < share:
+            read = tuple(rng.sample(operation.reads, rng.randint(1, len(operation.reads))))
+            found.append(Mode("dha", 2.0, 0, operation.writes, reads_host=read))
+        if operation.writes and rng.random() < share:
+            found.append(Mode("less", 1.0, 0, tuple(x for x in operation.writes if rng.random() < 0.7)))
+        if found:
+            modes[index] = tuple(found)
+    return replace(graph, operations=replace(graph.operations, modes=modes))

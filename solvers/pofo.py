@@ -156,7 +156,7 @@ class _Search:
 
     def _way(self, table: PofoTable, slots: int) -> Residence:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
-        return residence(self.chained, moves, offloaded)
+        return residence(self.chained, moves, offloaded, self.linked.d2h)
 
     def save_memory(self) -> None:
         for way in self.thrifty():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
+from math import inf
 
+from ..graphs.graph import Phase
 from ..graphs.machine import Memory
 from ..planner.demand import start_times
 from ..planner.residence import Place, Residence
@@ -40,19 +42,32 @@ def decided(
     return [*forward, *(move for moves in reversed(backward) for move in moves)], offloaded
 
 
-def residence(chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int]) -> Residence:
-    """Each offloaded tensor is away between the two uses that lie farthest apart."""
+def residence(
+    chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], rate: float = inf
+) -> Residence:
+    """Each offloaded tensor is away between the two uses that lie farthest apart.
+
+    Unless its copy would end, by a link that takes `rate` bytes/s, when backward has begun: what the program
+    counts in the backlog then is still on the device, and needed first.
+    """
     graph = chained.graph
     runs = prune(graph, sequence(chained.chain, chained.runs, moves))
     starts = start_times(graph, runs)
+    turn = next(p for p, (o, _mode) in enumerate(runs) if graph.operations.phase[o] == Phase.BACKWARD)
     uses: dict[int, list[int]] = {x: [] for x in offloaded}
     for position, (operation, mode) in enumerate(runs):
         made = {x for x, _bit in graph.contributions(operation, mode)}
         for x in made.union(graph.read_lists[operation], graph.mutate_lists[operation]) & offloaded:
             uses[x].append(position)
+    gaps = [
+        (max((starts[b] - starts[a + 1], a) for a, b in pairwise(positions))[1], x)
+        for x, positions in uses.items()
+        if len(positions) > 1
+    ]
     away: dict[Place, Memory] = {}
-    for x, positions in uses.items():
-        gaps = [(starts[b] - starts[a + 1], a) for a, b in pairwise(positions)]
-        if gaps:
-            away[x, max(gaps)[1]] = Memory.HOST
+    sent = 0.0
+    for position, x in sorted(gaps):
+        ready = max(sent, starts[position + 1]) + float(graph.tensors.bytes[x]) / rate
+        if rate == inf or ready <= starts[turn]:
+            away[x, position], sent = Memory.HOST, ready
     return Residence(runs, away)

@@ -202,3 +202,24 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
     assert stopped.interrupted
     for answer in (limited, stopped):
         simulate(graph, answer.schedule, budget=problem.budget, machine=problem.machine)
+
+
+def test_what_would_still_be_under_way_when_backward_begins_stays():
+    """The copies out that end in forward, in the order in which they begin; with a link without end, all."""
+    graph = chain(6, seed=3, parameters=False)
+    chained = pofo.chain_problem("pofo", Problem(graph, 10**9), 60)
+    saved = set().union(*(run.saved for run in chained.runs[:-1]))
+    whole = pofo.residence(chained, pofo.save_all(chained.blocks), saved)
+    assert len(whole.away) == len(saved)
+    before: set[int] = set()
+    for rate in (1.0, 1e5, 1e6, 1e7, 1e9, inf):
+        some = pofo.residence(chained, pofo.save_all(chained.blocks), saved, rate)
+        leaving = [position for _x, position in some.away]
+        assert leaving == sorted(leaving)
+        assert len(some.away) >= len(before)
+        if some.away and rate < inf:
+            starts = np.cumsum([0.0, *(graph.operations.time[o] for o, _mode in some.runs)])
+            sent = sum(int(graph.tensors.bytes[x]) for x, _position in some.away) / rate
+            assert sent <= starts[next(p for p, (o, _m) in enumerate(some.runs) if o == 7)] + 1e-9
+        before = {x for x, _position in some.away}
+    assert before == saved

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
-from .chains import plain_candidate
+from ..planner.plain import plain_schedule
 from .problem import Answer, Options, Problem, Status
 from .weight_offload_choice import moved_bytes
 from .weight_offload_cycle import Cycle, cycle_of
@@ -63,9 +63,8 @@ def solve(problem: Problem, options: Options) -> Answer:
     """Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError."""
     settings: Settings = options.settings or Settings()
     cycle = cycle_of(NAME, problem)
-    plain = plain_candidate(problem.graph)
-    if plain.peak <= cycle.limit:
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    if cycle.plain_peak <= cycle.limit:
+        return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
     refuse_if_too_small(NAME, problem, cycle)
     search = Search(cycle, options)
     offer_starts(search, cycle)

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..graphs.compiled import compiled
 from .weight_offload_cycle import FROZEN
-from .weight_offload_replay import Facts, Ints, Turn, period
+from .weight_offload_facts import Facts, Ints, Turn
+from .weight_offload_replay import period
 
 
 @compiled

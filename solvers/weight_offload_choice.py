@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .weight_offload_cycle import FROZEN, Cycle
 
-_SIZES = 64
+_SIZES = 16
 
 
 @dataclass(frozen=True)
@@ -49,22 +50,17 @@ class _Operations:
 def chosen_absences(cycle: Cycle, taste: Taste) -> list[int] | None:
     """Their numbers in `cycle.absences`; None where all of them do not suffice."""
     operations = _operations(cycle, taste.spare)
-    first, last, wraps = _spans(cycle, operations)
+    spans = _spans(cycle, operations)
     size = np.array([cycle.sizes[absence.weight] for absence in cycle.absences], np.float64)
-    classes = _classes(size)
-    covered_seconds = np.array(
-        [sum(sum(cycle.seconds[run.start : run.stop]) for run in cycle.covered(a)) for a in cycle.absences]
-    )
-    copies = np.array(
-        [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.absences]
-    )
+    values, kind = _classes(size)
+    copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.absences]
     worth = np.where([a.version == FROZEN for a in cycle.absences], 1.0, 0.5)
     open_ = np.ones(len(size), np.bool_)
-    late = covered_seconds < copies if taste.patient else np.zeros(len(size), np.bool_)
+    late = np.array(cycle.covered_seconds) < copies if taste.patient else np.zeros(len(size), np.bool_)
     siblings = _siblings(cycle)
     excess, chosen = operations.excess, list[int]()
     while excess.max() > 0.0:
-        profit = _benefit(excess, size, classes, first, last, wraps) / size * worth
+        profit = _benefit(excess, values, kind, spans) / size * worth
         for allowed in (open_ & ~late, open_):
             best = int(np.argmax(np.where(allowed, profit, -1.0)))
             if allowed[best] and profit[best] > 0.0:
@@ -73,7 +69,7 @@ def chosen_absences(cycle: Cycle, taste: Taste) -> list[int] | None:
             return None
         open_[best] = False
         chosen.append(best)
-        _cover(excess, size[best], first[best], last[best], wraps[best])
+        _cover(excess, size[best], spans, best)
         if taste.discount:
             worth[siblings.get(cycle.absences[best].version, [])] = 1.0
     return chosen
@@ -92,44 +88,41 @@ def _operations(cycle: Cycle, spare: float) -> _Operations:
     return _Operations(of_run, np.maximum(merged, 0.0))
 
 
-def _spans(
-    cycle: Cycle, operations: _Operations
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+class _Spans(NamedTuple):
     """Per absence the operations that it covers: first … last - 1, around the turn's end where it wraps."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    wraps: NDArray[np.bool_]
+
+
+def _spans(cycle: Cycle, operations: _Operations) -> _Spans:
     after = np.array([absence.after for absence in cycle.absences], np.int64)
     before = np.array([absence.before for absence in cycle.absences], np.int64)
-    return operations.of_run[after] + 1, operations.of_run[before], before <= after
+    return _Spans(operations.of_run[after] + 1, operations.of_run[before], before <= after)
 
 
-def _classes(size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sizes, those of a class by its smallest."""
+def _classes(size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The sizes that occur, the smallest of a class for all of it; and which of them each is."""
     distinct = np.unique(size)
-    if len(distinct) <= _SIZES:
-        return size
-    borders = distinct[np.linspace(0, len(distinct) - 1, _SIZES).astype(np.int64)]
-    return borders[np.searchsorted(borders, size, side="right") - 1]
+    if len(distinct) > _SIZES:
+        distinct = distinct[np.linspace(0, len(distinct) - 1, _SIZES).astype(np.int64)]
+    return distinct, np.searchsorted(distinct, size, side="right") - 1
 
 
 def _benefit(
-    excess: NDArray[np.float64],
-    size: NDArray[np.float64],
-    classes: NDArray[np.float64],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    wraps: NDArray[np.bool_],
+    excess: NDArray[np.float64], values: NDArray[np.float64], kind: NDArray[np.intp], spans: _Spans
 ) -> NDArray[np.float64]:
     """Σ over the covered operations of min(E_o, |w|), per absence."""
-    benefit = np.zeros(len(size))
-    for value in np.unique(classes):
-        sums = np.concatenate([[0.0], np.cumsum(np.minimum(excess, value))])
-        of = classes == value
-        benefit[of] = sums[last[of]] - sums[first[of]] + sums[-1] * wraps[of]
-    return benefit
+    sums = np.zeros((len(values), len(excess) + 1))
+    np.cumsum(np.minimum(excess, values[:, None]), axis=1, out=sums[:, 1:])
+    return sums[kind, spans.last] - sums[kind, spans.first] + sums[kind, -1] * spans.wraps
 
 
-def _cover(excess: NDArray[np.float64], size: float, first: int, last: int, wraps: bool) -> None:
+def _cover(excess: NDArray[np.float64], size: float, spans: _Spans, absence: int) -> None:
     """E_o ← max(E_o - |w|, 0) for the covered operations."""
-    for part in (slice(first, None), slice(last)) if wraps else (slice(first, last),):
+    first, last = spans.first[absence], spans.last[absence]
+    for part in (slice(first, None), slice(last)) if spans.wraps[absence] else (slice(first, last),):
         excess[part] = np.maximum(excess[part] - size, 0.0)
 
 

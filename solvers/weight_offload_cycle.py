@@ -22,9 +22,10 @@ version; a weight that nothing changes (frozen) needs none at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..graphs.graph import Graph
@@ -86,6 +87,37 @@ class Cycle:
             for run in uses:
                 rows[run].append(weight)
         return rows
+
+    @cached_property
+    def covered_seconds(self) -> list[float]:
+        """Per absence the time of the runs between the two uses."""
+        until = [*accumulate(self.seconds, initial=0.0)]
+        return [
+            until[a.before] - until[a.after + 1] + until[-1] * (a.before <= a.after) for a in self.absences
+        ]
+
+    def away(self, chosen: Iterable[int]) -> list[int]:
+        """Per run the bytes of the weights that are away, where these absences are chosen."""
+        change = [0] * (self.runs + 1)
+        for number in chosen:
+            absence, size = self.absences[number], self.sizes[self.absences[number].weight]
+            change[absence.after + 1] += size
+            change[absence.before] -= size
+            if absence.before <= absence.after:
+                change[0] += size
+        return [*accumulate(change[:-1])]
+
+    @property
+    def plain_peak(self) -> int:
+        """Bytes, where nothing ever leaves."""
+        unused = sum(int(self.graph.tensors.bytes[x]) for x in self.unused)
+        return max(self.idle, *self.need) + sum(self.sizes) + unused
+
+    @property
+    def least_budget(self) -> int:
+        """Bytes with which every weight can be sent away whenever no run uses it: no order needs less."""
+        away = self.away(range(len(self.absences)))
+        return max(need - gone for need, gone in zip(self.need, away, strict=True)) + sum(self.sizes)
 
     def covered(self, absence: Absence) -> list[range]:
         """The runs between the two uses, as one or two stretches of the turn."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from .weight_offload_cycle import FROZEN, Cycle
+from .weight_offload_leads import leads_of
 
 _TURNS = 10
 
@@ -33,7 +33,7 @@ def greedy_order(
 
     ranks: per weight, its place among those that leave, or are needed, at the same instant.
     """
-    leads = _leads(cycle, chosen, ranks)
+    leads = leads_of(cycle, chosen, ranks)
     if leads is None:
         return None
     line = _Line(cycle, leads, ranks)
@@ -48,48 +48,6 @@ def greedy_order(
     tokens = {cycle.runs + cycle.absences[a].version for a in chosen if cycle.absences[a].version != FROZEN}
     fetched = {cycle.runs + len(cycle.changed_by) + a for a in chosen}
     return last if sorted(last) == sorted({*range(cycle.runs), *tokens, *fetched}) else None
-
-
-def _leads(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> dict[int, int] | None:
-    """Per chosen absence, by how many runs its fetch may stand ahead of its use, in the order of need."""
-    runs = cycle.runs
-    total = sum(cycle.sizes)
-    slack = [cycle.limit - need - total for need in cycle.need]
-    for number in chosen:
-        for stretch in cycle.covered(cycle.absences[number]):
-            for run in stretch:
-                slack[run] += cycle.sizes[cycle.absences[number].weight]
-    if min(slack) < 0:
-        return None
-    leads: dict[int, int] = {}
-    ahead = 0
-    before = 0
-    for number in _by_need(cycle, chosen, ranks):
-        absence = cycle.absences[number]
-        size = cycle.sizes[absence.weight]
-        furthest = (absence.before - absence.after - 1) % runs
-        if leads:
-            furthest = max(0, min(furthest, ahead + absence.before - before))
-        lead = 0
-        while lead < furthest and slack[(absence.before - lead - 1) % runs] >= size:
-            lead += 1
-            slack[(absence.before - lead) % runs] -= size
-        leads[number] = lead
-        ahead, before = lead, absence.before
-    return leads
-
-
-def _by_need(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> list[int]:
-    """By the run that needs the weight; where ranks are given, those needed at one instant by them."""
-    busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
-
-    def key(number: int) -> tuple[int, int, int, int]:
-        absence = cycle.absences[number]
-        if ranks is None:
-            return (absence.before, 0, 0, number)
-        return (busy[absence.before], ranks.get(absence.weight, -1), absence.before, number)
-
-    return sorted(chosen, key=key)
 
 
 @dataclass

@@ -30,9 +30,10 @@ from memplan.solvers.weight_offload import Settings, solve
 from memplan.solvers.weight_offload_anneal import neighbour, seed
 from memplan.solvers.weight_offload_choice import Taste, chosen_absences
 from memplan.solvers.weight_offload_cycle import FROZEN, cycle_of
+from memplan.solvers.weight_offload_facts import facts_of, scratch
 from memplan.solvers.weight_offload_least import least_absences
 from memplan.solvers.weight_offload_packing import fill
-from memplan.solvers.weight_offload_replay import facts_of, period, scratch
+from memplan.solvers.weight_offload_replay import period
 from memplan.solvers.weight_offload_starts import lazy_order
 from memplan.solvers.weight_offload_steps import schedule_of_order
 from weights_only import weights_only

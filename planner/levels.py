@@ -115,7 +115,7 @@ def _add(plan: Level, version: _Version, wish: Wish, stays: bool, cycle: int | N
     away = [(a, b) for a, b in pairwise(moments) if wish.away(a, b)]
     last, end = version.closing is None, moments[-1]
     gone = last and stays and wish.away(end, None)
-    stored = _stored(version, [a for a, _b in away] + ([end] if gone else []), wish, cycle)
+    stored = _stored(version, [*away, *([(end, None)] if gone else [])], wish, cycle)
     if stored is not None:
         plan.stored.append(stored)
         plan.below.append(Event(stored, True, changes=True, anew=True))
@@ -133,20 +133,27 @@ def _add(plan: Level, version: _Version, wish: Wish, stays: bool, cycle: int | N
         plan.pieces.append(Piece(start, _end(end, stored), use))
 
 
-def _stored(version: _Version, leaves: Sequence[int], wish: Wish, cycle: int | None) -> int | None:
-    """When the copy down is made; None where the version begins below or needs none."""
+def _stored(
+    version: _Version, away: Sequence[tuple[int, int | None]], wish: Wish, cycle: int | None
+) -> int | None:
+    """When the copy down is made; None where the version begins below or needs none.
+
+    away: the uses before and after each absence; None: there is none after it.
+    """
     if not version.source.upper:
         return None
-    reasons = [*leaves[:1], *([version.source.moment] if version.points(upper=False) else [])]
+    below = version.points(upper=False)
+    reasons = [*away[:1], *([(version.source.moment, below[0].moment)] if below else [])]
     earliest = version.source.moment + 1
 
-    def moment(use: int) -> int:
+    def moment(use: int, following: int | None) -> int:
         wanted = wish.leave(use)
         if wanted is None:
             return use + 1
-        return max(earliest, wanted) if cycle is None else earliest + (wanted - earliest) % cycle
+        wanted = max(earliest, wanted) if cycle is None else earliest + (wanted - earliest) % cycle
+        return wanted if following is None else min(wanted, max(following - 1, earliest))
 
-    return min(map(moment, reasons), default=None)
+    return min((moment(*reason) for reason in reasons), default=None)
 
 
 def _fetched(plan: Level, use: int, wish: Wish) -> int:

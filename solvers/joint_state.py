@@ -223,10 +223,8 @@ class State:
         wishes = tuple((self.away.get(w), self.leave.get(w), self.shift.get(w)) for w in places)
         key = (number, wishes, tuple(use.memory for use in life.uses))
         if key not in self._kept:
-            away, leave = (
-                {where: table[where] for where in places if where in table}
-                for table in (self.away, self.leave)
-            )
+            away = {where: memory for where in places if (memory := self.away.get(where)) is not None}
+            leave = {where: slot for where in places if (slot := self.leave.get(where)) is not None}
             self._kept[key] = self._made(Residence(self.runs, away, leave), life)
         return self._kept[key]
 

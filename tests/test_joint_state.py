@@ -14,7 +14,7 @@ from memplan.solvers.joint_state import State, gaps
 from test_residence import HOST_MODE, LINKED, random_runs, training
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(150))
 def test_any_changes(seed: int) -> None:
     random = Random(seed)
     graph = training(random.randint(2, 5), frozen=random.randint(0, 3), result=random.random() < 0.3)
@@ -23,14 +23,20 @@ def test_any_changes(seed: int) -> None:
         options = gaps(state)
         chosen = [(gap.tensor, gap.after) for gap in random.sample(options, min(3, len(options)))]
         updates = [p for p, (o, _m) in enumerate(state.runs) if o in graph.operations.modes]
-        match random.randrange(3):
+        match random.randrange(5):
             case 0:
                 state.send(chosen)
             case 1:
                 state.keep(chosen)
+            case 2:
+                for where in chosen:
+                    state.delay(where, random.choice([None, random.randint(0, len(state.runs))]))
+            case 3:
+                for where in chosen:
+                    state.move(where, random.choice([None, random.randint(-5, 5) or None]))
             case _:
                 state.switch(random.sample(updates, min(1, len(updates))), random.choice([0, HOST_MODE]))
-        demand = Demand(graph, LINKED, Residence(state.runs, state.away))
+        demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.leave))
         assert state.demand == demand.peak
         budget = random.choice([2**40, demand.peak, demand.peak + random.randint(0, 30)])
         state.instance.limits[Memory.DEVICE] = budget

@@ -93,7 +93,7 @@ def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
         planned = _everything(iteration, step.program, outcomes)
     for flag in (False, True):
         with unchanged(iteration, device), compiling(flag):
-            outcomes = [run_eager(iteration) for _ in range(turns)]
+            outcomes = [_left(iteration, step.program, run_eager(iteration)) for _ in range(turns)]
             eager = _everything(iteration, step.program, outcomes)
         comparison = _difference(eager, planned)._replace(compiling=flag)
         if comparison.equal or not step.program.compiling:
@@ -110,16 +110,20 @@ def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> C
     return Comparison(None, 0.0, len(eager))
 
 
+def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
+    """Without the gradients that updates use up: eager keeps them for the next `zero_grad`."""
+    if iteration.updates is None:
+        return eager
+    return eager._replace(gradients={name: eager.gradients[name] for name in program.gradients})
+
+
 def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
     *before, last = outcomes
     losses = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
     losses["loss"] = last.loss
-    gradients = last.gradients
-    if iteration.updates is not None:
-        gradients = {name: gradients[name] for name in program.gradients}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
-    named = {f"{name}.grad": tensor for name, tensor in gradients.items()}
+    named = {f"{name}.grad": tensor for name, tensor in last.gradients.items()}
     return losses | named | buffers | copies(changing(iteration))
 
 

@@ -23,12 +23,15 @@ from memplan.runtime.estimate import estimate_program
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.iteration import Iteration, Updates
 from memplan.runtime.live_bytes import live_peak
+from memplan.runtime.measure import measure
 from memplan.runtime.optimizers import Choice, choice_of, updated
 from memplan.runtime.profile import graph_from, measure_program, residents
 from memplan.runtime.program_graph import Cost, graph_of
 from memplan.runtime.roofline import LAUNCH_SECONDS
 from memplan.runtime.side_by_side import side_by_side
+from memplan.runtime.stand_ins import StandIns
 from memplan.runtime.trace import trace
+from memplan.runtime.updates import updates_weights
 from recomputing import recomputing
 from torch import nn
 
@@ -234,6 +237,22 @@ def test_the_simulated_peak_is_the_allocators(name, optimizer, when):
         assert measured.comparison.equal
         assert abs(measured.planned.peak_bytes - figures.peak) <= 2 * 5056
     assert all(graph.operations.modes[o][0].on_host for o in updates_in(graph))
+
+
+def test_updates_are_measured_in_host_memory_too():
+    """As on a machine with a GPU, whose updates run on the CPU beside it: all forms, none of them true."""
+    iteration = updating(seeded("half_precision"), "nesterov", "after")
+    program = trace(iteration)
+    stand_ins = StandIns(program, residents(program, iteration))
+    measured = 0
+    for operation in program.operations:
+        if updates_weights(operation):
+            calls = stand_ins.calls_on_host()
+            assert measure(calls).seconds > 0
+            assert all(tensor.device.type == "cpu" for call in calls for tensor in call.args[:3])
+            measured += 1
+        stand_ins.advance()
+    assert measured == len(list(iteration.module.parameters()))
 
 
 def updates_in(graph):

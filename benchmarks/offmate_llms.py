@@ -1,6 +1,6 @@
 """Offmate on the language models of its paper (Zhao, thesis, 2024, 4.8.1), simulated on the paper's machine.
 
-    python benchmarks/offmate_llms.py [model …] [--budget 10GB …] [--granularity layer|operation] [--set key=value …]
+    python benchmarks/offmate_llms.py [model …] [--budget 10GB …] [--granularity layer] [--set key=value …]
 
 The machine: an RTX 3060 with 12 GB, 128 GB of host memory, 10.4 GB/s each way; AdamW updates 16.6 GB/s of
 weights on the device and 1.1 GB/s on the CPU. Batch 4, sequences of 512, states of the weights' type, no

@@ -23,14 +23,13 @@ time of all operations as a bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Phase
-from ..graphs.structure import chain_of
+from ..graphs.structure import Chain, chain_of
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.transfers import placed
 from .chains import coarser, device_limit
@@ -40,6 +39,7 @@ from .offmate_graph import iteration_of
 from .offmate_iteration import Iteration, Limits
 from .offmate_least import least_residences
 from .offmate_model import OffloadProgram
+from .offmate_options import Asked
 from .offmate_search import COARSE_RESERVES, Found, Search, relaxed
 from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 
@@ -54,7 +54,8 @@ LARGEST_BATCH = 16
 
 @dataclass(frozen=True)
 class Settings(MilpSettings):
-    """options: schedules a block, 3 as in the thesis. blocks: a chain with more is cut less finely.
+    """options: schedules a block, 3 as in the thesis. programs: more, from integer programs, a kind of block.
+    blocks: a chain with more is cut less finely.
 
     management: seconds a step in which the CPU can't update (H; 0.05 in the thesis' experiments).
     batch: also find the best batch size. disk: use the machine's disk. seconds: the most for one integer
@@ -63,6 +64,7 @@ class Settings(MilpSettings):
 
     gap: float = 1e-3
     options: int = 6
+    programs: int = 0
     blocks: int = 40
     management: float = 0.0
     batch: bool = False
@@ -71,7 +73,11 @@ class Settings(MilpSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, least in (("options", self.options, 1), ("blocks", self.blocks, 1)):
+        for name, value, least in (
+            ("options", self.options, 1),
+            ("blocks", self.blocks, 1),
+            ("programs", self.programs, 0),
+        ):
             if value < least:
                 raise InputError(f"{name} must be {least} or more, not {value}")
         for name, value in (("management", self.management), ("seconds", self.seconds)):
@@ -102,17 +108,27 @@ def solve(problem: Problem, options: Options) -> Answer:
     search.try_plain()
     if search.best is not None and search.best.figures.time <= bound:
         return Answer(search.best.schedule, Status.OPTIMAL, bound)
-    iterations = _iterations(problem, linked, settings, remaining)
+    finest = chain_of(graph)
+    counts = dict.fromkeys(min(c, settings.blocks, len(finest.blocks)) for c in (*COARSE, settings.blocks))
+    *coarse, fine = (coarser(graph, finest, count) for count in counts)
+    copy_seconds = 1.0 / linked.d2h + 1.0 / linked.h2d
+
+    def iteration(chain: Chain, programs: int) -> Iteration:
+        until = monotonic() + remaining() / 4
+        asked = Asked(settings.options, programs, settings.seconds, settings)
+        return iteration_of(graph, chain, copy_seconds, asked, lambda: monotonic() < until)
+
     interrupted = False
     try:
+        for chain in coarse:
+            search.run(iteration(chain, 0), COARSE_RESERVES)
+        last = iteration(fine, settings.programs)
+        search.run(last)
         if settings.batch:
-            options.report(_batch_line(iterations[-1], search.limits, remaining()))
-        for iteration in iterations[:-1]:
-            search.run(iteration, COARSE_RESERVES)
-        search.run(iterations[-1])
+            options.report(_batch_line(last, search.limits, remaining()))
     except KeyboardInterrupt:
         interrupted = True
-    best = search.best or _least(problem, linked, iterations[-1])
+    best = search.best or _least(problem, linked, iteration(fine, 0))
     relaxation = "unknown" if search.relaxation is None else f"{search.relaxation:.6g} s"
     options.report(
         f"{relaxation} by the program with fractions, {best.planned:.6g} s with options and updates chosen, "
@@ -120,23 +136,6 @@ def solve(problem: Problem, options: Options) -> Answer:
     )
     stopped = interrupted or remaining() <= 0.0
     return Answer(best.schedule, Status.FEASIBLE if stopped else Status.HEURISTIC, bound, interrupted)
-
-
-def _iterations(
-    problem: Problem, linked: LinkedMachine, settings: Settings, remaining: Callable[[], float]
-) -> list[Iteration]:
-    """Coarse ones for a first answer in little time, and the one asked for."""
-    graph, finest = problem.graph, chain_of(problem.graph)
-    counts = dict.fromkeys(
-        min(count, settings.blocks, len(finest.blocks)) for count in (*COARSE, settings.blocks)
-    )
-    copy_seconds = 1.0 / linked.d2h + 1.0 / linked.h2d
-    return [
-        iteration_of(
-            graph, coarser(graph, finest, count), copy_seconds, settings.options, lambda: remaining() > 0.0
-        )
-        for count in counts
-    ]
 
 
 def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:

@@ -18,20 +18,20 @@ from .chain_runs import block_runs
 from .offmate_chain import updates_moved
 from .offmate_groups import groups_of, parcels_of
 from .offmate_iteration import Carried, Iteration
-from .offmate_options import block_options
+from .offmate_options import Asked, block_options
 from .rk_rotor_blocks import placed_blocks
 
 
 def iteration_of(
-    graph: Graph, chain: Chain, copy_seconds: float, options: int, proceed: Callable[[], bool]
+    graph: Graph, chain: Chain, copy_seconds: float, asked: Asked, proceed: Callable[[], bool]
 ) -> Iteration:
-    """copy_seconds: for a byte, out and back. options: the most a block."""
+    """copy_seconds: for a byte, out and back. asked: options of the blocks."""
     chain = updates_moved(graph, chain)
     after = _chunks(graph, chain)
     parcels = parcels_of(graph)
     gradients = {x for parcel in parcels for x in parcel.gradients}
     placed = placed_blocks(graph, chain, block_runs(graph, chain))
-    blocks = block_options(placed, gradients, copy_seconds, options, proceed)
+    blocks = block_options(placed, gradients, copy_seconds, asked, proceed)
     order = [block.forward for block in chain.blocks]
     order += [block.backward for block in reversed(chain.blocks)] + after
     touched = _touched_in(graph, order)

@@ -6,42 +6,57 @@
    program wants (in the thesis: always and all of it).
 
 More options (not in the thesis) keep the sets that Rk-Rotor's greedy search finds (rk_rotor_greedy.py),
-spread evenly over the bytes kept. Blocks that are alike share the work.
+spread evenly over the bytes kept, or come from integer programs (Rk-Checkmate's, rockmate_options.py: the
+fastest way to run the block that keeps at most so many bytes). Blocks that are alike share the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from itertools import islice
 from math import fsum
 
 from ..graphs.graph import Graph, Phase
 from ..planner.sequence import Run, in_plain_mode
+from .milp_result import Settings as MilpSettings
 from .offmate_iteration import Option
 from .rk_rotor_blocks import PlacedBlock, groups, mean_seconds
 from .rk_rotor_greedy import KeptSets
 from .rk_rotor_option import Option as Places
 from .rk_rotor_option import option_of, scan
+from .rockmate_options import BlockOptions
 
 PAPER = 3
 """The thesis' options a block."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """most: options a block, without those of integer programs. programs: of these, for each kind of block.
+    seconds: the most for one of them. settings: of their solver."""
+
+    most: int = PAPER
+    programs: int = 0
+    seconds: float = 5.0
+    settings: MilpSettings = field(default_factory=MilpSettings)
 
 
 def block_options(
     blocks: Sequence[PlacedBlock],
     uncounted: AbstractSet[int],
     copy_seconds: float,
-    most: int,
+    asked: Asked,
     proceed: Callable[[], bool],
 ) -> list[tuple[Option, ...]]:
     """Per block. uncounted: tensors whose bytes are counted elsewhere. copy_seconds: a byte, out and back.
 
-    most: options a block. Stops looking for more when told to.
+    Stops looking for more when told to.
     """
     found: list[tuple[Option, ...]] = [()] * len(blocks)
     for alike in groups(blocks):
-        places = _places([blocks[b] for b in alike], copy_seconds, most, proceed)
+        places = _places([blocks[b] for b in alike], copy_seconds, asked, proceed)
         for b in alike:
             options = (_priced(blocks[b], each, uncounted) for each in places)
             found[b] = tuple(dict.fromkeys(options))
@@ -49,9 +64,9 @@ def block_options(
 
 
 def _places(
-    alike: Sequence[PlacedBlock], copy_seconds: float, most: int, proceed: Callable[[], bool]
+    alike: Sequence[PlacedBlock], copy_seconds: float, asked: Asked, proceed: Callable[[], bool]
 ) -> list[Places]:
-    block = alike[0]
+    block, most = alike[0], asked.most
     search = KeptSets(block, mean_seconds(alike))
     dear = {x for x in search.all if _seconds_to_make(search, x) > copy_seconds * _size(block, x)}
     kept = [search.all, frozenset(dear | search.fixed), search.fixed][: max(1, most)]
@@ -60,7 +75,22 @@ def _places(
         kept += _spread(block, [each for each in more if each not in kept], most - PAPER)
     forward = in_plain_mode(range(block.forwards))
     runs = (search.backward(each) for each in kept)
-    return list(dict.fromkeys(option_of(block, forward, back) for back in runs if back is not None))
+    greedy = [option_of(block, forward, back) for back in runs if back is not None]
+    return list(dict.fromkeys([*greedy, *_from_programs(alike, asked, proceed)]))
+
+
+def _from_programs(alike: Sequence[PlacedBlock], asked: Asked, proceed: Callable[[], bool]) -> list[Places]:
+    """Evenly spaced limits on what is kept, between all and the least."""
+    if not asked.programs:
+        return []
+    kind = BlockOptions(alike, 1, proceed)
+    greedy = len(kind.options)
+    low, high = kind.saves
+    for number in range(1, asked.programs + 1):
+        saved = high - (high - low) * number // (asked.programs + 1)
+        if proceed() and kind.is_open(kind.peaks[1], saved, asked.settings.gap):
+            kind.solve(kind.peaks[1], saved, asked.settings, asked.seconds)
+    return kind.options[greedy:]
 
 
 def _spread(block: PlacedBlock, sets: list[frozenset[int]], count: int) -> list[frozenset[int]]:

@@ -175,3 +175,17 @@ def test_refusals() -> None:
 def test_settings_that_make_no_sense(settings: dict[str, int]) -> None:
     with pytest.raises(InputError, match="must be"):
         Settings(**settings)
+
+
+def test_more_options_never_hurt_the_program() -> None:
+    """Of the thesis' three, of greedy ones, and of integer programs: each list holds the one before."""
+    graph = chain(5, seed=4, fast_forward=False)
+    plain, times = baseline(graph), list[float]()
+    for settings in ({"options": "1"}, {"options": "3"}, {"options": "6"}, {"options": "6", "programs": "2"}):
+        lines: list[str] = []
+        problem = Problem(graph, int(0.6 * plain.peak), linked(graph, 0.2))
+        registry.solve("offmate", problem, settings=settings, report=lines.append, bound_seconds=0.0)
+        times.append(float(lines[-1].split()[0]))
+    assert times == sorted(times, reverse=True) or times == pytest.approx(
+        sorted(times, reverse=True), rel=1e-3
+    )

@@ -15,10 +15,11 @@ Exponential at worst; stopped by a time limit, with the best so far.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from . import milp
 from .milp_model import Model
-from .milp_result import Settings
+from .milp_result import Result, Settings
 from .weight_offload_cycle import FROZEN, Absence, Cycle
 
 _GAP = 1e-3
@@ -27,15 +28,47 @@ _EPSILON = 1e-3
 
 def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
     """Their numbers; None where none suffice, or none are found in time."""
+    covers = [prompt_runs(cycle, absence) for absence in cycle.absences]
+    exposed = [
+        max(0.0, up + down - sum(cycle.seconds[run] for run in runs))
+        for (up, down), runs in zip(_copies(cycle), covers, strict=True)
+    ]
+    result = _solved(cycle, covers, exposed, spare, seconds)
+    if result is None or result.x is None:
+        return None
+    return [number for number in range(len(cycle.absences)) if result.x[1 + number] > 0.5]
+
+
+def link_bound(cycle: Cycle, seconds: float) -> float:
+    """Seconds that the busier link needs at least, where every operation runs once and in the file's order
+    and only weights move; ∞: they don't suffice. By list order alone, so it holds for all such
+    schedules."""
+    covers = [[run for stretch in cycle.covered(absence) for run in stretch] for absence in cycle.absences]
+    result = _solved(cycle, covers, [0.0] * len(covers), 0.0, seconds, epsilon=0.0)
+    return inf if result is None else max(0.0, result.bound)
+
+
+def _copies(cycle: Cycle) -> list[tuple[float, float]]:
+    """Per absence the seconds of its two copies."""
+    return [(cycle.up[a.weight] * (a.version != FROZEN), cycle.down[a.weight]) for a in cycle.absences]
+
+
+def _solved(
+    cycle: Cycle,
+    covers: Sequence[Sequence[int]],
+    exposed: Sequence[float],
+    spare: float,
+    seconds: float,
+    epsilon: float = _EPSILON,
+) -> Result | None:
+    """Column 0 is T, then follow the absences. None where a run does not fit."""
     model = Model()
     longest = model.column(0.0, 1e30, cost=1.0)
-    covers = [prompt_runs(cycle, absence) for absence in cycle.absences]
-    chosen: list[int] = []
-    for absence, runs in zip(cycle.absences, covers, strict=True):
-        up, down = cycle.up[absence.weight] * (absence.version != FROZEN), cycle.down[absence.weight]
-        exposed = max(0.0, up + down - sum(cycle.seconds[run] for run in runs))
-        chosen.append(model.column(integer=True, cost=_EPSILON * down + exposed))
-    stored = [model.column(cost=_EPSILON * cycle.up[weight]) for weight, _run in cycle.changed_by]
+    chosen = [
+        model.column(integer=True, cost=epsilon * down + late)
+        for (_up, down), late in zip(_copies(cycle), exposed, strict=True)
+    ]
+    stored = [model.column(cost=epsilon * cycle.up[weight]) for weight, _run in cycle.changed_by]
     for absence, column in zip(cycle.absences, chosen, strict=True):
         if absence.version != FROZEN:
             model.row([(stored[absence.version], 1.0), (column, -1.0)], 0.0)
@@ -45,10 +78,7 @@ def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | No
     model.row([(longest, 1.0), *downs], 0.0)
     if not _memory(model, cycle, chosen, covers, spare):
         return None
-    result = milp.solve(model.program(), Settings(threads=1, gap=_GAP), time_limit=seconds)
-    if result.x is None:
-        return None
-    return [number for number, column in enumerate(chosen) if result.x[column] > 0.5]
+    return milp.solve(model.program(), Settings(threads=1, gap=_GAP), time_limit=seconds)
 
 
 def _memory(

@@ -15,7 +15,7 @@ from ..planner.schedule import PLAIN
 from ..planner.sequence import Run, schedule_of
 from .chains import judged
 from .links import LinkedMachine
-from .stronghold_window import LayerFigures
+from .stronghold_terms import LayerFigures
 from .training_layers import Layer, TrainingLayers
 
 

@@ -27,7 +27,7 @@ from memplan.solvers.links import linked_machine
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.stronghold_layers import layer_figures, room_for_windows
 from memplan.solvers.stronghold_schedule import window_residence
-from memplan.solvers.stronghold_window import fits
+from memplan.solvers.stronghold_terms import fits
 from memplan.solvers.training_layers import training_layers
 from training_graphs import training
 

@@ -8,17 +8,16 @@ from math import ceil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.solvers.stronghold_window import (
+from memplan.solvers.stronghold_terms import (
     LayerFigures,
-    Overlap,
     fetched_in_time,
     fits,
     iteration_seconds,
     queue_in_time,
     recycled_in_time,
     updated_in_time,
-    working_window,
 )
+from memplan.solvers.stronghold_window import Overlap, working_window
 
 LAYER = LayerFigures(
     forward=1.0,

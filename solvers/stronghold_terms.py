@@ -1,0 +1,150 @@
+"""STRONGHOLD's analytic model: the terms of P1, P2 and (3), for a working window of so many layers.
+
+Sun et al., "STRONGHOLD: fast and affordable billion-scale deep learning model training" (SC22,
+doi:10.1109/SC41404.2022.00076), III-D. While layer k runs, the window holds m layers from k on in the
+direction of the pass, and the next one is fetched beside them.
+
+| paper                  | here                          | unit    |
+|------------------------|-------------------------------|---------|
+| m, n                   | size, len(layers)             | layers  |
+| t_fp, t_bp             | forward, backward             | s       |
+| t_c2g                  | fetch                         | s       |
+| t_g2c (FP, BP)         | forward_return, backward_return | s     |
+| t_opt_gpu, t_opt_cpu   | device_update, host_update    | s       |
+| t_async                | call_seconds                  | s       |
+| s_fp, s_bp             | weights, weights + gradients  | bytes   |
+| S_avail                | room                          | bytes   |
+
+Where we differ from the print (m layers 0 … m in P1, 0 … m-1 in P2): m layers in both, at every place of the
+window. (1c) and (2c) both count the buffer of the layer that is fetched, and the states of the first m
+layers, which are updated on the device. (2b) asks for the longer of fetching the next layer and returning
+the last one. A layer's backward takes t_bp + 3 t_async. (3) gives layer k the time of the layers before it,
+and is asked of the one queue of updates too: each layer alone can be in time where the queue is late.
+O(n m) for each term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class LayerFigures:
+    """Of one layer: seconds, then bytes.
+
+    forward_return: of its weights, where they are updated on the device. backward_return: of its gradients,
+    of its weights where no CPU can update them. host_update: None where no CPU can; then its states never
+    move.
+    """
+
+    forward: float
+    backward: float
+    fetch: float
+    forward_return: float
+    backward_return: float
+    host_update: float | None
+    device_update: float
+    weights: int
+    gradients: int
+    states: int
+
+
+def iteration_seconds(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> float:
+    """The left side of (4): all computations, the calls, the updates on the device."""
+    passes = sum(layer.forward + layer.backward + 5 * call_seconds for layer in layers)
+    return passes + _device_updates(layers, size)
+
+
+def _device_updates(layers: Sequence[LayerFigures], size: int) -> float:
+    return sum(
+        layer.device_update
+        for number, layer in enumerate(layers)
+        if number < size or layer.host_update is None
+    )
+
+
+def fits(layers: Sequence[LayerFigures], size: int, room: int) -> bool:
+    """(1c), (2c) at every place of the window, with the states of the first `size` layers."""
+    states = sum(layer.states for layer in layers[:size])
+    for window, following in _places(layers, size):
+        buffer = following.weights if following else 0
+        if states + sum(layer.weights for layer in window) + buffer > room:
+            return False
+    for window, following in _places(layers[::-1], size):
+        buffer = following.weights if following else 0
+        if states + sum(layer.weights + layer.gradients for layer in window) + buffer > room:
+            return False
+    return True
+
+
+def fetched_in_time(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> bool:
+    """(1b), (2b): the window's computations last as long as what moves beside them, at every place."""
+    for window, following in _places(layers, size):
+        busy = sum(layer.forward + 2 * call_seconds for layer in window)
+        if following and busy < following.fetch:
+            return False
+    last: LayerFigures | None = None
+    for window, following in _places(layers[::-1], size):
+        busy = sum(layer.backward + 3 * call_seconds for layer in window)
+        moved = max(following.fetch if following else 0.0, last.backward_return if last else 0.0)
+        if busy < moved:
+            return False
+        last = window[0]
+    return True
+
+
+def recycled_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
+    """The soft (1d), (2d): each window's computations last as long as all its layers' transfers.
+
+    A copy on the host stays fresh until the update: in the forward part only the first m layers return.
+    """
+    forward = [layer if n < size else replace(layer, forward_return=0.0) for n, layer in enumerate(layers)]
+    return all(
+        sum(layer.forward for layer in window) >= sum(layer.fetch + layer.forward_return for layer in window)
+        for window, following in _places(forward, size)
+        if following
+    ) and all(
+        sum(layer.backward for layer in window)
+        >= sum(layer.fetch + layer.backward_return for layer in window)
+        for window, following in _places(layers[::-1], size)
+        if following
+    )
+
+
+def updated_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
+    """(3), layer by layer: a CPU update is no longer than the passes of the layers before."""
+    available = _device_updates(layers, size)
+    for number, layer in enumerate(layers):
+        if number >= size and (layer.host_update or 0.0) > available:
+            return False
+        available += layer.forward + layer.backward
+    return True
+
+
+def queue_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
+    """(3) for one queue: from the last layer's gradients on, each update ends in time for its next fetch."""
+    clock = finished = 0.0
+    ends: list[float] = []
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        clock += layer.backward
+        if number >= size:
+            finished = max(finished, clock + layer.backward_return) + (layer.host_update or 0.0)
+            ends.append(finished)
+    needed = clock + _device_updates(layers, size)
+    needed += sum(layer.forward for layer in layers[:size])
+    for layer, end in zip(layers[size:], reversed(ends), strict=True):
+        if end + layer.fetch > needed:
+            return False
+        needed += layer.forward
+    return True
+
+
+def _places(
+    layers: Sequence[LayerFigures], size: int
+) -> Iterator[tuple[Sequence[LayerFigures], LayerFigures | None]]:
+    """Every place of the window in a pass, and the layer that is fetched there, if one is left."""
+    for first in range(max(1, len(layers) - size + 1)):
+        end = first + size
+        yield layers[first:end], layers[end] if end < len(layers) else None

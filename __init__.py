@@ -80,6 +80,7 @@ def optimize(
     """
     from .planner.budget import parse_budget
     from .planner.plain import baseline
+    from .runtime.cycle import Terms
     from .runtime.execute import PlannedStep
     from .runtime.iteration import Iteration, Updates
     from .runtime.profile import costs_of, measure_program, residents
@@ -94,4 +95,4 @@ def optimize(
     graph = graph_of(program, costs_of(program, measure_program(program, residents(program, iteration))))
     limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)
     solution = solve(solver, Problem(graph, limit), time_limit)
-    return PlannedStep(iteration, program, solution.schedule)
+    return PlannedStep(iteration, program, solution.schedule, Terms(graph, limit))

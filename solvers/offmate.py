@@ -45,7 +45,7 @@ from .problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem
 
 NAME = "offmate"
 
-COARSE = (12, 24)
+COARSE = (20,)
 """Blocks of programs that are solved in little time."""
 
 LARGEST_BATCH = 16

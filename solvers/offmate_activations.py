@@ -43,7 +43,9 @@ class Activation:
     @staticmethod
     def _between(program: OffloadProgram, made: int, needed: int, kept: Terms) -> Activation:
         between = range(made + 1, needed)
-        stored, fetched, left = ({t: program.column() for t in between} for _ in range(3))
+        stored = {t: program.column() for t in between}
+        fetched = {t: program.fetching(needed - t) for t in between}
+        left = dict(zip(between, program.leaving(len(between)), strict=True))
         loads, minus = program.loads, [(c, -v) for c, v in kept]
         for t in between:
             program.row("4.16", [(stored[t], 1.0), (left[t], 1.0), *minus], lower=0.0)

@@ -45,6 +45,10 @@ from .offmate_weights import WeightStocks
 
 Terms = list[tuple[int, float]]
 
+NEAR = 12
+"""Copies out end at most so many steps after the one that makes the data; copies back start at most so many
+before the one that needs them. More makes the program larger and hardly ever better."""
+
 
 @dataclass
 class Loads:
@@ -109,6 +113,15 @@ class OffloadProgram:
 
     def column(self, upper: float = inf) -> int:
         return self.model.column(0.0, upper)
+
+    def fetching(self, before: int) -> int:
+        """What is copied back in a step so many before the one that needs it."""
+        return self.column(inf if before <= NEAR else 0.0)
+
+    def leaving(self, steps: int) -> list[int]:
+        """What has left before each of so many steps from the one that makes it."""
+        early = [self.column() for _ in range(min(steps, NEAR + 1))]
+        return early + early[-1:] * (steps - len(early))
 
     def program(self) -> Program:
         return self.model.program()

@@ -30,7 +30,9 @@ class StateStocks:
         steps, loads = weights.steps, program.loads
         on_host: Terms = [] if weights.on_host is None else [(weights.on_host, 1.0)]
         share = (program.share, -1.0)
-        self.stored, self.fetched, self.left = ([program.column() for _ in range(steps)] for _ in range(3))
+        self.stored = [program.column() for _ in range(steps)]
+        self.fetched = [program.fetching(steps - d) for d in range(steps)]
+        self.left = program.leaving(steps)
         copy = program.column()
         for d in range(steps):
             stored, fetched, left, t = self.stored[d], self.fetched[d], self.left[d], weights.step(d)

@@ -34,9 +34,12 @@ class WeightStocks:
         hosted = self.trained and group.host_seconds is not None
         self.on_host = program.column() if hosted else None
         self.stored = [program.column() for _ in range(self.steps)]
-        self.fetched = [program.column() for _ in range(self.steps)]
-        self.copy = program.column()
         used = {(t - self.origin) % self.steps for t in group.uses}
+        needed = sorted({*used, self.steps})
+        self.fetched = [
+            program.fetching(next(use for use in needed if use > d) - d) for d in range(self.steps)
+        ]
+        self.copy = program.column()
         self.window = min((d for d in used if d > 0), default=self.steps)
         self._on_device(used)
         self.left: list[int] = []
@@ -72,7 +75,7 @@ class WeightStocks:
     def _leaving(self) -> None:
         """4.7 and the gradients' bytes; 4.22."""
         program, share, loads = self.program, self.program.share, self.program.loads
-        self.left = [program.column() for _ in range(self.steps)]
+        self.left = program.leaving(self.steps)
         for d in range(1, self.steps):
             before, now, t = self.left[d - 1], self.left[d], self.step(d - 1)
             out: Terms = [(now, self.size), *([(before, -self.size)] if d > 1 else [])]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
+import numpy as np
+
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Machine, Memory
 from ..planner.residence import Place
@@ -24,6 +26,7 @@ from .joint_state import Outcome, State, gaps
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+NEGLIGIBLE = 2e-3
 ROOMS = (0.0, 2.0)
 """What filling leaves free, in sizes of the largest tensor that can leave."""
 
@@ -58,6 +61,7 @@ class Starts:
         self.graph, self.machine, self.budget, self.proceed = graph, machine, budget, proceed
         self.drops = Drops(graph)
         self.host_modes = host_modes(graph)
+        self.smallest = _smallest(graph, budget)
         self.best: Start | None = None
         self.least = inf
         self._tried: set[Choice] = set()
@@ -108,7 +112,7 @@ class Starts:
         return Choice(frozenset(dropped), frozenset(updates[: round(host_share * len(updates))]))
 
     def _by_kind(self) -> Iterator[Choice]:
-        """The best choice with the tensors, or updates, of one kind all on one side, largest kinds first."""
+        """The best choice with the tensors of one kind all on one side, largest kinds first."""
         for kind in kinds(self.drops.saved, self.graph):
             for more in (True, False):
                 chosen = self.best.choice if self.best else None
@@ -121,7 +125,9 @@ class Starts:
         for operation in choice.on_host:
             modes[operation] = self.host_modes[operation]
         runs = self.drops.runs(choice.dropped, modes)
-        state = State(self.graph, self.machine, self.budget, runs, all_away=True)
+        state = State(self.graph, self.machine, self.budget, runs, all_away=True, smallest=self.smallest)
+        if state.demand > self.budget:
+            state = State(self.graph, self.machine, self.budget, runs, all_away=True)
         self.least = min(self.least, state.demand)
         if state.demand > self.budget:
             return None
@@ -142,6 +148,13 @@ class Starts:
                 for look_ahead in LOOK_AHEADS:
                     outcome = state.evaluate(look_ahead)
                     yield (outcome.excess, outcome.seconds), outcome, dict(state.away)
+
+
+def _smallest(graph: Graph, budget: int) -> int:
+    """The bytes of a tensor worth moving: all smaller ones together are a small share of the budget."""
+    sizes = np.sort(graph.tensors.bytes)
+    negligible = int(np.searchsorted(np.cumsum(sizes), NEGLIGIBLE * budget))
+    return max(1, int(sizes[negligible])) if negligible < len(sizes) else 1
 
 
 def host_modes(graph: Graph) -> dict[int, int]:

@@ -66,13 +66,20 @@ class State:
     """runs: with modes. away: per place where the tensor is meanwhile. leave: per place before which run the
     copy down stands, if not at once. shift: per place of a use how many slots later its fetch stands than
     look-ahead and order of need say. Change them by `send`, `keep`, `delay`, `move` and `switch`, then
-    `evaluate`. all_away: whatever can leave leaves, at first."""
+    `evaluate`. all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave."""
 
     def __init__(
-        self, graph: Graph, machine: Machine, budget: int, runs: Iterable[Run], *, all_away: bool = False
+        self,
+        graph: Graph,
+        machine: Machine,
+        budget: int,
+        runs: Iterable[Run],
+        *,
+        all_away: bool = False,
+        smallest: int = 1,
     ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
-        self.runs = list(runs)
+        self.runs, self.smallest = list(runs), smallest
         self.away: dict[Place, Memory] = {}
         self.leave: dict[Place, int] = {}
         self.shift: dict[Place, int] = {}
@@ -183,7 +190,7 @@ class State:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────
 
     def _size_arrays(self) -> None:
-        moves = [0, *np.cumsum([6 * (len(life.uses) + 2) for life in self.lives]).tolist()]
+        moves = [0, *np.cumsum([self._most_moves(number) for number in range(len(self.lives))]).tolist()]
         fetches = [0, *np.cumsum([len(life.uses) + 1 for life in self.lives]).tolist()]
         self._move_places, self._fetch_places = moves, fetches
         self._moves = np.zeros(moves[-1], MOVE)
@@ -194,6 +201,14 @@ class State:
         self._sequence = np.array([self.ways.number[run] for run in self.runs], np.int64)
         self.starts = np.array(start_times(self.graph, self.runs))
         self._spans: list[tuple[tuple[int, int], ...]] = [()] * len(self.lives)
+
+    def _most_moves(self, number: int) -> int:
+        """How many rows a life may have: copies and deletes in two memories, with the disk in three."""
+        life = self.lives[number]
+        modes = self.graph.operations.modes
+        turns = any(self.runs[position_of(use.moment)][0] in modes for use in life.uses)
+        moving = bool(gaps_of(self, number)) or turns or life.cyclic
+        return 6 * (len(life.uses) + 2) if moving else 2
 
     def _renew_all(self, numbers: Iterable[int]) -> None:
         for number in dict.fromkeys(numbers):
@@ -269,7 +284,8 @@ def gaps(state: State) -> list[Gap]:
 def gaps_of(state: State, number: int) -> list[Gap]:
     """Those of one life."""
     life, runs = state.lives[number], len(state.runs)
-    if state.graph.resident[life.tensor] and not life.cyclic:
+    fixed = state.graph.resident[life.tensor] and not life.cyclic
+    if fixed or state.graph.tensors.bytes[life.tensor] < state.smallest:
         return []
     uses = [use for use in life.uses if use.memory == Memory.DEVICE]
     complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not life.cyclic else 0

@@ -9,7 +9,8 @@ offloading, section IV-C). What is swapped of the activations: lohan_swap.py; by
 From decisions to a schedule. The paper says how much is swapped, not what goes to the disk: the activations
 of the first layers, which stay away longest, go there once the host is full. Where updates and fetches stand
 is worked out by planner/transfers.py. The estimate assumes that everything overlaps; so other amounts around
-it are simulated too, and the fastest schedule is the answer. Where nothing need move, nothing moves.
+it are simulated too, and the fastest schedule is the answer. Where nothing need move, nothing moves; of what
+would, some stays on the device where that has room (lohan_stay.py; the paper's LoHan: stay=0).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from time import monotonic
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine, Memory
+from ..planner.demand import Demand
 from ..planner.residence import Residence
 from ..planner.schedule import Schedule
 from ..planner.transfers import LOOK_AHEADS, placed
@@ -36,6 +38,7 @@ from .layer_absences import (
 from .layer_runs import layer_runs
 from .links import linked_machine
 from .lohan_costs import traffic_of
+from .lohan_stay import staying
 from .lohan_swap import SwapOrder, best_prefix
 from .problem import Answer, Options, Problem, Status
 from .zero_infinity import states_memory
@@ -52,18 +55,22 @@ _IN_FLIGHT = (3, 6, 12)
 class Settings:
     """states: where model states lie, host or disk; auto: the disk, if there is one, where they would take
     more than half of the host (the paper: always the disk).
+    stay: share of the budget within which what would be swapped stays on the device (the paper: 0).
     amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
     at once, like the simulator's; else one at a time, as in (5)."""
 
     states: str = "auto"
     amounts: int = 8
     duplex: bool = True
+    stay: float = 0.7
 
     def __post_init__(self) -> None:
         if self.states not in ("auto", "host", "disk"):
             raise InputError(f"states must be auto, host or disk, not {self.states!r}")
         if self.amounts < 1:
             raise InputError(f"amounts must be 1 or more, not {self.amounts}")
+        if not 0 <= self.stay <= 1:
+            raise InputError(f"stay must be from 0 to 1, not {self.stay}")
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -75,7 +82,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem):
         return Answer(plain.schedule, Status.HEURISTIC)
-    amounts = _Amounts(problem, machine, SwapOrder(layers), states, settings.duplex)
+    amounts = _Amounts(problem, machine, SwapOrder(layers), states, settings)
     options.report(amounts.estimate_told())
     interrupted = False
     try:
@@ -100,10 +107,19 @@ class _Amounts:
     where it does not fit. best: seconds, schedule and count."""
 
     def __init__(
-        self, problem: Problem, machine: Machine, order: SwapOrder, states: Memory, duplex: bool
+        self, problem: Problem, machine: Machine, order: SwapOrder, states: Memory, settings: Settings
     ) -> None:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
-        traffic = traffic_of(order.layers, machine, states, _IN_FLIGHT[0], duplex=duplex)
+        self.room = int(settings.stay * device_limit(problem))
+        bare = Demand(problem.graph, machine, next(self._all_away(0))).peak
+        traffic = traffic_of(
+            order.layers,
+            machine,
+            states,
+            _IN_FLIGHT[0],
+            duplex=settings.duplex,
+            stays=max(0, self.room - bare),
+        )
         self.estimate = best_prefix(order.prefixes(traffic))
         self.tried: dict[int, float] = {}
         self.best: tuple[float, Schedule, int] | None = None
@@ -140,7 +156,12 @@ class _Amounts:
                 return
 
     def ways(self, count: int) -> Iterator[Residence]:
-        """More and more of the activations on the disk."""
+        """More and more of the activations on the disk; what the device has room for stays there."""
+        for way in self._all_away(count):
+            graph, swapped = self.order.layers.graph, self.order.tensors(count)
+            yield staying(graph, self.machine, way, swapped, self.room)
+
+    def _all_away(self, count: int) -> Iterator[Residence]:
         layers = self.order.layers
         swapped = self.order.tensors(count)
         plan = layer_runs(layers, self.order.kept | swapped, host=True, after=False)

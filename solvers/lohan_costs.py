@@ -18,7 +18,8 @@ Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model
 
 Corrected: (3) the share on disk is max(0, A - MEM), not A - MEM, whose name (4) changes to MEM_CPU; (5) lacks
 the CPU's own time, which limits a weak CPU and here is a fifth term. Without a disk its terms are nothing.
-The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate.
+The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `stays`: the
+bytes of what is swapped that the device has room for after all, in the paper none.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ class Traffic:
     disk_read: float = inf
     disk_write: float = inf
     duplex: bool = True
+    stays: int = 0
 
     def forward_seconds(self, swapped: int) -> float:
         """(2), (4)."""
+        swapped = max(0, swapped - self.stays)
         on_disk = max(0.0, swapped - self.room)  # (3)
         return max(
             self.forward,
@@ -59,6 +62,7 @@ class Traffic:
 
     def backward_seconds(self, swapped: int, again: float) -> float:
         """(5)."""
+        swapped = max(0, swapped - self.stays)
         on_disk = max(0.0, swapped - self.room)
         return max(
             self.backward + again,
@@ -78,7 +82,13 @@ class Traffic:
 
 
 def traffic_of(
-    layers: TrainingLayers, machine: Machine, states: Memory, in_flight: int, *, duplex: bool = True
+    layers: TrainingLayers,
+    machine: Machine,
+    states: Memory,
+    in_flight: int,
+    *,
+    duplex: bool = True,
+    stays: int = 0,
 ) -> Traffic:
     """in_flight: how many of the largest layer's model states the host holds beside activations."""
     graph, links = layers.graph, machine.links
@@ -103,4 +113,5 @@ def traffic_of(
         disk_read=(links.disk_read or inf) if on_disk else inf,
         disk_write=(links.disk_write or inf) if on_disk else inf,
         duplex=duplex,
+        stays=stays,
     )

@@ -15,6 +15,7 @@ from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.updates import with_updates
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, transformer
+from memplan.planner.demand import Demand
 from memplan.planner.plain import baseline
 from memplan.planner.schedule import Verb
 from memplan.planner.simulate import simulate
@@ -113,7 +114,7 @@ def test_all_is_swapped_where_links_are_free():
 def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
     layers = training_layers("lohan", graph(granularity=granularity))
     order = SwapOrder(layers)
-    amounts = lohan._Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, True)
+    amounts = lohan._Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, lohan.Settings())
     columns = layers.graph.operations
     plain = sum(layers.seconds([*layer.forward, *layer.backward]) for layer in layers.layers)
     prefixes = order.prefixes(traffic_of(layers, MACHINE, Memory.HOST, 3))
@@ -270,6 +271,7 @@ def test_what_is_refused(solver: str):
     [
         ("lohan", {"states": "tape"}, "states must be auto, host or disk"),
         ("lohan", {"amounts": "0"}, "amounts must be 1 or more"),
+        ("lohan", {"stay": "1.5"}, "stay must be from 0 to 1"),
         ("zero-offload", {"activations": "lose"}, "activations must be auto, keep"),
         ("zero-infinity", {"activations": "lose"}, "activations must be auto, keep"),
         ("zero-infinity", {"states": "tape"}, "states must be auto, host or disk"),
@@ -285,3 +287,28 @@ def test_states_on_a_disk_that_is_not_there():
     for solver in ("lohan", "zero-infinity"):
         with pytest.raises(NotAcceptedError, match="needs a machine with links disk_read, disk_write"):
             solve(solver, Problem(graph(), 10**5, no_disk), settings={"states": "disk"})
+
+
+@given(st.integers(2, 5), st.integers(0, 10**6), st.floats(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
+    updated = with_updates(
+        chain(layers, seed=seed), optimizer="sgd", when="after", device_rate=1e6, host_rate=1e6
+    )
+    order = SwapOrder(training_layers("lohan", updated))
+    problem = Problem(updated, baseline(updated).peak, MACHINE)
+    amounts = lohan._Amounts(problem, MACHINE, order, Memory.HOST, lohan.Settings(stay=share))
+    for count in (0, len(order.swaps)):
+        bare, way = next(amounts._all_away(count)), next(amounts.ways(count))
+        before, after = (Demand(updated, MACHINE, each).peak for each in (bare, way))
+        assert set(way.away) <= set(bare.away)
+        assert after <= max(before, amounts.room)
+
+
+def test_room_on_the_device_saves_time():
+    problem = Problem(graph(), 0, replace(MACHINE, links=Links(1e6, 1e6)))
+    budget = refusal(problem).least
+    assert budget is not None
+    problem = replace(problem, budget=budget * 2)
+    stay, leave = (solve("lohan", problem, settings={"stay": share}).figures for share in ("0.9", "0"))
+    assert stay.time < leave.time

@@ -53,11 +53,14 @@ class Job:
         self.after: tuple[Ticket, ...] = ()
         self.gone: tuple[Any, ...] = ()
 
+    def wait(self) -> None:
+        for ticket in self.after:
+            ticket.wait()
+
     def run(self) -> None:
         error = None
         try:
-            for ticket in self.after:
-                ticket.wait()
+            self.wait()
             self.gone = ()
             self.work(*self.arguments)
         except BaseException as raised:

@@ -53,11 +53,12 @@ class DeviceJob(Job):
         self.stream = stream
         self.computed = torch.cuda.current_stream(stream.device).record_event()
 
-    def run(self) -> None:
+    def wait(self) -> None:
+        """For copies on the device the stream waits; but memory of the host must be idle when it goes."""
         self.stream.wait_event(self.computed)
-        if not self.gone:
-            self.after = tuple(ticket for ticket in self.after if not wait_on(self.stream, ticket))
-        super().run()
+        for ticket in self.after:
+            if self.gone or not wait_on(self.stream, ticket):
+                ticket.wait()
 
     def _on_stream(self, work: Work, event: torch.cuda.Event) -> Work:
         def enqueue(*arguments: Any) -> None:

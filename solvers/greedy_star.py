@@ -26,14 +26,16 @@ class Settings:
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    del options
-    return solved("greedy-star", problem, _schedules)
+    return solved("greedy-star", problem, options, _schedules)
 
 
 def _schedules(cycle: Cycle) -> Iterator[Schedule]:
     for tastes in (TASTES, CLOSE_TASTES):
-        orders = greedy_orders(cycle, [replace(taste, discount=False) for taste in tastes])
-        if orders:
-            yield from (schedule_of_order(cycle, order, again=True) for order in orders)
+        found = 0
+        for taste in tastes:
+            for order in greedy_orders(cycle, [replace(taste, discount=False)]):
+                found += 1
+                yield schedule_of_order(cycle, order, again=True)
+        if found:
             return
     yield schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))), again=True)

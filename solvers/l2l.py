@@ -24,9 +24,9 @@ class Settings:
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    del options
     return solved(
         "l2l",
         problem,
+        options,
         lambda cycle: [schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))))],
     )

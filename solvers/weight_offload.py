@@ -30,7 +30,7 @@ from .weight_offload_cycle import Cycle, cycle_of
 from .weight_offload_least import least_absences
 from .weight_offload_packing import packed_ranks
 from .weight_offload_places import greedy_order
-from .weight_offload_result import refuse_if_too_small
+from .weight_offload_result import host_too_small, refuse_if_too_small
 from .weight_offload_search import Search
 from .weight_offload_starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
 from .weight_offload_steps import schedule_of_order
@@ -68,10 +68,14 @@ def solve(problem: Problem, options: Options) -> Answer:
     refuse_if_too_small(NAME, problem, cycle)
     search = Search(cycle, options)
     offer_starts(search, cycle)
-    if settings.moves and not search.done:
-        offer_packed(search, cycle)
-        search.anneal(settings.moves, settings.seed)
-    assert search.best is not None
+    try:
+        if (settings.moves and not search.done) or search.best is None:
+            offer_packed(search, cycle)
+            search.anneal(settings.moves, settings.seed)
+    except KeyboardInterrupt:
+        search.interrupted = True
+    if search.best is None:
+        raise host_too_small(NAME, cycle)
     schedule = schedule_of_order(cycle, search.best.tolist())
     return Answer(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
 
@@ -86,7 +90,9 @@ def offer_starts(search: Search, cycle: Cycle) -> None:
                 return
         if search.best is not None:
             return
-    search.offer(lazy_order(cycle, range(len(cycle.absences))))
+    everything = range(len(cycle.absences))
+    if moved_bytes(cycle, everything) <= search.host_limit:
+        search.offer(lazy_order(cycle, everything))
 
 
 def offer_packed(search: Search, cycle: Cycle) -> None:
@@ -100,5 +106,5 @@ def offer_packed(search: Search, cycle: Cycle) -> None:
             order = greedy_order(cycle, chosen, ranks)
             if order is not None:
                 search.offer(order)
-            if search.done:
+            if search.done and search.best is not None:
                 return

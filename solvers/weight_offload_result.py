@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
+from time import monotonic
 
 from ..planner.bounds import time_bound
 from ..planner.errors import InvalidScheduleError
@@ -11,12 +12,14 @@ from ..planner.plain import plain_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from .chains import infeasible
-from .problem import Answer, NotAcceptedError, Problem, Status
+from .problem import Answer, NotAcceptedError, Options, Problem, Status
 from .weight_offload_cycle import Cycle, cycle_of
 
 
-def solved(solver: str, problem: Problem, orders: Callable[[Cycle], Iterable[Schedule]]) -> Answer:
-    """The plain schedule where it fits, else the fastest that `orders` gives for the cycle.
+def solved(
+    solver: str, problem: Problem, options: Options, schedules: Callable[[Cycle], Iterable[Schedule]]
+) -> Answer:
+    """The plain schedule where it fits, else the fastest of `schedules` for the cycle, in the time there is.
 
     Raises NotAcceptedError (no links, no weights, host too small), InfeasibleError.
     """
@@ -24,13 +27,17 @@ def solved(solver: str, problem: Problem, orders: Callable[[Cycle], Iterable[Sch
     if cycle.plain_peak <= cycle.limit:
         return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
     refuse_if_too_small(solver, problem, cycle)
-    timed = (
-        (seconds_of(problem, schedule), number, schedule) for number, schedule in enumerate(orders(cycle))
-    )
-    seconds, _number, schedule = min(timed)
-    if seconds == inf:
-        raise infeasible(solver, problem, cycle.least_budget)
-    return Answer(schedule, Status.HEURISTIC, time_bound(problem.graph))
+    end = inf if options.time_limit is None else monotonic() + options.time_limit
+    best, fastest = None, inf
+    for schedule in schedules(cycle):
+        seconds = seconds_of(problem, schedule)
+        if seconds < fastest:
+            best, fastest = schedule, seconds
+        if best is not None and (monotonic() > end or options.cancelled()):
+            break
+    if best is None:
+        raise host_too_small(solver, cycle)
+    return Answer(best, Status.HEURISTIC, time_bound(problem.graph))
 
 
 def seconds_of(problem: Problem, schedule: Schedule) -> float:
@@ -46,9 +53,17 @@ def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
     """The device, even if every weight leaves whenever it can; the host, for what must leave at least."""
     if cycle.limit < cycle.least_budget:
         raise infeasible(solver, problem, cycle.least_budget)
-    must_leave = max(cycle.need) + sum(cycle.sizes) - cycle.limit
-    if cycle.host_limit is not None and cycle.host_limit < must_leave:
-        raise NotAcceptedError(
-            f"{solver} moves weights to the host, which holds {cycle.host_limit:,} bytes: "
-            f"{must_leave:,} must leave the device"
-        )
+    if cycle.host_limit is not None and cycle.host_limit < must_leave(cycle):
+        raise host_too_small(solver, cycle)
+
+
+def must_leave(cycle: Cycle) -> int:
+    """Bytes of weights that are away at the run that needs most, at least."""
+    return max(cycle.need) + sum(cycle.sizes) - cycle.limit
+
+
+def host_too_small(solver: str, cycle: Cycle) -> NotAcceptedError:
+    return NotAcceptedError(
+        f"{solver} moves weights to the host, where {cycle.host_limit or 0:,} bytes are free for them: "
+        f"too few, at least {must_leave(cycle):,} bytes must leave the device"
+    )

@@ -82,16 +82,13 @@ class Search:
         """Once; again while the limit leaves time and it helps. number: of the random numbers."""
         barren = 0
         self._load()
-        try:
-            while not self.done and barren < _BARREN and self.best is not None:
-                before = self.seconds
-                self._once(moves, number)
-                number += 1
-                barren = 0 if self.seconds < before * (1 - 1e-6) else barren + 1
-                if self.end == inf:
-                    break
-        except KeyboardInterrupt:
-            self.interrupted = True
+        while not self.done and barren < _BARREN and self.best is not None:
+            before = self.seconds
+            self._once(moves, number)
+            number += 1
+            barren = 0 if self.seconds < before * (1 - 1e-6) else barren + 1
+            if self.end == inf:
+                break
 
     def _once(self, moves: int, number: int) -> None:
         assert self.best is not None

@@ -63,10 +63,10 @@ def seconds(solver: str, problem: Problem, **settings: str) -> float:
 def test_small_instances_against_exhaustive_search() -> None:
     """Never below the optimum, equal to it in 95 % at least; the baselines are never below either."""
     equal = compared = 0
-    for number in range(45):
+    for number in range(36):
         problem = small(number)
         assert problem.machine
-        best = optimum(problem.graph, problem.machine, problem.budget, states=2_500)
+        best = optimum(problem.graph, problem.machine, problem.budget, states=2_000)
         found = seconds("offload-greedy", problem, moves="5000")
         assert best.period * (1 - 1e-9) <= found or not best.proven
         compared += best.proven
@@ -74,7 +74,7 @@ def test_small_instances_against_exhaustive_search() -> None:
         if best.proven:
             for solver in SOLVERS[1:]:
                 assert seconds(solver, problem) >= best.period * (1 - 1e-9)
-    assert compared >= 20
+    assert compared >= 15
     assert equal >= 0.95 * compared
 
 
@@ -248,7 +248,7 @@ def test_refusals(solver: str) -> None:
     links = Links(d2h=2, h2d=2)
     with pytest.raises(NotAcceptedError, match=f"{solver} needs a machine with links d2h and h2d"):
         registry.solve(solver, Problem(graph, 48))
-    with pytest.raises(NotAcceptedError, match="which holds 5 bytes"):
+    with pytest.raises(NotAcceptedError, match="where 5 bytes are free for them"):
         registry.solve(solver, Problem(graph, 40, Machine(host_capacity=5, links=links)))
     with pytest.raises(InfeasibleError, match="smallest budget") as refusal:
         registry.solve(solver, Problem(graph, 20, Machine(links=links)))
@@ -267,12 +267,33 @@ def test_the_plain_schedule_where_it_fits(solver: str) -> None:
     assert (found.figures.time, found.status) == (20, Status.OPTIMAL)
 
 
-def test_the_host_holds_all_that_is_moved() -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_host_holds_all_that_is_moved(solver: str) -> None:
+    """Or is refused in one line; never a schedule that does not hold."""
     graph = alike(8, 12, 1, 3)
-    for capacity in (48, 60, 96):
+    held = 0
+    for capacity in (12, 24, 36, 48, 60, 96):
         machine = Machine(host_capacity=capacity, links=Links(d2h=2, h2d=2))
-        found = registry.solve("offload-greedy", Problem(graph, 84, machine), settings={"moves": "3000"})
+        settings = {"moves": "3000"} if solver == "offload-greedy" else {}
+        try:
+            found = registry.solve(solver, Problem(graph, 84, machine), settings=settings)
+        except NotAcceptedError:
+            assert not held
+            continue
+        held += 1
         assert found.figures.host_peak <= capacity
+    assert held
+
+
+def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memplan.solvers.weight_offload_search.Search.anneal", interrupted)
+    problem = Problem(alike(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
+    found = registry.solve("offload-greedy", problem)
+    assert found.interrupted
+    assert found.figures.peak <= 48
 
 
 def test_the_same_seed_gives_the_same_schedule_and_the_time_limit_holds() -> None:

@@ -3,8 +3,8 @@
 The class of schedules that is searched, all of it:
 
 - device computations in the file's order, each in any of its modes; an operation that runs on the CPU stands
-  right behind the copy of its last input; with `recompute`, any set of operations runs once more, each right
-  before the first of the backward operations, or of those run again, that read what it makes;
+  right behind the copy of its last input; with `recompute`, any of the forward operations run once more, each
+  before any of the backward operations;
 - a tensor may leave after any of its uses (device copy deleted as soon as it is used and copied), and comes
   back once before the next, in any slot and any order on the link; one copy down serves a version;
 - copies down in any order on the link, each as early as that order allows (earlier never costs anything: it
@@ -57,15 +57,17 @@ def optimum(
     budget: int,
     *,
     recompute: bool = False,
+    weights_only: bool = False,
     prune: bool = True,
     states: float = inf,
 ) -> Optimum:
-    """prune: False to search without estimates of time, for a check of the search itself. states: after so
-    many (some 10,000 a second) it gives up."""
+    """weights_only: nothing but persistent tensors leaves. prune: False to search without estimates of time,
+    for a check of the search itself. states: after so many (some 10,000 a second) it gives up."""
     best, left = Optimum(inf, None, 0), states
     for runs in sorted(sequences(graph, recompute), key=lambda runs: least(graph, runs)):
         if least(graph, runs) < best.period * (1 - SAME):
-            search = _Search(Turn(graph, machine, budget, tuple(runs)), best, prune, left)
+            turn = Turn(graph, machine, budget, tuple(runs), weights_only)
+            search = _Search(turn, best, prune, left)
             try:
                 best = search.run()
             except _GivenUpError:
@@ -292,6 +294,8 @@ class _Search:
         life, following = self.turn.lives[k], self.turn.next_use(k, slot)
         if following is None:
             return [(True, True)]
+        if self.turn.weights_only and not life.persistent:
+            return [(False, False)]
         if life.host_changed and slot > life.uses[-1]:
             return [(False, True)]
         worth = following > slot

@@ -14,34 +14,26 @@ Run = tuple[int, int]
 
 
 def sequences(graph: Graph, recompute: bool) -> Iterator[list[Run]]:
-    """Every choice of modes and of what runs once more."""
+    """Every choice of modes, of what runs once more, and before which backward operation."""
     count = len(graph.operations)
     ways = [range(1 + len(graph.operation(o).modes)) for o in range(count)]
+    backward = [o for o in range(count) if graph.operation(o).phase == Phase.BACKWARD]
     again = [o for o in range(count) if recompute and graph.operation(o).phase == Phase.FORWARD]
     again = [o for o in again if graph.operation(o).recompute and not graph.operation(o).mutates]
     for modes in product(*ways):
-        for chosen in product((False, True), repeat=len(again)):
-            rerun = {o for o, wanted in zip(again, chosen, strict=True) if wanted}
-            yield [(o, modes[o]) for o in _with_reruns(graph, rerun)]
+        for before in product(*((None, *(b for b in backward if b <= _ended(graph, o))) for o in again)):
+            order: list[int] = []
+            for operation in range(count):
+                order += [o for o, place in zip(again, before, strict=True) if place == operation]
+                order.append(operation)
+            yield [(o, modes[o]) for o in order]
 
 
-def _with_reruns(graph: Graph, rerun: set[int]) -> list[int]:
-    order: list[int] = []
-    left = set(rerun)
-
-    def make_again(operation: int) -> None:
-        for x in graph.operation(operation).reads:
-            for producer in graph.producers[x].tolist():
-                if producer in left:
-                    left.discard(producer)
-                    make_again(producer)
-                    order.append(producer)
-
-    for operation in range(len(graph.operations)):
-        if graph.operation(operation).phase in (Phase.BACKWARD, Phase.UPDATE):
-            make_again(operation)
-        order.append(operation)
-    return order
+def _ended(graph: Graph, operation: int) -> int:
+    """The first operation that changes what it touches, after which it can't run again."""
+    touched = {*graph.operation(operation).reads, *graph.operation(operation).writes}
+    changes = (o for x in touched for o in graph.mutators[x].tolist() if o > operation)
+    return min(changes, default=len(graph.operations))
 
 
 def on_host(graph: Graph, run: Run) -> bool:
@@ -92,6 +84,7 @@ class Turn:
     machine: Machine
     budget: int
     all_runs: tuple[Run, ...]
+    weights_only: bool = False
 
     @cached_property
     def runs(self) -> list[Run]:

@@ -1,6 +1,7 @@
 """Small training graphs whose tensors may move: chains of layers with weights, gradients and updates.
 
-    F_i: x_{i-1}, w_i → x_i [, a_i]     B_i: g_i, w_i, x_{i-1} [, a_i] → g_{i-1}, dw_i     U_i: dw_i → w_i [, s_i]
+    F_i: x_{i-1}, w_i → x_i [, a_i]     B_i: g_i, w_i, x_{i-1} [, a_i] → g_{i-1}, dw_i
+    U_i: dw_i → w_i [, s_i]
 
 Whole seconds and bytes, links of a few bytes a second: small enough for exact_offload.py.
 """

@@ -19,7 +19,8 @@ from memplan.planner.demand import Demand
 from memplan.planner.plain import baseline
 from memplan.planner.schedule import Verb
 from memplan.planner.simulate import simulate
-from memplan.solvers import lohan
+from memplan.solvers import lohan, lohan_amounts
+from memplan.solvers.lohan_amounts import Amounts
 from memplan.solvers.lohan_costs import Traffic, traffic_of
 from memplan.solvers.lohan_swap import SwapOrder, best_prefix
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem
@@ -114,7 +115,7 @@ def test_all_is_swapped_where_links_are_free():
 def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
     layers = training_layers("lohan", graph(granularity=granularity))
     order = SwapOrder(layers)
-    amounts = lohan._Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, lohan.Settings())
+    amounts = Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, duplex=True, stay=0.5)
     columns = layers.graph.operations
     plain = sum(layers.seconds([*layer.forward, *layer.backward]) for layer in layers.layers)
     prefixes = order.prefixes(traffic_of(layers, MACHINE, Memory.HOST, 3))
@@ -227,7 +228,7 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch):
     problem = Problem(graph(), 0, MACHINE)
     budget = refusal(problem).least
     assert budget is not None
-    placed, calls = lohan.placed, []
+    placed, calls = lohan_amounts.placed, []
 
     def stopping(*arguments):
         calls.append(1)
@@ -235,7 +236,7 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return placed(*arguments)
 
-    monkeypatch.setattr(lohan, "placed", stopping)
+    monkeypatch.setattr(lohan_amounts, "placed", stopping)
     answer = lohan.solve(replace(problem, budget=budget), Options())
     assert answer.interrupted
 
@@ -297,7 +298,7 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     )
     order = SwapOrder(training_layers("lohan", updated))
     problem = Problem(updated, baseline(updated).peak, MACHINE)
-    amounts = lohan._Amounts(problem, MACHINE, order, Memory.HOST, lohan.Settings(stay=share))
+    amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, stay=share)
     for count in (0, len(order.swaps)):
         bare, way = next(amounts._all_away(count)), next(amounts.ways(count))
         before, after = (Demand(updated, MACHINE, each).peak for each in (bare, way))

@@ -45,7 +45,7 @@ CLOSE = 0.01
 """A schedule this much slower than the program with fractions is good enough."""
 
 PATIENCE = 2
-"""So many reserves in a row may bring nothing better."""
+"""So many reserves in a row may fit and bring nothing better."""
 
 _TOLERANCE = 1e-4
 """By how much an answer with fractions may leave a row."""
@@ -102,17 +102,17 @@ class Search:
         choice: Choice | None = None
         in_vain = 0
         for reserve in reserves:
-            started, before = monotonic(), self.best
+            started, before, fits = monotonic(), self.best, False
             if self.remaining() <= 0.0:
                 return
             for answer in self._answers(
                 program, reserving(program, reserve * self.limits.device_bytes), choice
             ):
                 choice = answer.choice
-                self._place(program, answer, reserve)
+                fits |= self._place(program, answer, reserve)
             if self.best is None:
                 continue
-            in_vain = 0 if self.best is not before else in_vain + 1
+            in_vain = 0 if self.best is not before else in_vain + fits
             if in_vain == PATIENCE or self._is_close() or self.remaining() < monotonic() - started:
                 return
 
@@ -151,20 +151,23 @@ class Search:
         x = relaxed(chosen, self.remaining())
         return None if x is None else _Answer(choice, x, chosen.objective(x) * program.second)
 
-    def _place(self, program: OffloadProgram, answer: _Answer, reserve: float) -> None:
-        """Copies placed operation by operation; and where the program has them."""
+    def _place(self, program: OffloadProgram, answer: _Answer, reserve: float) -> bool:
+        """Copies placed operation by operation; and where the program has them. Whether any of it fits."""
+        fits = False
         budget = self.limits.device_bytes
         free, stepped = residence_of(self.graph, program, answer.choice, answer.x)
         for found in (
             placed(self.graph, self.machine, budget, free),
             judged(self.graph, self.machine, budget, stepped),
         ):
+            fits |= found is not None
             if found is not None and (self.best is None or found[1].time < self.best.figures.time):
                 self.best = Found(*found, answer.planned, reserve)
                 self.report(
                     f"{len(program.choice)} blocks, reserve {reserve:.0%}: {answer.planned:.6g} s by the "
                     f"program, {found[1].time:.6g} s simulated"
                 )
+        return fits
 
 
 def relaxed(written: Program, seconds: float) -> Floats | None:

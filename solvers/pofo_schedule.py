@@ -14,7 +14,7 @@ from ..planner.residence import Place, Residence
 from ..planner.sequence import prune
 from .chain_runs import Move, Pass, sequence
 from .chains import ChainProblem
-from .pofo_table import Segment
+from .pofo_segments import Segment
 from .rotor_table import RotorTable
 
 

@@ -27,60 +27,12 @@ Rotor's O(L³ M); 24 L M² bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .chain_costs import ChainCosts
+from .pofo_segments import Choice, Input, Segment, Values
 from .rotor_table import RotorTable, shifted
-
-Values = NDArray[np.float64]
-"""Seconds by K and Q, both in slots."""
-
-
-class Input(IntEnum):
-    """Where a segment's input is counted."""
-
-    FREE = 0
-    KEPT = 1
-    SENT = 2
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Blocks first … end-1. saved: (a). sent: what it keeps is offloaded. memory: slots for Rotor's program
-    in (b) and in the last segment."""
-
-    first: int
-    end: int
-    saved: bool
-    sent: bool
-    memory: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """seconds: of the segment, by the slots that K and Q leave free. kept, backlog: what is added to K and Q.
-    served: of the backlog while it runs. after: the state of block `end`'s input. extra: slots beside K and Q
-    while the segment's backward runs."""
-
-    seconds: Values
-    end: int
-    saved: bool
-    sent: bool
-    kept: int
-    backlog: int
-    served: int
-    after: Input
-    extra: int
-
-    def backlog_after(self, before: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A saved block's data is ready at its end, an input at the segment's start."""
-        if self.saved:
-            return np.maximum(0, before - self.served) + self.backlog
-        return np.maximum(0, before + self.backlog - self.served)
 
 
 class PofoTable:
@@ -127,7 +79,7 @@ class PofoTable:
             backlog = int(chosen.backlog_after(self.backlogs)[backlog])
             i, state = chosen.end, chosen.after
 
-    def _choices(self, i: int, state: Input) -> Iterator[_Choice]:
+    def _choices(self, i: int, state: Input) -> Iterator[Choice]:
         rotor, costs, blocks = self.rotor, self.costs, len(self.costs)
         extra = self._extra(i, state)
         own = rotor.input[i] if state == Input.FREE else 0
@@ -137,8 +89,8 @@ class PofoTable:
             seconds = np.full(self.slots + 1, rotor.both[i])
             seconds[:need] = np.inf
             served = int(self.served[i + 1] - self.served[i])
-            yield _Choice(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
-            yield _Choice(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
+            yield Choice(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
+            yield Choice(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
         forward = int(costs.advance_peak[i])
         for end in range(i + 1, blocks):
             if end > i + 1:
@@ -147,11 +99,11 @@ class PofoTable:
             seconds = shifted(again, extra)
             seconds[: extra + self._slots(forward)] = np.inf
             served = int(self.served[end] - self.served[i])
-            yield _Choice(seconds, end, False, False, own, 0, served, Input.FREE, extra)
+            yield Choice(seconds, end, False, False, own, 0, served, Input.FREE, extra)
             if own:
-                yield _Choice(seconds, end, False, True, 0, own, served, Input.FREE, extra)
+                yield Choice(seconds, end, False, True, 0, own, served, Input.FREE, extra)
 
-    def _values(self, choice: _Choice) -> Values:
+    def _values(self, choice: Choice) -> Values:
         """Seconds from here on, by K and Q."""
         later = self.values[choice.end][choice.after]
         backlogs = choice.backlog_after(self.backlogs)

@@ -17,9 +17,11 @@ from memplan.graphs.updates import with_updates
 from memplan.planner.plain import baseline
 from memplan.planner.schedule import Verb
 from memplan.planner.simulate import simulate
-from memplan.solvers import pofo
+from memplan.solvers import pofo, pofo_search
 from memplan.solvers.chain_costs import chain_costs
-from memplan.solvers.chain_runs import block_runs
+from memplan.solvers.chain_runs import block_runs, save_all
+from memplan.solvers.chains import chain_problem
+from memplan.solvers.pofo_schedule import residence
 from memplan.solvers.pofo_table import PofoTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import solve as solve_and_bound
@@ -189,7 +191,7 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
     problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))
     limited = pofo.solve(problem, Options(time_limit=0.0))
     assert limited.status == Status.FEASIBLE
-    placed, calls = pofo.placed, []
+    placed, calls = pofo_search.placed, []
 
     def stopping(*arguments):
         calls.append(1)
@@ -197,7 +199,7 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return placed(*arguments)
 
-    monkeypatch.setattr(pofo, "placed", stopping)
+    monkeypatch.setattr(pofo_search, "placed", stopping)
     stopped = pofo.solve(problem, Options())
     assert stopped.interrupted
     for answer in (limited, stopped):
@@ -207,13 +209,13 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
 def test_what_would_still_be_under_way_when_backward_begins_stays():
     """The copies out that end in forward, in the order in which they begin; with a link without end, all."""
     graph = chain(6, seed=3, parameters=False)
-    chained = pofo.chain_problem("pofo", Problem(graph, 10**9), 60)
+    chained = chain_problem("pofo", Problem(graph, 10**9), 60)
     saved = set().union(*(run.saved for run in chained.runs[:-1]))
-    whole = pofo.residence(chained, pofo.save_all(chained.blocks), saved)
+    whole = residence(chained, save_all(chained.blocks), saved)
     assert len(whole.away) == len(saved)
     before: set[int] = set()
     for rate in (1.0, 1e5, 1e6, 1e7, 1e9, inf):
-        some = pofo.residence(chained, pofo.save_all(chained.blocks), saved, rate)
+        some = residence(chained, save_all(chained.blocks), saved, rate)
         leaving = [position for _x, position in some.away]
         assert leaving == sorted(leaving)
         assert len(some.away) >= len(before)

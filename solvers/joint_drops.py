@@ -1,8 +1,9 @@
 """Which activations are made again: a set of tensors to drop when forward ends, and the runs that follow.
 
 A dropped tensor is made again right before the first operation of the backward part that needs it, with what
-that needs and is dropped too; from then on it stays. Updates move behind the last run that touches what they
-change. Linear in the runs.
+that needs and is dropped too; from then on it stays. So what crosses from block to block is the last to drop
+(graphs/structure.py): without it all blocks would be made again at once, and stay. Updates move behind the
+last run that touches what they change. Linear in the runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ..graphs.graph import Graph, Phase
+from ..graphs.structure import chain_of
 from ..planner.schedule import PLAIN
 from ..planner.sequence import Run, prune
 
@@ -44,18 +46,23 @@ class Drops:
     def passing(self) -> frozenset[int]:
         """What may be dropped and nobody needs in the backward part, unless for a dropped tensor."""
         last = self._last_readers
-        return frozenset(x for x in self.makers if last[x] < self.boundary)
+        return frozenset(x for x in self.makers if last[x] < self.boundary and x not in self._crossing)
 
     @cached_property
     def saved(self) -> list[int]:
-        """What may be dropped and is needed in the backward part: cheapest to make again, by byte, first."""
+        """What may be dropped and is needed in the backward part: inside blocks first, by price."""
         graph, last = self.graph, self._last_readers
         across = [x for x in self.makers if last[x] >= self.boundary and graph.tensors.bytes[x] > 0]
-        return sorted(across, key=lambda x: (self.price(x), x))
+        return sorted(across, key=lambda x: (x in self._crossing, self.price(x), x))
 
     def price(self, x: int) -> float:
         """Seconds per byte of making it again from what makes it."""
         return float(self.graph.operations.time[self.makers[x]]) / float(self.graph.tensors.bytes[x])
+
+    @cached_property
+    def _crossing(self) -> frozenset[int]:
+        chain = chain_of(self.graph)
+        return chain.shared | {block.output for block in chain.blocks if block.output is not None}
 
     @cached_property
     def _last_readers(self) -> list[int]:

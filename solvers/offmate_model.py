@@ -45,7 +45,7 @@ from .offmate_weights import WeightStocks
 
 Terms = list[tuple[int, float]]
 
-NEAR = 12
+NEAR = 24
 """Copies out end at most so many steps after the one that makes the data; copies back start at most so many
 before the one that needs them. More makes the program larger and hardly ever better."""
 

@@ -131,9 +131,9 @@ def _read(problem: Problem, machine: Machine, schedule: Schedule) -> Start | Non
     """A schedule's decisions as a start, with the look-ahead that suits them best."""
     residence = residence_of(problem.graph, schedule)
     state = State(problem.graph, machine, device_limit(problem), residence.runs)
-    for where, memory in residence.away.items():
-        if where in state.life_of:
-            state.send([where], memory)
+    away = [where for where in residence.away if where in state.life_of]
+    state.tier = {where: residence.away[where] for where in away}
+    state.send(away)
     outcomes = [state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS]
     best = min(outcomes, key=lambda outcome: (outcome.excess, outcome.seconds))
     return None if best.excess else Start(None, state, best)

@@ -22,6 +22,7 @@ from ..planner.residence import Place
 from ..planner.schedule import PLAIN
 from .joint_drops import Drops
 from .joint_fill import fill, orders, send_all
+from .joint_spill import spill
 from .joint_state import Outcome, State, gaps
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
@@ -145,6 +146,7 @@ class Starts:
             for room in ROOMS:
                 send_all(state, everything)
                 fill(state, order, max(state.demand, self.budget - room * largest))
+                spill(state)
                 for look_ahead in LOOK_AHEADS:
                     outcome = state.evaluate(look_ahead)
                     yield (outcome.excess, outcome.seconds), outcome, dict(state.away)

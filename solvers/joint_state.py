@@ -63,10 +63,13 @@ class _Rows(NamedTuple):
 
 
 class State:
-    """runs: with modes. away: per place where the tensor is meanwhile. leave: per place before which run the
-    copy down stands, if not at once. shift: per place of a use how many slots later its fetch stands than
-    look-ahead and order of need say. Change them by `send`, `keep`, `delay`, `move` and `switch`, then
-    `evaluate`. all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave."""
+    """runs: with modes. away: per place where the tensor is meanwhile. tier: where it goes, if not to the
+    host; set before it is sent. leave: per place before which run the copy down stands, if not at once. shift:
+    per place of a use how many slots later its fetch stands than look-ahead and order of need say. Change
+    them by `send`, `keep`, `delay`, `move` and `switch`, then `evaluate`.
+
+    all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave.
+    """
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class State:
         self.graph, self.machine, self.budget = graph, machine, budget
         self.runs, self.smallest = list(runs), smallest
         self.away: dict[Place, Memory] = {}
+        self.tier: dict[Place, Memory] = {}
         self.leave: dict[Place, int] = {}
         self.shift: dict[Place, int] = {}
         self.ways = Ways(graph)
@@ -108,10 +112,10 @@ class State:
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, places: Iterable[Place], memory: Memory = Memory.HOST) -> None:
+    def send(self, places: Iterable[Place]) -> None:
         """Let tensors leave after these uses."""
         changed = list(places)
-        self.away.update(dict.fromkeys(changed, memory))
+        self.away.update({where: self.tier.get(where, Memory.HOST) for where in changed})
         self._renew_all(self.life_of[where] for where in changed)
 
     def keep(self, places: Iterable[Place]) -> None:
@@ -150,6 +154,10 @@ class State:
             return use
         on_host = mode > 0 and modes[mode - 1].on_host
         return use._replace(memory=Memory.HOST if on_host else Memory.DEVICE)
+
+    def starts_on(self, tensor: int) -> int:
+        """The memories where it lies at first, as bits, with every fetch in the turn of its use."""
+        return int(self._starts[tensor])
 
     # ── what it comes to ────────────────────────────────────────────────────────────────────────
 

@@ -118,3 +118,14 @@ def test_refusals() -> None:
     floor = memory_floor(graph, LINKED)
     with pytest.raises(InfeasibleError, match="the smallest budget joint can reach"):
         registry.solve("joint", Problem(graph, floor - 1, LINKED))
+
+
+def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
+    graph = GRAPHS["trained"]
+    budget = memory_floor(graph, LINKED) * 3 // 2
+    roomy = registry.solve("joint", Problem(graph, budget, LINKED), 3.0, bound_seconds=0.0).figures
+    disks = replace(LINKED.links, disk_read=2.0 * MiB, disk_write=2.0 * MiB)
+    small = Machine(host_capacity=roomy.host_peak // 2, disk_capacity=2**40, links=disks)
+    figures = registry.solve("joint", Problem(graph, budget, small), 3.0, bound_seconds=0.0).figures
+    assert figures.host_peak <= roomy.host_peak // 2
+    assert figures.disk_peak > 0

@@ -63,17 +63,57 @@ class _Rows(NamedTuple):
 
 
 class State:
-    per place of a use how many slots later its fetch stands than look-ahead and order of need say. Change
-    them by `send`, `keep`, `delay`, `move` and `switch`, then `evaluate`.
-
-    all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave.
     """runs: with modes. away: per place where the tensor is meanwhile. tier: where it goes, if not to the
     host; set before it is sent. leave: per place before which run the copy down stands, if not at once.
     shift: per place of a use how many slots later its fetch stands than look-ahead and order of need say.
     Change them by `send`, `keep`, `delay`, `move` and `switch`, then `evaluate`.
 
     all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave.
-    """Let tensors leave after these uses."""
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        budget: int,
+        runs: Iterable[Run],
+        *,
+        all_away: bool = False,
+        smallest: int = 1,
+    ) -> None:
+        self.graph, self.machine, self.budget = graph, machine, budget
+        self.runs, self.smallest = list(runs), smallest
+        self.away: dict[Place, Memory] = {}
+        self.tier: dict[Place, Memory] = {}
+        self.leave: dict[Place, int] = {}
+        self.shift: dict[Place, int] = {}
+        self.ways = Ways(graph)
+        self.instance: Instance = self.ways.instance(machine, budget)
+        self.turn = turn_length(len(self.runs))
+        self.lives = [life for life in lives(graph, self.runs) if graph.tensors.bytes[life.tensor] > 0]
+        self.touching: dict[int, list[int]] = {}
+        for number, life in enumerate(self.lives):
+            for use in life.uses:
+                self.touching.setdefault(position_of(use.moment), []).append(number)
+        self.life_of = {
+            (life.tensor, position_of(use.moment)): number
+            for number, life in enumerate(self.lives)
+            for use in life.uses
+        }
+        unused = [number for number, life in enumerate(self.lives) if life.cyclic and not life.uses]
+        self.life_of.update({(self.lives[number].tensor, -1): number for number in unused})
+        self._kept: dict[tuple[Any, ...], _Rows] = {}
+        self._size_arrays()
+        if all_away:
+            self.away.update({(gap.tensor, gap.after): Memory.HOST for gap in gaps(self)})
+            self.away.update({(self.lives[number].tensor, -1): Memory.HOST for number in unused})
+        for number in range(len(self.lives)):
+            self._renew(number, fresh=True)
+
+    # ── changes ─────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, places: Iterable[Place]) -> None:
+        """Let tensors leave after these uses."""
         changed = list(places)
         self.away.update({where: self.tier.get(where, Memory.HOST) for where in changed})
         self._renew_all(self.life_of[where] for where in changed)

@@ -38,14 +38,21 @@ class Search:
         self.turn = scratch(self.facts)
         self.host_limit = 2**62 if cycle.host_limit is None else cycle.host_limit
         self.options = options
+        self._load_replay()
         self.end = inf if options.time_limit is None else monotonic() + options.time_limit
         self.floor = sum(cycle.seconds)
         self.best: Ints | None = None
         self.seconds = inf
         self.interrupted = False
 
+    def _load_replay(self) -> None:
+        """Have the compiled code at hand, so that it takes no time from what is limited."""
+        if not period.signatures:  # pyright: ignore[reportFunctionMemberAccess]
+            self.options.report("compiling the replay: some seconds, once on a machine")
+            period(self.facts, np.arange(len(self.facts.seconds)), self.turn)
+
     def _load(self) -> None:
-        """Have the compiled code at hand, so that it takes no time from the search."""
+        """Likewise, for the search."""
         if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
             self.options.report("compiling the search: some seconds, once on a machine")
             seed(0)

@@ -37,7 +37,12 @@ def compiled(function: Function) -> Function:
 
 def _folder() -> str:
     package = Path(__file__).parent.parent
-    patterns = ("graphs/partition_*.py", "solvers/search*.py", "solvers/weight_offload*.py", "solvers/joint_*.py")
+    patterns = (
+        "graphs/partition_*.py",
+        "solvers/search*.py",
+        "solvers/weight_offload*.py",
+        "solvers/joint_*.py",
+    )
     files = sorted(path for pattern in patterns for path in package.glob(pattern))
     sources = b"".join(path.read_bytes() for path in files)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -51,6 +51,12 @@ class Copies:
                     if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
                         self._land(side, maker, step)
 
+    def await_users(self, copy: Copy, waits: list[int]) -> None:
+        """A step writes over `copy`: it waits for the transfers that still read or make it; they are over."""
+        for queue, step in list(self.flights.get(copy, {}).items()):
+            waits.append(step)
+            self.land(copy[1], queue, step)
+
     def land(self, x: int, queue: Queue, step: int) -> None:
         """The transfer `step` of tensor x on `queue` is over, for all its copies."""
         for memory in Memory:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
+Entry = tuple[int, tuple[int, ...]]
+"""Bytes, and the transfers that hold them."""
+
 
 class Ledger:
     """used: bytes counted now, pending deletes included.  settled: the same were every delete immediate.
 
-    pending: deletes that still wait for transfers of their copy, oldest first: (bytes, transfers).
+    pending: deletes that still wait for transfers of their copy, oldest first.  rests: what allocations that
+    waited for a delete did not take of it: not counted any more, but who takes it waits for its transfers.
     peak, least: the largest `used` and `settled` so far, with what runs at that moment.
     """
 
-    __slots__ = ("least", "limit", "peak", "pending", "settled", "used")
+    __slots__ = ("least", "limit", "peak", "pending", "rests", "settled", "used")
 
     def __init__(self, limit: int | None) -> None:
         self.limit = inf if limit is None else limit
         self.used = self.settled = self.peak = self.least = 0
-        self.pending: deque[tuple[int, tuple[int, ...]]] = deque()
+        self.pending: deque[Entry] = deque()
+        self.rests: deque[Entry] = deque()
 
     def fits(self, size: int) -> bool:
         return self.settled + size <= self.limit
@@ -29,9 +34,16 @@ class Ledger:
         Only where `fits(kept + transient)`.
         """
         waits: list[int] = []
-        while self.used + kept + transient > self.limit:
-            size, transfers = self.pending.popleft()
-            self.used -= size
+        missing = self.used + sum(size for size, _ in self.rests) + kept + transient - self.limit
+        while missing > 0:
+            if self.rests:
+                size, transfers = self.rests.popleft()
+            else:
+                size, transfers = self.pending.popleft()
+                self.used -= size
+            if size > missing:
+                self.rests.appendleft((int(size - missing), transfers))
+            missing -= size
             waits.extend(transfers)
         self.used += kept
         self.settled += kept
@@ -49,13 +61,15 @@ class Ledger:
 
     def settle_before(self, step: int) -> None:
         """End the pending deletes that wait only for transfers before `step`."""
-        left = [entry for entry in self.pending if max(entry[1]) >= step]
+        left = deque(entry for entry in self.pending if max(entry[1]) >= step)
         self.used -= sum(size for size, _ in self.pending) - sum(size for size, _ in left)
-        self.pending = deque(left)
+        self.pending = left
+        self.rests = deque(entry for entry in self.rests if max(entry[1]) >= step)
 
-    def next_iteration(self, steps: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Count the transfers that pending deletes wait for from the next iteration's start; a snapshot."""
-        self.pending = deque(
-            (size, tuple(step - steps for step in transfers)) for size, transfers in self.pending
+    def next_iteration(self, steps: int) -> list[Entry]:
+        """Count the transfers that are waited for from the next iteration's start; a snapshot."""
+        self.pending, self.rests = (
+            deque((size, tuple(step - steps for step in transfers)) for size, transfers in entries)
+            for entries in (self.pending, self.rests)
         )
-        return list(self.pending)
+        return [*self.pending, *self.rests]

@@ -114,6 +114,8 @@ class Walk:
             elif shared or have[x] != whole[x]:
                 self._read((memory, x), queue, waits)
 
+        for x in mutates:
+            copies.await_users((memory, x), waits)
         kept = 0
         for x, bit in made:
             present = have[x]
@@ -173,7 +175,9 @@ class Walk:
             self._refuse("transfer-source", f"{{}} on the {source[0].word} is {state}", x)
         waits: list[int] = []
         self.copies.await_makers(source, queue, waits)
-        if not self.copies.have[target][x]:
+        if self.copies.have[target][x]:
+            self.copies.await_users((target, x), waits)
+        else:
             self._allocate(target, self.sizes[x], 0, waits)
         self.copies.transfer(x, queue, target, self.step)
         self._enqueue(queue, self.sizes[x] / link, waits)

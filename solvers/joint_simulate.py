@@ -45,6 +45,10 @@ def simulate(
     until = np.zeros((3, most))
     whose = np.zeros((3, most), np.int64)
     parts = np.full((3, most, 4), -1, np.int64)
+    rest_size = np.zeros((3, most))
+    rest_end = np.zeros((3, most))
+    rest_part = np.zeros((3, most), np.int64)
+    rests = np.zeros(3, np.int64)
     first = np.zeros(3, np.int64)
     last = np.zeros(3, np.int64)
     free = np.zeros(6)
@@ -88,6 +92,14 @@ def simulate(
                 whose[memory, entry - shift] = whose[memory, entry]
                 parts[memory, entry - shift] = parts[memory, entry]
             first[memory], last[memory] = 0, kept - shift
+            left = 0
+            for entry in range(rests[memory]):
+                if rest_part[memory, entry] >= oldest:
+                    rest_size[memory, left] = rest_size[memory, entry]
+                    rest_end[memory, left] = rest_end[memory, entry]
+                    rest_part[memory, left] = rest_part[memory, entry]
+                    left += 1
+            rests[memory] = left
         for queue in range(6):
             begin[queue] = free[queue]
 
@@ -146,6 +158,16 @@ def simulate(
                         for side in range(3):
                             if flight[side, x, maker] == own and (side > 0 or queue == _COMPUTE):
                                 flight[side, x, maker] = -1
+                for place in range(way.mutates_start, way.mutates_end):
+                    x = members[place]
+                    for other in range(4):
+                        own = flight[memory, x, other]
+                        if own < max(0, oldest):
+                            continue
+                        start = max(start, landing[memory, x, other])
+                        for side in range(3):
+                            if flight[side, x, other] == own:
+                                flight[side, x, other] = -1
                 transient = way.workspace
                 for place in range(way.writes_start, way.writes_end, 2):
                     x = members[place]
@@ -173,16 +195,43 @@ def simulate(
                             flight[side, target, maker] = -1
                 if have[memory, target] == 0:
                     need = tensors[target].size
+                else:
+                    for other in range(4):
+                        own = flight[memory, target, other]
+                        if own < max(0, oldest):
+                            continue
+                        start = max(start, landing[memory, target, other])
+                        for side in range(3):
+                            if flight[side, target, other] == own:
+                                flight[side, target, other] = -1
                 seconds = tensors[target].size * instance.pace[queue]
                 if queue in (_D2H, _H2D):
                     start = max(start, free[_COMPUTE])
 
             limit = instance.limits[memory]
             excess = max(excess, settled[memory] + need + transient - limit)
-            while used[memory] + need + transient > limit and first[memory] < last[memory]:
+            missing = used[memory] + need + transient - limit
+            for entry in range(rests[memory]):
+                missing += rest_size[memory, entry]
+            while missing > 0 and rests[memory] > 0:
+                place = rests[memory] - 1
+                start = max(start, rest_end[memory, place])
+                taken = min(missing, rest_size[memory, place])
+                rest_size[memory, place] -= taken
+                missing -= taken
+                if rest_size[memory, place] <= 0:
+                    rests[memory] -= 1
+            while missing > 0 and first[memory] < last[memory]:
                 place = first[memory]
-                used[memory] -= held[memory, place]
+                size = held[memory, place]
+                used[memory] -= size
                 start = max(start, until[memory, place])
+                if size > missing:
+                    entry = rests[memory]
+                    rest_size[memory, entry], rest_end[memory, entry] = size - missing, until[memory, place]
+                    rest_part[memory, entry] = parts[memory, place].max()
+                    rests[memory] += 1
+                missing -= size
                 for other in range(4):
                     for side in range(3):
                         if parts[memory, place, other] >= 0 and (

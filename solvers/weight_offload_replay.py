@@ -40,6 +40,7 @@ def period(facts: Facts, order: Ints, turn: Turn) -> float:
     for w in range(len(size)):
         if here[w]:
             used += size[w]
+    rest, rest_end = 0, 0.0
     oldest = newest = 0
     free = np.zeros(3)
     history = np.zeros((TURNS + 1, 3))
@@ -57,12 +58,16 @@ def period(facts: Facts, order: Ints, turn: Turn) -> float:
                     absence = facts.coming[row]
                     if chosen[absence]:
                         start = max(start, fetch_end[absence])
+                if rest > 0 and used + rest + facts.need[token] > limit:
+                    start, rest = max(start, rest_end), 0
                 while used + facts.need[token] > limit:
                     if oldest == newest:
                         return REFUSED
                     used -= pending_size[oldest % room]
                     start = max(start, pending_end[oldest % room])
                     oldest += 1
+                for row in range(facts.first_new[token], facts.first_new[token + 1]):
+                    start = max(start, stored_end[facts.changed[facts.new[row]]])
                 free[0] = start + facts.seconds[token]
                 base = facts.rest[token]
                 for row in range(facts.first_new[token], facts.first_new[token + 1]):
@@ -101,11 +106,19 @@ def period(facts: Facts, order: Ints, turn: Turn) -> float:
                 absence = token - frozen
                 w = facts.weight[absence]
                 start = max(free[0], free[2], fence, stored_end[w])
-                while used + base + size[w] > limit:
+                missing = used + base + size[w] + rest - limit
+                if rest > 0 and missing > 0:
+                    start = max(start, rest_end)
+                    taken = min(rest, missing)
+                    rest, missing = rest - taken, missing - taken
+                while missing > 0:
                     if oldest == newest:
                         return REFUSED
                     used -= pending_size[oldest % room]
+                    missing -= pending_size[oldest % room]
                     start = max(start, pending_end[oldest % room])
+                    if missing < 0:
+                        rest, rest_end = rest - missing, max(rest_end, pending_end[oldest % room])
                     oldest += 1
                 used += size[w]
                 here[w] = True

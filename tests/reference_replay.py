@@ -141,6 +141,7 @@ class Walk:
                 for memory in self.home(x):
                     self.copies[x, memory] = Copy(set(), 0)
         self.pending: dict[Memory, list[PendingDelete]] = {m: [] for m in Memory}
+        self.half_taken: dict[Memory, list[PendingDelete]] = {m: [] for m in Memory}
         self.transfers: dict[tuple[int, str], list[Transfer]] = {}
         self.free = dict.fromkeys(QUEUES, 0.0)
         self.least_bytes = {m: self.live_bytes(m) for m in Memory}
@@ -308,6 +309,8 @@ class Walk:
             for transfer in copy.made_by:
                 self._wait(transfer, queue == "compute")
         waits += [self.copies[x, memory].ready for x in mode.writes if self._added_in_place(step, x, memory)]
+        for x in self.operations[step.target].mutates:
+            waits += self._await_users(x, memory)
         waits += self._allocate(memory, self.need_bytes(step))
         start = max([self.free[queue], self.fence, *waits])
         end = self.free[queue] = start + mode.time
@@ -335,7 +338,7 @@ class Walk:
             self._wait(transfer, False)
         there = self.present(x, target)
         waits = [read.ready]
-        waits += self._allocate(target, 0 if there else self.tensors[x].bytes)
+        waits += self._await_users(x, target) if there else self._allocate(target, self.tensors[x].bytes)
         if DEVICE in (source, target):
             waits.append(self.free["compute"])
         start = max([self.free[queue], self.fence, *waits])
@@ -352,6 +355,14 @@ class Walk:
         read.read_by.append(transfer)
         return start, end
 
+    def _await_users(self, x: int, memory: Memory) -> list[float]:
+        """Nobody writes over a copy that a transfer still uses. Returns the ends of these transfers."""
+        copy = self.copies[x, memory]
+        in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
+        for transfer in in_flight:
+            self._wait(transfer, True)
+        return [transfer.end for transfer in in_flight]
+
     def _delete(self, x: int, memory: Memory) -> None:
         copy = self.copies.pop((x, memory))
         in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
@@ -361,8 +372,15 @@ class Walk:
     def _allocate(self, memory: Memory, need: int) -> list[float]:
         """Make room for `need` bytes and count them. Returns the ends of the transfers waited for."""
         waits: list[float] = []
-        while self.counted_bytes(memory) + need > self.limit[memory]:
-            for transfer in self.pending[memory].pop(0).transfers:
+        pending, half_taken = self.pending[memory], self.half_taken[memory]
+        free = self.limit[memory] - self.counted_bytes(memory) - sum(delete.bytes for delete in half_taken)
+        while free < need:
+            delete = half_taken.pop(0) if half_taken else pending.pop(0)
+            free += delete.bytes
+            if free > need:
+                half_taken.insert(0, PendingDelete(int(free - need), delete.transfers))
+                free = need
+            for transfer in delete.transfers:
                 self._wait(transfer, True)
                 waits.append(transfer.end)
         self.peak[memory] = max(self.peak[memory], self.counted_bytes(memory) + need)
@@ -396,5 +414,6 @@ class Walk:
                 if transfer.age == 2:
                     transfer.over = transfer.over_for_device = True
                     self.fence = max(self.fence, transfer.end)
-        for memory, deletes in self.pending.items():
-            self.pending[memory] = [d for d in deletes if any(t.age < 2 for t in d.transfers)]
+        for waiting in (self.pending, self.half_taken):
+            for memory, deletes in waiting.items():
+                waiting[memory] = [d for d in deletes if any(t.age < 2 for t in d.transfers)]

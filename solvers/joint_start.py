@@ -1,9 +1,9 @@
 """Starts of the joint search: how much is made again, and which updates run on the host, by greedy filling.
 
 A *choice* is a set of tensors to drop and a set of updates for the host. What it is worth is found by
-joint_fill.py, a few look-aheads and the compiled simulator. Coarse choices first - the cheapest tensors up
-to a share of all bytes, the last layers' updates up to a share of all - then the shares around the best, then
-the tensors of like name, all dropped or none.
+joint_fill.py, a few look-aheads and the compiled simulator. Choices are made by two shares first - the
+cheapest tensors up to a share of all bytes, the last layers' updates up to a share of all - with steps from
+the best that become smaller; then the tensors of like name are all dropped, or none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import inf
 
 import numpy as np
@@ -26,7 +25,12 @@ from .joint_spill import spill
 from .joint_state import Outcome, State, gaps
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
+"""Shares tried first: of the bytes that may be dropped, of the updates that may run on the host."""
+
+WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
+"""Of the steps from there."""
+
 NEGLIGIBLE = 2e-3
 ROOMS = (0.0, 2.0)
 """What filling leaves free, in sizes of the largest tensor that can leave."""
@@ -68,17 +72,19 @@ class Starts:
         self._tried: set[Choice] = set()
 
     def search(self) -> None:
-        """Coarse shares, finer ones, then kinds of tensors."""
-        dropped_share, host_share = 0.0, 0.0
-        for width in (1.0, 0.25, 0.0625):
-            shares = [
-                (dropped_share + width * (d - around), host_share + width * (h - around))
-                for around in (0.0 if width == 1.0 else 0.5,)
-                for d, h in product(SHARES, SHARES if self.host_modes else (around,))
-            ]
-            for d, h in shares:
-                if 0.0 <= d <= 1.0 and 0.0 <= h <= 1.0 and self.attempt(self.choice(d, h)):
-                    dropped_share, host_share = d, h
+        """Some shares, then steps from the best of them that become smaller, then kinds of tensors."""
+        best: tuple[float, float] = (0.0, 0.0)
+        for shares in FIRST:
+            if self.attempt(self.choice(*shares)):
+                best = shares
+        for width in WIDTHS:
+            better = True
+            while better:
+                better = False
+                for d, h in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+                    shares: tuple[float, float] = (best[0] + d * width, best[1] + h * width)
+                    if 0.0 <= min(shares) <= max(shares) <= 1.0 and self.attempt(self.choice(*shares)):
+                        best, better = shares, True
         better = True
         while better:
             better = False

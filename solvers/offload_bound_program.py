@@ -36,9 +36,6 @@ wanted is somewhere. (9): what the CPU reads was copied down, what it changed co
 window help nobody and count as 1; copies of gradients that end in the next turn load the link, in no window
 of their own. Persistent tensors wrap around. Disks count as host memory, and host memory has no limit.
 
-One case is left out: a copy up that waits for room may free more than it takes, and the rules let a
-computation have the rest at once, before the copy down has ended. Memory then serves two for a while.
-
 The paper's (2) to (6) are (2) and (4) to (7) at the starts of all operations: with the own weight counted
 once in (4), the signs of (6) as they must be, and h as an explicit stock: rows stay short. Its (3), no copy
 of w_i during B_i, is here what is said of ends. Its (7) and (8), whole tensors, are `whole`: Σ O of a version

@@ -1,6 +1,6 @@
 """The portfolio on a machine with links: others first, then the joint search from the fastest of them.
 
-    first    offmate beside joint from its own starts, then the others, on the cores at hand
+    first    joint from its own starts beside offmate, then the others, on the cores at hand
     then     joint from the fastest schedule of these, in the time that is left: a third at least
 
 So the answer is never slower than any of theirs within the same time.
@@ -28,12 +28,12 @@ from .chains import device_limit
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 
 LINES = {
+    "joint": 0.5,
     "offmate": 0.4,
-    "joint": 0.3,
     "weight_offload": 0.15,
-    "search": 0.15,
-    "lohan": 0.1,
-    "pofo": 0.1,
+    "search": 0.1,
+    "lohan": 0.05,
+    "pofo": 0.05,
     "zero_offload": 0.05,
     "zero_infinity": 0.05,
 }

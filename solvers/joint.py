@@ -36,7 +36,8 @@ NAME = "joint"
 _START_SHARE = 0.5
 """Of the time limit, for the starts."""
 
-_MOST_MOVES = 200_000
+_MOST_MOVES, _MOST_RUNS, _MOST_CHOICES = 200_000, 50_000_000, 60
+"""Without a time limit: moves of the annealing, runs that they replay, and starts."""
 
 _ENOUGH = 1e-6
 """A schedule this close to the time of all operations is the fastest."""
@@ -45,7 +46,7 @@ _ENOUGH = 1e-6
 @dataclass(frozen=True)
 class Settings:
     """moves: of the annealing, for each absence that is possible, where no time limit ends it; 200,000 in all
-    at most. seed: of the random numbers."""
+    at most, fewer on large graphs. seed: of the random numbers."""
 
     moves: int = 200
     seed: int = 0
@@ -96,7 +97,7 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
     graph, limit = problem.graph, device_limit(problem)
     machine = problem.machine or graph.machine or Machine()
     clock, interrupted, bound = _Clock(options), False, time_bound(graph)
-    starts = Starts(graph, machine, limit, lambda: clock.share < _START_SHARE)
+    starts = Starts(graph, machine, limit, lambda: _go_on(clock, starts))
     try:
         if schedules:
             starts.offer([read for schedule in schedules if (read := _read(problem, machine, schedule))])
@@ -111,7 +112,7 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
         raise _refusal(problem, limit, starts, interrupted)
     options.report(f"{NAME}: {start.outcome.seconds:.6g} s before annealing")
     anneal = Anneal(start.state, start.outcome, host_modes(graph), settings.seed)
-    moves = min(_MOST_MOVES, settings.moves * len(anneal.gaps))
+    moves = min(_MOST_MOVES, _MOST_RUNS // len(graph.operations), settings.moves * len(anneal.gaps))
 
     def progress() -> float:
         if interrupted or not moves or anneal.best.outcome.seconds <= bound * (1 + _ENOUGH):
@@ -125,6 +126,10 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
         anneal.restore(anneal.best)
     found = anneal.state.schedule(anneal.best.outcome)
     return _fastest(problem, (found, *schedules), interrupted, cut_short=clock.share >= 1.0)
+
+
+def _go_on(clock: _Clock, starts: Starts) -> bool:
+    return clock.share < _START_SHARE and (clock.limit < inf or starts.tried < _MOST_CHOICES)
 
 
 def _read(problem: Problem, machine: Machine, schedule: Schedule) -> Start | None:

@@ -32,6 +32,8 @@ WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
 """Of the steps from there."""
 
 NEGLIGIBLE = 2e-3
+"""Of the budget: tensors that take less than that all together never leave."""
+
 ROOMS = (0.0, 2.0)
 """What filling leaves free, in sizes of the largest tensor that can leave."""
 
@@ -90,6 +92,10 @@ class Starts:
             better = False
             for choice in self._by_kind():
                 better |= self.attempt(choice)
+
+    @property
+    def tried(self) -> int:
+        return len(self._tried)
 
     def offer(self, starts: Iterable[Start]) -> None:
         """Take the best of these, made elsewhere."""

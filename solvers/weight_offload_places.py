@@ -222,11 +222,17 @@ class _Line:
         for freed, end in self.pending:
             if used + size <= limit:
                 break
-            if used + waited <= limit or not waited:
-                when = max(when, end)
             used -= freed
+            if used + waited < limit or not waited:
+                when = max(when, end)
         return when if used + size <= limit else None
 
     def _pop(self, size: int) -> None:
-        while self.used + size > self.cycle.limit:
-            self.used -= self.pending.popleft()[0]
+        """Take what is missing from the oldest deletes; the rest of one stays pending for the next taker."""
+        missing = self.used + size - self.cycle.limit
+        while missing > 0:
+            freed, end = self.pending.popleft()
+            if freed > missing:
+                self.pending.appendleft((freed - missing, end))
+            self.used -= min(freed, missing)
+            missing -= freed

@@ -223,7 +223,7 @@ class _Line:
             if used + size <= limit:
                 break
             used -= freed
-            if used + waited < limit or not waited:
+            if not waited or (size > waited and used + waited < limit):
                 when = max(when, end)
         return when if used + size <= limit else None
 

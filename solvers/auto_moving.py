@@ -1,7 +1,7 @@
 """The portfolio on a machine with links: others first, then the joint search from the fastest of them.
 
     first    joint from its own starts beside offmate, then the others, on the cores at hand
-    then     joint from the fastest schedule of these, in the time that is left: a third at least
+    then     joint from the fastest schedule of these, in the time that is left
 
 So the answer is never slower than any of theirs within the same time.
 """
@@ -28,7 +28,7 @@ from .chains import device_limit
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 
 LINES = {
-    "joint": 0.5,
+    "joint": 0.7,
     "offmate": 0.4,
     "weight_offload": 0.15,
     "search": 0.1,

@@ -30,7 +30,7 @@ class CopyWriter(Writer):
         self.there = set(carried)
         self.awaited: set[int] = set()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
-        self.has_values = {form.storage for form in program.values}
+        self.ends = program.ends
         moved = {storage for _memory, storage in carried}
         self.residents = tuple(v for v in self.residents if program.values[v].storage not in moved)
         for storage in moved:
@@ -92,7 +92,7 @@ class CopyWriter(Writer):
             return
         self.held[x] = set()
         ends = self.turn.ends.get(step)
-        if ends is not None and [self._size_left(delete) for delete in ends.deletes] == [self.sizes[x]]:
+        if ends is not None and len(ends.deletes) == 1 and self._fits(x, ends.deletes[0]):
             self.lines.append(f"d{x} = raw({_popped(ends.deletes[0])}[0])")
             return
         if ends is not None:
@@ -106,12 +106,17 @@ class CopyWriter(Writer):
             late = step in self.turn.late
             self.lines.append(f"h{x} = host({size})" + ("" if late else ".open()"))
 
-    def _size_left(self, delete: Leave) -> int | None:
-        """Bytes of a pending delete; None for a result that nobody reads, which has no variable."""
+    def _fits(self, x: int, delete: Leave) -> bool:
+        """Whether x may lie in the very memory that a pending delete leaves.
+
+        Sizes are whole blocks of the allocator, memory is not: it has room for the values that lay in it. A
+        result that nobody reads has no values, and no variable.
+        """
         _ago, key = delete
         steps = len(self.schedule)
-        x = self.schedule.targets.item(key) if key < steps else (key - steps) // len(Memory)
-        return self.sizes[x] if x in self.has_values else None
+        left = self.schedule.targets.item(key) if key < steps else (key - steps) // len(Memory)
+        room = self.ends.get(left)
+        return room is not None and self.sizes[left] == self.sizes[x] and room >= self.ends.get(x, 0)
 
     # ── waiting ─────────────────────────────────────────────────────────────────────────────────────
 

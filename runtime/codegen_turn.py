@@ -20,7 +20,8 @@ The names are indices: d, h and k of the storages of which they are copies on de
 and `last` are the tickets of this turn's jobs and of the turn before's, `leaving` and `left` their pending
 deletes. What is to wait and when memory goes is the rehearsal's (rehearsal.py); pending copies on host and
 disk are let go of by the job that needs their room. A prefetch that needs the room of one pending copy of the
-same size takes over its very memory: so the computing goes on while the one leaves and the other comes.
+same size, and fits in it to the byte, takes over its very memory: so the computing goes on while the one
+leaves and the other comes.
 """
 
 from __future__ import annotations

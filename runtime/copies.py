@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..graphs.errors import MemplanError
 from .places import Block, File
 from .program import Value
 
@@ -22,7 +23,9 @@ def raw(tensor: Tensor) -> Tensor:
 
 
 def value(bytes_: Tensor, form: Value) -> Tensor:
-    """The value that lies in these bytes, not copied."""
+    """The value that lies in these bytes, not copied. Raises MemplanError where they are too few."""
+    if bytes_.nbytes < form.end:  # else PyTorch would add bytes of no content
+        raise MemplanError(f"a value that needs {form.end:,} bytes has come back with {bytes_.nbytes:,}")
     empty = torch.empty(0, dtype=form.dtype, device=bytes_.device)
     storage = bytes_.untyped_storage()
     return empty.set_(storage, form.offset, form.shape, form.strides)  # pyright: ignore[reportArgumentType]
@@ -63,6 +66,6 @@ def loaded(file: File) -> Tensor:
 
 
 def _copy(source: Tensor, target: Tensor) -> None:
-    """As many bytes as both have: an allocator may have rounded one of them up."""
+    """As many bytes as both have, which is room for the storage's values: the rest is a rounding."""
     size = min(source.nbytes, target.nbytes)
     target[:size].copy_(source[:size], non_blocking=True)

@@ -12,7 +12,7 @@ import itertools
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,14 @@ _ALIGNMENT = 64
 
 
 class Count:
-    """Bytes held now, and the most so far."""
+    """Bytes held now, and the most so far.
+
+    The garbage collector may give back at any moment, in the midst of `take` too: hence the kind of lock.
+    """
 
     def __init__(self) -> None:
         self.bytes = self.peak = 0
-        self._lock = Lock()
+        self._lock = RLock()
 
     def take(self, size: int) -> None:
         with self._lock:

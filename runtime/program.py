@@ -71,6 +71,14 @@ class Value(NamedTuple):
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def end(self) -> int:
+        """Bytes from the start of the storage to the end of the value's last element."""
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return (self.offset + last + 1) * self.dtype.itemsize
+
 
 class Operation(NamedTuple):
     """reads, writes, mutates: storages. `random`: it draws random numbers."""
@@ -124,6 +132,14 @@ class Program:
         """The storages that an iteration leaves behind: the loss, then the gradients."""
         values = (self.loss, *self.gradients.values())
         return tuple(dict.fromkeys(self.values[value].storage for value in values))
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Per storage with values the bytes that these need: a storage's own size may be a rounded one."""
+        found: dict[int, int] = {}
+        for value in self.values:
+            found[value.storage] = max(value.end, found.get(value.storage, 0))
+        return found
 
 
 def refs(argument: object) -> Iterator[int]:

@@ -10,10 +10,12 @@ On the CPU the compute queue is the thread that gives the jobs; on CUDA see stre
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
+from weakref import WeakSet
 
 from ..planner.clock import Queue
 
@@ -86,6 +88,7 @@ class JobQueue:
         if self._thread is None:
             self._thread = Thread(target=self._run, name=f"memplan {self.name}", daemon=True)
             self._thread.start()
+            _started.add(self)
         self._jobs.put(job)
         return job.ticket
 
@@ -96,10 +99,28 @@ class JobQueue:
         """The thread ends with the jobs that it has."""
         self._jobs.put(None)
 
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.run()
             del job
+
+
+_started: WeakSet[JobQueue] = WeakSet()
+_PATIENCE_SECONDS = 10.0
+
+
+@atexit.register
+def _end_all() -> None:
+    """No thread may be inside a library, CUDA say, while the process takes that down."""
+    queues = list(_started)
+    for queue in queues:
+        queue.close()
+    for queue in queues:
+        queue.join()
 
 
 class Queues:

@@ -31,7 +31,7 @@ class DeviceTicket(Ticket):
 
     def __init__(self) -> None:
         super().__init__()
-        self.event = torch.cuda.Event()
+        self.event = torch.cuda.Event(blocking=True)
 
     def on_stream(self) -> None:
         """Until the copy has been given to its stream."""

@@ -6,8 +6,11 @@ a step does not wait for is then seen.
 
 import gc
 import random
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 import torch
@@ -19,7 +22,8 @@ from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.sequence import in_plain_mode
 from memplan.planner.simulate import simulate
-from memplan.runtime import places, queues
+from memplan.runtime import blocks, places, queues
+from memplan.runtime.copies import value
 from memplan.runtime.cycle import Terms
 from memplan.runtime.eager import compare
 from memplan.runtime.execute import PlannedStep
@@ -27,6 +31,7 @@ from memplan.runtime.host_calls import check_mode
 from memplan.runtime.iteration import Iteration, on_device
 from memplan.runtime.peaks import peaks
 from memplan.runtime.places import Disk, File, Host
+from memplan.runtime.program import Value
 from memplan.runtime.program_graph import graph_of
 from memplan.runtime.trace import trace
 from program_replay import ProgramReplay
@@ -283,14 +288,14 @@ def test_the_code():
             steps += [offload(tanh), delete(tanh), prefetch(tanh), delete(tanh, HOST)]
     schedule = Schedule.of(steps)
     step = PlannedStep(iteration, program, schedule)
-    value = program.operations[graph.operation_index["1/tanh"]].call.outputs[0]
+    made = program.operations[graph.operation_index["1/tanh"]].call.outputs[0]
     lines = [line.strip() for line in step.source.splitlines()]
-    start = lines.index(f"h{tanh} = host(raw(v{value}).nbytes).open()")
+    start = lines.index(f"h{tanh} = host(raw(v{made}).nbytes).open()")
     at = steps.index(offload(tanh))
     assert lines[start + 1 : start + 8] == [
-        f"now[{at}] = add(D2H, offload, (v{value}, h{tanh}), (), ())",
-        f"leaving[{at + 1}] = (v{value}, )",
-        f"del v{value}",
+        f"now[{at}] = add(D2H, offload, (v{made}, h{tanh}), (), ())",
+        f"leaving[{at + 1}] = (v{made}, )",
+        f"del v{made}",
         f"d{tanh} = room(h{tanh}.size, device)",
         f"now[{at + 2}] = add(H2D, prefetch, (h{tanh}, d{tanh}), (now[{at}], ), ())",
         f"leaving[{at + 3}] = (h{tanh}, )",
@@ -311,6 +316,36 @@ def test_a_prefetch_takes_over_the_memory_that_it_waits_for():
     assert any("= raw(leaving.pop(" in line for line in step.source.splitlines())
     assert_equal(train_by_plan(iteration, step, TURNS), train_eagerly(linear_pair(), TURNS))
     assert peaks(step, iteration.inputs).device == budget
+
+
+@pytest.fixture
+def whole_blocks(monkeypatch):
+    """Sizes as CUDA's allocator counts them, above those of the memory itself."""
+    true = blocks.size_bytes
+    monkeypatch.setattr(blocks, "size_bytes", lambda *of: -(-true(*of) // 512) * 512)
+
+
+def test_a_prefetch_takes_over_memory_only_where_it_fits_to_the_byte(whole_blocks, late):
+    """The sizes that are planned with are equal for many a tensor, the memory is not."""
+    eager = train_eagerly(seeded("perceptron", adamw), 2)
+    for number in range(20):
+        rng = random.Random(number)
+        iteration = seeded("perceptron", adamw)
+        program = trace(iteration)
+        graph = with_modes(unmeasured(program), program, rng)
+        schedule = wandering(graph, rng)
+        budget = simulate(graph, schedule, machine=MACHINE).figures.least_budget
+        step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
+        assert_equal(train_by_plan(iteration, step, 2), eager)
+
+
+def test_bytes_that_are_too_few_for_a_value():
+    """Never memory without content."""
+    form = Value(0, (4, 3), (3, 1), 2, torch.float32, torch.device("cpu"))
+    assert form.end == 56
+    assert value(torch.zeros(56, dtype=torch.uint8), form).shape == (4, 3)
+    with pytest.raises(MemplanError, match="needs 56 bytes has come back with 55"):
+        value(torch.zeros(55, dtype=torch.uint8), form)
 
 
 # ── queues ──────────────────────────────────────────────────────────────────────────────────────────
@@ -359,6 +394,33 @@ def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
     queue.add(lambda: None, (), (), ()).wait()
     queue.close()
     other.close()
+
+
+def test_the_collector_may_give_back_in_the_midst_of_taking():
+    count = places.Count()
+
+    class Size(int):
+        def __radd__(self, other):
+            count.give_back(0)
+            return other + int(self)
+
+    taking = Thread(target=count.take, args=(Size(8),), daemon=True)
+    taking.start()
+    taking.join(10)
+    assert not taking.is_alive()
+    assert count.bytes == 8
+
+
+def test_at_the_end_of_the_process_jobs_are_done():
+    """A daemon's job would be cut off wherever it is."""
+    script = """
+import time
+from memplan.runtime.queues import JobQueue
+queue = JobQueue("one")
+queue.add(lambda: (time.sleep(0.3), print("done", flush=True)), (), (), ())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "done\n"
 
 
 # ── refusals ────────────────────────────────────────────────────────────────────────────────────────

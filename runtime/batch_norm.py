@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .torch_internals import FUNCTIONAL_BATCH_NORM
+
 aten: Any = torch.ops.aten
 
 MEAN, VARIANCE, TRAINING = 3, 4, 5
@@ -46,7 +48,7 @@ def _(x: Tensor, weight: Tensor, bias: Any, mean: Tensor, variance: Tensor, *_nu
 
 
 FUNCTIONAL: Mapping[Any, Any] = {
-    aten.native_batch_norm.default: aten._native_batch_norm_legit_functional.default,
+    aten.native_batch_norm.default: FUNCTIONAL_BATCH_NORM,
     aten.cudnn_batch_norm.default: torch.ops.memplan.cudnn_batch_norm.default,
 }
 """Per batch norm the form whose last two results are the new statistics."""

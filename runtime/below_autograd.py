@@ -1,14 +1,13 @@
 """The state of dispatch in which traced calls run."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+
+from .torch_internals import below_autograd
 
 
 @contextmanager
@@ -18,6 +17,5 @@ def as_traced(device: torch.device) -> Generator[None]:
     Nothing is recorded for a backward, nor cast. Gradient mode stays on: some kernels ask for it (an LSTM on
     the CPU keeps its workspace only then).
     """
-    below_autograd: Any = torch._C._AutoDispatchBelowAutograd()
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False), below_autograd:
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False), below_autograd():
         yield

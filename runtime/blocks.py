@@ -1,6 +1,6 @@
 """The storages of a trace, by the identity of the fake tensors' memory, and the values that lie in them."""
 
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from ..graphs.graph import Kind
 from .names import Names
 from .program import Storage, Value
+from .torch_internals import memory_of
 
 CUDA_BLOCK_BYTES = 512
 """CUDA's caching allocator counts whole blocks of this size."""
@@ -45,11 +46,6 @@ class Blocks:
 
     def rename(self, storage: int, name: str, kind: Kind) -> None:
         self.storages[storage] = self.storages[storage]._replace(name=self._names.unique(name), kind=kind)
-
-
-def memory_of(tensor: Tensor) -> int:
-    """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives."""
-    return tensor.untyped_storage()._cdata
 
 
 def size_bytes(tensor: Tensor, device: torch.device) -> int:

@@ -5,26 +5,25 @@ A user's `build()` runs under PyTorch's fake tensors. One that asks for a tensor
 though for nothing else.
 """
 
-# pyright: reportUnknownMemberType=false, reportPrivateImportUsage=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .refusals import is_value_dependent
+from .torch_internals import FakeTensorMode, applied, applied_by, buffers_of, parameters_of
 
 T = TypeVar("T")
 
 
 def fake_build(build: Callable[[], T]) -> T:
     """What `build` returns, its tensors fake if that can be."""
-    replacing = patch.object(nn.Module, "_apply", _Replacing().apply)
+    replacing = applied_by(_Replacing().apply)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), replacing:
             return build()
@@ -44,13 +43,13 @@ class _Replacing:
     def apply(self) -> Callable[..., nn.Module]:
         def apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
             for child in module.children() if recurse else ():
-                child._apply(change)
-            for name, parameter in module._parameters.items():
+                applied(child, change)
+            for name, parameter in parameters_of(module).items():
                 if parameter is not None:
-                    module._parameters[name] = self._changed(parameter, change)
-            for name, buffer in module._buffers.items():
+                    parameters_of(module)[name] = self._changed(parameter, change)
+            for name, buffer in buffers_of(module).items():
                 if buffer is not None:
-                    module._buffers[name] = change(buffer)
+                    buffers_of(module)[name] = change(buffer)
             return module
 
         return apply

@@ -7,10 +7,10 @@ from hashlib import sha256
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from .names import full_name
 from .program import Call, Program, Ref
+from .torch_internals import FakeTensor
 
 
 def fingerprint(program: Program) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from .batch_norm import FUNCTIONAL, batch_norm
 from .layers import MARK, stamp
 from .refusals import TraceError
+from .torch_internals import make_fx
 
 _LSTM_BACKWARD: Any = torch.ops.aten.mkldnn_rnn_layer_backward.default
 """Returns one tensor as the gradient of two biases, which its schema denies."""

@@ -19,16 +19,14 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..graphs.errors import InputError
-from .blocks import memory_of
 from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
 from .pretence import attributes_kept, compiling, not_called_fake, silent
+from .torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]

@@ -17,18 +17,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.weak import WeakIdKeyDictionary
 
-from .blocks import memory_of
 from .randomness import draws
+from .torch_internals import (
+    ASKS_FOR_A_NUMBER,
+    TorchDispatchMode,
+    WeakIdKeyDictionary,
+    memory_of,
+    no_dispatch_modes,
+    schema_of,
+    tree_leaves,
+    tree_map,
+)
 
 MOST_ELEMENTS = 2**22
 """A larger tensor is not kept. No model is known that branches on one."""
 
 aten: Any = torch.ops.aten
-_ASKS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
+_ASKS = {ASKS_FOR_A_NUMBER, aten.is_nonzero.default}
 _SHAPE_ALONE = {
     each.default
     for each in (
@@ -59,7 +65,7 @@ class KnownValues(TorchDispatchMode):
         if known and func in _ASKS:
             return self._really(func, args, kwargs)
         made = func(*args, **kwargs)
-        if func._schema.is_mutable and not known:
+        if schema_of(func).is_mutable and not known:
             self._spoilt.update((memory_of(tensor), tensor.untyped_storage()) for tensor in tensors)
         if known and _is_small(made):
             for fake, real in zip(
@@ -82,7 +88,7 @@ class KnownValues(TorchDispatchMode):
                 )
             return leaf
 
-        with _disable_current_modes():
+        with no_dispatch_modes():
             return func(*tree_map(real, args), **tree_map(real, kwargs))
 
 

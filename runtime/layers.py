@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from .refusals import TraceError
+from .torch_internals import get_proxy_mode
 
 MARK = "memplan_mark"
 

@@ -10,8 +10,6 @@ Both count from the start. On the CPU a block that was there before counts neith
 it is named, when it goes.
 """
 
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import os
@@ -19,17 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
-from torch._C._profiler import (
-    ProfilerActivity,
-    ProfilerConfig,
-    ProfilerState,
-    RecordScope,
-    _ExperimentalConfig,
-)
+
+from .torch_internals import record_allocations, recorded_allocations
 
 T = TypeVar("T")
-_enable: Any = _enable_profiler  # its stub lacks the third argument, the scopes to record
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes two lines to stderr each time
 
@@ -84,13 +75,11 @@ def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) 
 
 
 def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
-    config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
-    _prepare_profiler(config, {ProfilerActivity.CPU})
-    _enable(config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
+    record_allocations()
     try:
         result = call()
     finally:
-        recorded = _disable_profiler()
+        recorded = recorded_allocations()
     blocks = sorted(_blocks(recorded.experimental_event_tree()), key=lambda block: block.time)
     curve = [0, *live_curve(blocks, there)]
     return Peak(max(curve), curve[-1], result)

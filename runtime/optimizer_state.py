@@ -12,6 +12,7 @@ from torch import Tensor
 from ..graphs.errors import MismatchError
 from .iteration import Iteration
 from .program import Program
+from .torch_internals import count_as_stepped
 
 COUNT = "step"
 """Under this name AdamW keeps, beside a parameter's states, how often it was updated."""
@@ -49,7 +50,7 @@ class OptimizerState:
 
     def end(self) -> None:
         """Count the step, for learning rate schedules too, which warn of optimizers that don't step."""
-        vars(self._optimizer)["_opt_called"] = True
+        count_as_stepped(self._optimizer)
         if self._counts:
             for row in self._rows().values():
                 row[COUNT] += 1

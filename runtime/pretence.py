@@ -10,22 +10,20 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
-_REGISTERS = ("_parameters", "_buffers", "_modules")
+from .torch_internals import FAKE_TENSOR_LOGGER, MODULE_REGISTERS, say_compiling, says_compiling
 
 
 @contextmanager
 def compiling(flag: bool = True) -> Generator[None]:
     """`torch.compiler.is_compiling()` answers `flag`: some models then leave out what can't be traced."""
-    state: Any = torch.compiler
-    before = state._is_compiling_flag
-    state._is_compiling_flag = flag
+    before = says_compiling()
+    say_compiling(flag)
     try:
         yield
     finally:
-        state._is_compiling_flag = before
+        say_compiling(before)
 
 
 @contextmanager
@@ -47,7 +45,7 @@ def not_called_fake() -> Generator[None]:
 def attributes_kept(module: nn.Module) -> Generator[None]:
     """Some models keep masks and tables as attributes: what they set meanwhile is fake, and is undone."""
     before = [
-        (part, dict(vars(part)), {name: dict(vars(part)[name]) for name in _REGISTERS})
+        (part, dict(vars(part)), {name: dict(vars(part)[name]) for name in MODULE_REGISTERS})
         for part in module.modules()
     ]
     try:
@@ -64,7 +62,7 @@ def attributes_kept(module: nn.Module) -> Generator[None]:
 @contextmanager
 def silent() -> Generator[None]:
     """The tracer logs an operation that it can't trace; the error that follows says it in one line."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
     before = logger.disabled
     logger.disabled = True
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .fused import RANDOM
+from .torch_internals import OpOverload, schema_of
 
 _OFF_AT_ZERO = {"dropout_p", "dropout", "p"}
 _OFF_AT_FALSE = {"train", "training"}
@@ -18,12 +19,12 @@ _PROBABILITY_MEANS_DROPOUT = {"aten::native_dropout", "aten::_fused_dropout"}
 
 def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
     """Whether the call draws: its operator may (torch tags it so), and no argument switches that off."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return target in RANDOM
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     given = _by_name(target, arguments, keywords)
-    name = target._schema.name
+    name = schema_of(target).name
     for argument, value in given.items():
         if argument in _OFF_AT_FALSE and value is False:
             return False
@@ -48,7 +49,7 @@ def restore_generator(device: torch.device, state: bytes) -> None:
 
 
 def _by_name(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    schema = target._schema.arguments
+    schema = schema_of(target).arguments
     defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
     named = {argument.name: value for argument, value in zip(schema, arguments, strict=False)}
     return {**defaults, **named, **keywords}

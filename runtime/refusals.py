@@ -8,9 +8,9 @@ import traceback
 from pathlib import Path
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..graphs.errors import MemplanError
+from .torch_internals import DataDependentOutputException, DynamicOutputShapeException
 
 _OURS = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent

@@ -25,18 +25,26 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from ..graphs.gpus import Gpu
 from .fused import dropout_mask
+from .torch_internals import (
+    CPU_ATTENTION,
+    CPU_ATTENTION_BACKWARD,
+    OLD_CONVOLUTION,
+    conv_flop_count,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+    tree_leaves,
+)
 
 COMPUTE_EFFICIENCY = 0.7
 BANDWIDTH_EFFICIENCY = 0.8
 LAUNCH_SECONDS = 5e-6
 
 aten: Any = torch.ops.aten
-CONVOLUTIONS = {aten.convolution, aten._convolution, aten.convolution_backward}
+CONVOLUTIONS = {aten.convolution, OLD_CONVOLUTION, aten.convolution_backward}
 PICKS_ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take}
 MAKES_ROOM = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 LIKE = {aten.full_like, aten.ones_like, aten.zeros_like, aten.rand_like, aten.randn_like, dropout_mask}
@@ -124,8 +132,6 @@ def _convolution_backward(*args: Any, **_options: Any) -> int:
 
 FORMULAS: dict[Any, Callable[..., int]] = {
     aten.convolution_backward: _convolution_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    aten._scaled_dot_product_fused_attention_overrideable: _attention,
-    aten._scaled_dot_product_fused_attention_overrideable_backward: _attention_backward,
+    **dict.fromkeys(CPU_ATTENTION, _attention),
+    **dict.fromkeys(CPU_ATTENTION_BACKWARD, _attention_backward),
 }

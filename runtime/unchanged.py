@@ -1,7 +1,6 @@
 """Iterations that leave no trace: what they change is put back."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from .iteration import Iteration, tensors_in
 from .randomness import restore_generator, save_generator
+from .torch_internals import buffers_of
 
 
 @contextmanager
@@ -24,8 +24,8 @@ def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
     module = iteration.module
     devices = {torch.device("cpu"), device}
     states = {each: save_generator(each) for each in devices}
-    places = [(part, name) for part in module.modules() for name in part._buffers]
-    buffers = [(part, name, part._buffers[name]) for part, name in places]
+    places = [(part, name) for part in module.modules() for name in buffers_of(part)]
+    buffers = [(part, name, buffers_of(part)[name]) for part, name in places]
     tensors = [*module.buffers(), *tensors_in(iteration.inputs).values()]
     clones = [(tensor, tensor.clone()) for tensor in tensors]
     weights = changing(iteration)
@@ -35,7 +35,7 @@ def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
     finally:
         _put_back(iteration, weights, known)
         for part, name, buffer in buffers:
-            part._buffers[name] = buffer
+            buffers_of(part)[name] = buffer
         with torch.no_grad():
             for tensor, copy in clones:
                 if tensor.shape == copy.shape:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..graphs.graph import Kind, Phase
 from ..graphs.updates import When
@@ -21,6 +20,7 @@ from .blocks import size_bytes
 from .names import Names
 from .optimizers import Rule
 from .program import Call, Operation, Program, Ref, Setting, Storage, Value
+from .torch_internals import FakeTensorMode
 
 STEP = Setting(0, 2.0)
 """Which update of the weights it is, from 1; an example is one behind the first."""

@@ -1,0 +1,149 @@
+"""Every name that torch does not promise to keep, with what it is for. The runtime takes them from here.
+
+Not promised: names that begin with `_`, modules that do, operators that do, and what its documentation leaves
+out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.utils.weak`).
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+from torch._C._profiler import (
+    ProfilerActivity,
+    ProfilerConfig,
+    ProfilerState,
+    RecordScope,
+    _ExperimentalConfig,
+)
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.weak import WeakIdKeyDictionary
+
+__all__ = [
+    # Shapes without data, and that a value was asked for which they cannot tell.
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    # An operator, among other callables.
+    "OpOverload",
+    # Stands before every operator.
+    "TorchDispatchMode",
+    # A table by tensor that keeps none alive.
+    "WeakIdKeyDictionary",
+    # FLOPs of operators.
+    "conv_flop_count",
+    "flop_registry",
+    # The trace in progress, whose new nodes are marked.
+    "get_proxy_mode",
+    # Traces to ATen operators.
+    "make_fx",
+    # FLOPs of attention.
+    "sdpa_backward_flop_count",
+    "sdpa_flop_count",
+    # Tensors anywhere in an operator's arguments.
+    "tree_leaves",
+    "tree_map",
+]
+
+aten: Any = torch.ops.aten
+ASKS_FOR_A_NUMBER = aten._local_scalar_dense.default
+"""`.item()`."""
+FUNCTIONAL_BATCH_NORM = aten._native_batch_norm_legit_functional.default
+"""Batch norm that returns its new statistics."""
+OLD_CONVOLUTION = aten._convolution
+CPU_ATTENTION = (
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten._scaled_dot_product_fused_attention_overrideable,
+)
+"""Attention whose FLOPs torch's registry lacks."""
+CPU_ATTENTION_BACKWARD = (
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    aten._scaled_dot_product_fused_attention_overrideable_backward,
+)
+
+FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
+"""Where the tracer logs an operation that it cannot trace."""
+
+MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
+"""The dicts of a module, by the names of its attributes."""
+
+no_dispatch_modes = _disable_current_modes
+
+
+def schema_of(operator: Any) -> Any:
+    """An operator's name, arguments and defaults, and whether it changes any."""
+    return operator._schema
+
+
+def memory_of(tensor: Tensor) -> int:
+    """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives."""
+    return tensor.untyped_storage()._cdata
+
+
+def below_autograd() -> Any:
+    """A context: calls go straight to the kernels, nothing is recorded for a backward."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """The module's own, to be replaced in place, past its `__setattr__`."""
+    return module._parameters
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
+    return module._buffers
+
+
+def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+    """What `Module.to`, `half` and `cuda` do to each part."""
+    module._apply(change)
+
+
+def applied_by(apply: Callable[..., nn.Module]) -> Any:
+    """A context: `apply` does it in all modules that have no way of their own."""
+    return patch.object(nn.Module, "_apply", apply)
+
+
+def says_compiling() -> bool:
+    """What `torch.compiler.is_compiling()` answers outside of a compilation."""
+    return torch.compiler._is_compiling_flag
+
+
+def say_compiling(flag: bool) -> None:
+    torch.compiler._is_compiling_flag = flag
+
+
+def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Learning rate schedules warn of optimizers whose `step` was not called."""
+    vars(optimizer)["_opt_called"] = True
+
+
+def record_allocations() -> None:
+    """Record the CPU allocator's events, no operations: about 10 µs a block. `torch.profiler` can't."""
+    config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
+    enable: Any = _enable_profiler  # its stub lacks the third argument, the scopes to record
+    _prepare_profiler(config, {ProfilerActivity.CPU})
+    enable(config, {ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
+
+
+def recorded_allocations() -> Any:
+    """Stop, and return the record; its `experimental_event_tree()` holds the events."""
+    return _disable_profiler()

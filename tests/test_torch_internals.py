@@ -1,0 +1,130 @@
+"""Names that torch does not promise to keep stand in runtime/torch_internals.py, nowhere else.
+
+Read from the syntax trees of the package. What counts: modules of torch with an underscore in their path, and
+those that its documentation leaves out; attributes with a leading underscore that the same file does not
+define (on `self`: no file of the package); such names as strings. Not the public ones of named tuples.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import memplan
+import pytest
+
+PACKAGE = Path(memplan.__file__).parent
+FILES = sorted(path for part in ("runtime", "cli") for path in (PACKAGE / part).glob("**/*.py"))
+NAMED_TUPLES = {"_replace", "_fields", "_asdict", "_make"}
+UNDOCUMENTED = ("torch.fx.experimental", "torch.utils.flop_counter", "torch.utils.weak")
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name != "_"
+
+
+def is_on_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def defined(tree: ast.AST) -> set[str]:
+    """What a file binds: functions, classes, variables, attributes that it sets on `self`."""
+    names = set(NAMED_TUPLES)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_on_self(node):
+            names.add(node.attr)
+    return names
+
+
+EVERYWHERE = {name for path in FILES for name in defined(ast.parse(path.read_text()))}
+
+
+def private_names(source: str) -> list[str]:
+    """`line: name` for each name of torch's that is not promised."""
+    tree = ast.parse(source)
+    own = defined(tree)
+    in_texts = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    return [
+        f"{getattr(node, 'lineno', 0)}: {name}"
+        for node in ast.walk(tree)
+        if node not in in_texts
+        for name in _private(node, own)
+    ]
+
+
+def _private(node: ast.AST, own: set[str]) -> Iterator[str]:
+    for module in _torch_modules(node):
+        if any(map(is_private, module.split("."))) or module.startswith(UNDOCUMENTED):
+            yield module
+    if isinstance(node, ast.Attribute) and is_private(node.attr):
+        known = own | EVERYWHERE if is_on_self(node) else own
+        if node.attr not in known:
+            yield node.attr
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in own:
+        parts = node.value.split(".")
+        if all(part.isidentifier() for part in parts) and any(map(is_private, parts)):
+            yield node.value
+
+
+def _torch_modules(node: ast.AST) -> Iterator[str]:
+    """The modules and names of torch that an import or a dotted name reaches."""
+    names: list[str] = []
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    elif isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.Attribute):
+        names = [ast.unparse(node)]
+    return (name for name in names if name.split(".")[0] == "torch")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_they_stand_in_one_file(path: Path) -> None:
+    found = private_names(path.read_text())
+    if path.name == "torch_internals.py":
+        assert found
+    else:
+        assert not found, f"these belong in runtime/torch_internals.py: {found}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch._dynamo",
+        "from torch._ops import OpOverload",
+        "from torch import _C",
+        "from torch.utils._pytree import tree_map",
+        "from torch.fx.experimental.proxy_tensor import make_fx",
+        "torch._C._autograd",
+        "module._buffers['weight']",
+        "self.module._buffers",
+        "self._own = 1\nmodule._modules",
+        "aten._to_copy.default",
+        "getattr(optimizer, '_opt_called')",
+        "logging.getLogger('torch._dynamo')",
+    ],
+)
+def test_what_counts(line: str) -> None:
+    assert private_names(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self._own = 1\nother._own",
+        "value._replace(x=1)",
+        "from ._own import name",
+        "def _own(): ...\n_own()",
+        "__slots__ = ('_own',)\nself._own = 1",
+        "tensor.__torch_dispatch__",
+        "'a text with _underscores'",
+        "f'{name}_peak'",
+    ],
+)
+def test_what_does_not(line: str) -> None:
+    assert not private_names(line)

@@ -15,9 +15,7 @@ from .exits import CheckFailedError
 from .figures import graph_row, report_document, report_rows
 from .options import FILE, budget_option, graph_option, machine_option, output_options
 from .output import Output, labelled
-from .replay import is_number, judged, open_schedule
-
-_TOLERANCE = 1e-6
+from .replay import TOLERANCE, is_number, judged, open_schedule
 
 
 @click.command()
@@ -66,16 +64,16 @@ def _refused(error: CheckFailedError) -> dict[str, Any]:
 
 def _compare(path: Path, report: Report, predicted: Mapping[str, Any]) -> None:
     """Raises CheckFailedError where a recorded figure is not the replayed one."""
+    bound, own = predicted.get("lower_bound"), report.figures.time
+    if is_number(bound) and bound > own * (1 + TOLERANCE):
+        raise CheckFailedError(
+            f"{path}: its recorded lower_bound, {bound!r} s, is above its own time, {own!r} s"
+        )
     for name, replayed in report.predicted().items():
         if name not in predicted or replayed is None or predicted[name] is None:
             continue
         recorded = predicted[name]
         if not is_number(recorded):
             raise CheckFailedError(f"{path}: its recorded {name} is {recorded!r}, not a number")
-        if abs(recorded - replayed) > _TOLERANCE * abs(replayed):
+        if abs(recorded - replayed) > TOLERANCE * abs(replayed):
             raise CheckFailedError(f"{path}: its recorded {name} is {recorded!r}, the replay's {replayed!r}")
-    bound = report.lower_bound
-    if bound is not None and bound > report.figures.time * (1 + _TOLERANCE):
-        raise CheckFailedError(
-            f"{path}: its recorded lower_bound, {bound!r} s, is above its own time, {report.figures.time!r} s"
-        )

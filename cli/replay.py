@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
+from sys import float_info
 from typing import TypeGuard
 
 from ..graphs.documents import read_document
@@ -23,6 +23,9 @@ from ..planner.report import Report
 from ..planner.schedule_file import ScheduleFile, schedule_from_document
 from ..planner.simulate import Figures, Replay, simulate
 from .exits import CheckFailedError
+
+TOLERANCE = 1e-6
+"""How far a recorded figure may be from the replayed one, as a part of it."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,17 @@ class Held:
         return simulate(self.graph, self.file.schedule, budget=self.budget, machine=self.machine)
 
     def report(self, replay: Replay) -> Report:
-        """The lower bound is the recorded one, as far as it was made for this budget and machine."""
+        """The lower bound is the recorded one, if it was made for this budget and machine and can be true."""
         recorded = self.file.predicted.get("lower_bound")
-        claimed = recorded if self.own and is_number(recorded) else None
-        return Report(replay.figures, self.plain, time_bound(self.graph) if claimed is None else claimed)
+        holds = self.own and is_number(recorded) and 0 <= recorded <= replay.figures.time * (1 + TOLERANCE)
+        return Report(replay.figures, self.plain, recorded if holds else time_bound(self.graph))
 
 
 def is_number(recorded: object) -> TypeGuard[float]:
     """Whether a figure of a schedule file, which is read unchecked, is a finite number."""
-    return isinstance(recorded, int | float) and not isinstance(recorded, bool) and isfinite(recorded)
+    if isinstance(recorded, bool) or not isinstance(recorded, int | float):
+        return False
+    return -float_info.max <= recorded <= float_info.max
 
 
 def open_schedule(

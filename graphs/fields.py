@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
-from math import isfinite
+from sys import float_info
 from typing import Any, TypeVar, cast
 
 from .errors import InputError
@@ -36,6 +36,12 @@ def check_fields(row: Row, required: Collection[str], optional: Collection[str])
             raise ValueError(f"unknown field {field!r}{f': is it {close[0]!r}?' if close else ''}")
 
 
+def twice(names: Iterable[str]) -> str:
+    """The first name that stands twice. There is one."""
+    seen: set[str] = set()
+    return next(name for name in names if name in seen or seen.add(name))
+
+
 def name_of(row: Row) -> str:
     return text(row["name"], "name")
 
@@ -59,13 +65,9 @@ def flag(value: object, field: str) -> bool:
 def seconds(value: object, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"field {field!r} must be a number of seconds, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = float("inf")
-    if not (number >= 0 and isfinite(number)):
+    if not 0 <= value <= float_info.max:
         raise ValueError(f"field {field!r} must be finite and not negative, not {value!r}")
-    return number
+    return float(value)
 
 
 def size(value: object, field: str) -> int:

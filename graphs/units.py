@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from math import isfinite
+from math import inf
 
 from .errors import InputError
 
@@ -27,7 +27,7 @@ def parse_bytes(value: object) -> int:
         return _from_text(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{value!r} is not a number of bytes")
-    if not (value >= 0 and isfinite(value)):
+    if not 0 <= value < inf:
         raise InputError(f"{value!r} is not a finite, non-negative number of bytes")
     return _in_range(Decimal(value), value)
 

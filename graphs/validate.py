@@ -6,9 +6,16 @@ import numpy as np
 
 from .graph import Graph, Phase
 
+MOST_SECONDS = 1e18
+"""All operations together; the universe is half as old."""
+
+MOST_BYTES = 2**61
+"""All tensors and the largest workspace together, so that no sum of sizes leaves 64 bits."""
+
 
 def validate(graph: Graph) -> None:
     """Raises ValueError that names the operation (or result) and the fault."""
+    _sums_are_finite(graph)
     _one_loss(graph)
     _nothing_writes_residents(graph)
     _reads_follow_writes(graph)
@@ -31,6 +38,17 @@ def validate(graph: Graph) -> None:
                     f"{_at(graph, operation)}: mode {mode.name!r} changes {_name(graph, extra)} in place "
                     "and so can't read it from the host"
                 )
+
+
+def _sums_are_finite(graph: Graph) -> None:
+    operations = graph.operations
+    modes = [mode for modes in operations.modes.values() for mode in modes]
+    seconds = [sum(operations.time.tolist()), *(mode.time for mode in modes)]
+    if max(seconds) > MOST_SECONDS:
+        raise ValueError(f"the operations take more than {MOST_SECONDS:g} s")
+    workspaces = [operations.workspace.max(initial=0), *(mode.workspace for mode in modes)]
+    if graph.tensors.bytes.sum(dtype=np.float64) + float(max(workspaces)) > MOST_BYTES:
+        raise ValueError("the tensors have more bytes than any machine: more than 2 EiB")
 
 
 def _one_loss(graph: Graph) -> None:

@@ -1,21 +1,26 @@
 """YAML as we read and write it: plain data only, with YAML 1.2's words and numbers.
 
-PyYAML follows YAML 1.1, where `on` is a boolean and `12e9` is text; our files have both. Aliases are
-accepted only as far as they don't multiply the document (the 'billion laughs').
+PyYAML follows YAML 1.1, where `on` is a boolean and `12e9` is text; our files have both. Data is built from
+the parser's events, without PyYAML's tree of nodes: that takes 200 bytes and more a byte of text. Aliases are
+accepted only as far as they don't multiply the document (the 'billion laughs'), and of tags the core ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 import yaml
+
+from .fields import twice
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MOST_ALIASED_NODES = 1_000_000
 _MOST_NESTED = 100
+_MOST_DIGITS = 1000
 
 _BOOLEAN = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
@@ -23,16 +28,16 @@ _FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
 _NULL = re.compile(r"~|null|Null|NULL|")
-
-
-class Loader(_LOADER):
-    """Plain data, YAML 1.2's core words."""
-
-    yaml_implicit_resolvers: dict[str | None, list[Any]] = {}  # noqa: RUF012 - PyYAML's own table
+_WORDS = (
+    ("bool", _BOOLEAN, list("tTfF")),
+    ("int", _INTEGER, list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+    ("null", _NULL, ["~", "n", "N", ""]),
+)
 
 
 class Dumper(_DUMPER):
-    """Quotes what `Loader` would not read back as text. Repeats data rather than alias it."""
+    """Quotes what `load_yaml` would not read back as text. Repeats data rather than alias it."""
 
     yaml_implicit_resolvers: dict[str | None, list[Any]] = {}  # noqa: RUF012 - PyYAML's own table
 
@@ -41,51 +46,10 @@ class Dumper(_DUMPER):
         return True
 
 
-for _dialect in (Loader, Dumper):
-    for _tag, _pattern, _first in (
-        ("bool", _BOOLEAN, "tTfF"),
-        ("int", _INTEGER, "-+0123456789"),
-        ("float", _FLOAT, "-+.0123456789"),
-        ("null", _NULL, ["~", "n", "N", ""]),
-    ):
-        pattern = re.compile(rf"(?:{_pattern.pattern})\Z")
-        _dialect.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", pattern, list(_first))
-
-
-def _float(loader: Any, node: Any) -> float:
-    text = str(loader.construct_scalar(node)).lower()
-    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
-
-
-def _mapping(loader: Any, node: Any) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _value in node.value]
-    names = [key for key in keys if isinstance(key, str)]
-    if len(names) != len(keys):
-        raise ValueError(f"{next(k for k in keys if not isinstance(k, str))!r} is not a field's name")
-    if len(set(names)) != len(names):
-        raise ValueError(f"field {_twice(names)!r} stands twice in one mapping")
-    values = [loader.construct_object(value, deep=True) for _key, value in node.value]
-    return dict(zip(names, values, strict=True))
-
-
-Loader.add_constructor("tag:yaml.org,2002:float", _float)
-Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-
-
-def _twice(names: Iterable[str]) -> str:
-    seen: set[str] = set()
-    return next(name for name in names if name in seen or seen.add(name))
-
-
-def load_yaml(text: str) -> object:
-    """Raises ValueError with one line where the text is no acceptable YAML."""
-    try:
-        _refuse_bombs(text)
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        mark: Any = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}: " if mark else ""
-        raise ValueError(f"{place}{getattr(error, 'problem', None) or error}".split("\n")[0]) from None
+for _kind, _pattern, _first in _WORDS:
+    Dumper.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern.pattern})\Z"), _first
+    )
 
 
 def dump_yaml(document: object, stream: IO[str]) -> None:
@@ -94,28 +58,156 @@ def dump_yaml(document: object, stream: IO[str]) -> None:
     )
 
 
-def _refuse_bombs(text: str) -> None:
-    """Count, without building anything, how many nodes the aliases stand for and how deep they nest."""
-    open_anchors: list[tuple[str | None, int]] = []
-    sizes: dict[str, int] = {}
-    nodes = aliased = 0
+def load_yaml(text: str) -> object:
+    """Raises ValueError with one line where the text is no acceptable YAML."""
+    builder = _Builder()
     events: Iterable[Any] = cast(Any, yaml).parse(text, _LOADER)
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            size = sizes.get(event.anchor, 0)
-            nodes, aliased = nodes + size, aliased + size
-            if aliased > _MOST_ALIASED_NODES:
-                raise ValueError(f"line {event.start_mark.line + 1}: the aliases multiply without bound")
-        elif isinstance(event, yaml.ScalarEvent):
-            nodes += 1
-            if event.anchor:
-                sizes[event.anchor] = 1
+    event: Any = None
+    try:
+        for event in events:
+            builder.take(event)
+    except yaml.YAMLError as error:
+        mark: Any = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}: " if mark else ""
+        raise ValueError(f"{place}{getattr(error, 'problem', None) or error}".split("\n")[0]) from None
+    except ValueError as error:
+        raise ValueError(f"line {event.start_mark.line + 1}: {error}") from None
+    return builder.document
+
+
+_OPEN = -1
+"""The size of an anchor whose mapping or list has not ended."""
+
+
+@dataclass
+class _Collection:
+    """A mapping or list that is being built. before: the nodes counted when it began."""
+
+    built: list[Any]
+    names: list[str] | None
+    anchor: str | None
+    before: int
+
+
+@dataclass
+class _Builder:
+    """Takes the events of one document. nodes: that it stands for, those behind aliases each time."""
+
+    document: object = None
+    documents: int = 0
+    nodes: int = 0
+    aliased: int = 0
+    open: list[_Collection] = field(default_factory=list[_Collection])
+    anchors: dict[str, tuple[Any, int]] = field(default_factory=dict[str, tuple[Any, int]])
+
+    def take(self, event: Any) -> None:
+        """Raises ValueError."""
+        if isinstance(event, yaml.ScalarEvent):
+            self.nodes += 1
+            self._add(self._anchored(event.anchor, _scalar(event), 1))
+        elif isinstance(event, yaml.AliasEvent):
+            self._add(self._aliased(event.anchor))
         elif isinstance(event, yaml.CollectionStartEvent):
-            open_anchors.append((event.anchor, nodes))
-            nodes += 1
-            if len(open_anchors) > _MOST_NESTED:
-                raise ValueError(f"line {event.start_mark.line + 1}: nested too deeply")
+            self._begin(event)
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_anchors.pop()
-            if anchor:
-                sizes[anchor] = nodes - before
+            self._end()
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self.documents += 1
+            if self.documents > 1:
+                raise ValueError("a second document: a file holds one")
+
+    def _begin(self, event: Any) -> None:
+        maps = isinstance(event, yaml.MappingStartEvent)
+        if event.tag not in (None, "!", _MAP if maps else _LIST):
+            raise ValueError(f"the tag {event.tag} is not that of a {'mapping' if maps else 'list'}")
+        if len(self.open) == _MOST_NESTED:
+            raise ValueError("nested too deeply")
+        if maps and self._wants_name():
+            raise ValueError("a mapping is not a field's name")
+        if event.anchor:
+            self.anchors[event.anchor] = None, _OPEN
+        self.open.append(_Collection([], [] if maps else None, event.anchor, self.nodes))
+        self.nodes += 1
+
+    def _end(self) -> None:
+        one = self.open.pop()
+        value: Any = one.built
+        if one.names is not None:
+            value = dict(zip(one.names, one.built, strict=True))
+            if len(value) < len(one.built):
+                raise ValueError(f"field {twice(one.names)!r} stands twice in one mapping")
+        self._add(self._anchored(one.anchor, value, self.nodes - one.before))
+
+    def _add(self, value: Any) -> None:
+        if not self.open:
+            self.document = value
+        elif self._wants_name():
+            if not isinstance(value, str):
+                raise ValueError(f"{value!r} is not a field's name")
+            cast("list[str]", self.open[-1].names).append(value)
+        else:
+            self.open[-1].built.append(value)
+
+    def _wants_name(self) -> bool:
+        one = self.open[-1] if self.open else None
+        return one is not None and one.names is not None and len(one.names) == len(one.built)
+
+    def _anchored(self, anchor: str | None, value: Any, size: int) -> Any:
+        if anchor:
+            self.anchors[anchor] = value, size
+        return value
+
+    def _aliased(self, anchor: str) -> Any:
+        value, size = self.anchors.get(anchor, (None, None))
+        if size is None:
+            raise ValueError(f"the alias {anchor!r} stands for nothing")
+        if size == _OPEN:
+            raise ValueError(f"the alias {anchor!r} stands within what it stands for")
+        self.nodes, self.aliased = self.nodes + size, self.aliased + size
+        if self.aliased > _MOST_ALIASED_NODES:
+            raise ValueError("the aliases multiply without bound")
+        return value
+
+
+def _float(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text):,} digits")
+    return int(text, 16 if text.startswith("0x") else 10)
+
+
+_LIST, _MAP = "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"
+_TEXT = ("!", "tag:yaml.org,2002:str")
+_READERS: dict[str, Callable[[str], Any]] = {
+    "bool": lambda text: text.lower() == "true",
+    "int": _integer,
+    "float": _float,
+    "null": lambda _text: None,
+}
+_BY_FIRST = {
+    first: [(pattern, _READERS[kind]) for kind, pattern, firsts in _WORDS if first in firsts]
+    for _kind, _pattern, _firsts in _WORDS
+    for first in _firsts
+}
+_BY_TAG = {f"tag:yaml.org,2002:{kind}": (pattern, _READERS[kind]) for kind, pattern, _firsts in _WORDS}
+
+
+def _scalar(event: Any) -> Any:
+    text: str = event.value
+    if event.tag in _TEXT or (event.tag is None and not event.implicit[0]):
+        return text
+    if event.tag is None:
+        readers = _BY_FIRST.get(text[:1], ())
+    elif event.tag in _BY_TAG:
+        readers = (_BY_TAG[event.tag],)
+    else:
+        raise ValueError(f"the tag {event.tag} is not one of YAML's core")
+    for pattern, reader in readers:
+        if pattern.fullmatch(text):
+            return reader(text)
+    if event.tag is not None:
+        raise ValueError(f"{text!r} does not fit its tag {event.tag}")
+    return text

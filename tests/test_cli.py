@@ -157,7 +157,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         4,
         "MOSEK is not installed",
     ),
-    "folder-as-graph": (["solve", "folder.json", "--budget", "1GB"], 2, "cannot be read: Is a directory"),
+    "folder-as-graph": (["solve", "folder.json", "--budget", "1GB"], 2, "cannot be read: it is a folder"),
     "half-a-file": (["solve", "half.json", "--budget", "1GB"], 2, "half.json: line 1: not JSON"),
     "negative-time-limit": (
         ["solve", "chain.json", "--budget", "60%", "--time-limit", "-1"],

@@ -3,6 +3,9 @@
 Numba keeps compiled code by the date of the file that a function stands in, and misses changes in the
 functions that it calls. Here all share a folder named by the hash of their sources, in the user's cache, so
 a package that is installed read-only compiles once as well.
+
+Code is read from that folder and run, so it is one that only this user can write; without such a folder
+nothing is kept. What is broken there, by a full disk or a process that was killed, is compiled again.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -10,33 +13,58 @@ a package that is installed read-only compiles once as well.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, TypeVar, cast
 
 from numba import config, njit
+from numba.core.caching import FunctionCache
+
+from .cache_folder import cache_folder, private_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
     """The function, compiled when first called; other threads run beside it."""
+    compiler: Any = njit(nogil=True)(function)
     settings = cast("Any", config)
     before = settings.CACHE_DIR
-    settings.CACHE_DIR = before or _FOLDER
-    try:
-        return cast("Function", njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # no folder can be written
-        return cast("Function", njit(nogil=True)(function))
-    finally:
-        settings.CACHE_DIR = before
+    folder = private_folder(Path(before)) if before else _FOLDER
+    if folder is not None:
+        settings.CACHE_DIR = str(folder)
+        try:
+            with suppress(RuntimeError):  # there is no room for a folder
+                compiler._cache = _Kept(function)
+        finally:
+            settings.CACHE_DIR = before
+    return cast("Function", compiler)
 
 
-def _folder() -> str:
-    package = Path(__file__).parent.parent
+class _Kept(FunctionCache):
+    """Numba's cache of one function. A fault of the cache is no fault of the program."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was kept for the signature; None for nothing, or where it is broken or another's."""
+        try:
+            found: Any = super().load_overload(sig, target_context)
+            if found is None or tuple(cast("Any", found).signature.args) == tuple(getattr(sig, "args", sig)):
+                return found  # two processes that begin an index at once can mix up their files
+        except Exception:  # of any kind: what is unpickled may be anything
+            pass
+        with suppress(OSError):
+            self.flush()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(Exception):
+            super().save_overload(sig, data)
+
+
+def _folder() -> Path | None:
+    package, cache = Path(__file__).parent.parent, cache_folder()
     patterns = (
         "graphs/partition_*.py",
         "solvers/search*.py",
@@ -45,10 +73,8 @@ def _folder() -> str:
     )
     files = sorted(path for pattern in patterns for path in package.glob(pattern))
     sources = b"".join(path.read_bytes() for path in files)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    if not os.path.isabs(cache):  # a user without a home
-        cache = gettempdir()
-    return str(Path(cache) / "memplan" / f"compiled-{sha256(sources).hexdigest()[:16]}")
+    name = f"compiled-{sha256(sources).hexdigest()[:16]}"
+    return cache and private_folder(cache / name)
 
 
 _FOLDER = _folder()

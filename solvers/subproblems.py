@@ -2,8 +2,8 @@
 
 A function takes a subproblem's content and its seconds, and gives an answer that JSON can carry, and whether
 more time would change nothing. Answers are stored under the SHA-256 of the content's `repr`, each as soon as
-it is there, written beside and renamed: a solve that is killed takes up where it was. An entry that can't be
-read, or whose answer more time might improve on when there is more, is solved again.
+it is there, written beside and renamed: a solve that is killed takes up where it was. An entry that is
+not as it was written, or whose answer more time might improve on when there is more, is solved again.
 
 Backends: loky (processes on this machine), dask and ray (a cluster: the one that this session is connected
 to, else one on this machine). Reference: https://joblib.readthedocs.io.
@@ -22,17 +22,21 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
 
+from ..graphs.cache_folder import cache_folder
+from ..graphs.documents import write_whole
 from ..graphs.errors import InputError, MissingPackageError
 
 BACKENDS = ("loky", "dask", "ray")
 
 ENOUGH = 0.8
 """An answer that more time might improve on counts where it had this share of the seconds there are now."""
+
+MOST_BYTES = 2**26
+"""An entry that is larger is not one of ours."""
 
 Solved = tuple[Any, bool]
 """An answer that JSON can carry; whether it is complete: more time would change nothing."""
@@ -55,9 +59,13 @@ class Cache:
 
     def read(self, job: Job) -> Any:
         """None where there is no answer as good as the job's seconds would give."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            entry = json.loads(self._path(job).read_text())
-            if entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds:
+        path = self._path(job)
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            if path.stat().st_size > MOST_BYTES:
+                return None
+            entry = json.loads(path.read_text())
+            enough = entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds
+            if enough and entry["sha256"] == _digest(entry["answer"]):
                 return entry["answer"]
         return None
 
@@ -65,23 +73,26 @@ class Cache:
         """A disk that is full or read-only costs the entry, not the solve."""
         answer, complete = solved
         path = self._path(job)
+        entry = {"complete": complete, "seconds": job.seconds, "sha256": _digest(answer), "answer": answer}
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as beside:
-                json.dump({"complete": complete, "seconds": job.seconds, "answer": answer}, beside)
-            os.replace(beside.name, path)
+            write_whole(json.dumps(entry).encode(), path)
 
     def _path(self, job: Job) -> Path:
         digest = sha256(f"{self.version}\n{job.content!r}".encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest}.json"
 
 
+def _digest(answer: Any) -> str:
+    return sha256(json.dumps(answer).encode()).hexdigest()
+
+
 def cache_of(setting: str, version: str) -> Cache | None:
-    """setting: a folder, `off`, or empty for the user's cache folder."""
-    if setting.lower() == "off":
+    """setting: a folder, `off`, or empty for the user's cache folder; None where there is none."""
+    own = cache_folder()
+    if setting.lower() == "off" or not (setting or own):
         return None
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(setting or f"{home}/memplan/subproblems").expanduser()
+    folder = Path(os.path.expanduser(setting)) if setting else Path(own or "", "subproblems")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"the cache {folder} is not a folder")
     return Cache(folder, version)

@@ -76,7 +76,12 @@ def test_more_seconds_solve_again_what_was_not_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"complete": true}', '{"complete": 1, "seconds": "x"}', "\0"]
+    "text",
+    [
+        *("", "{", "[]", '{"complete": true}', '{"complete": 1, "seconds": "x"}', "\0", "[" * 100_000),
+        '{"complete": true, "seconds": 1.0, "answer": {"square": 26}}',
+        '{"complete": true, "seconds": 1.0, "sha256": "0", "answer": {"square": 26}}',
+    ],
 )
 def test_a_corrupted_entry_is_solved_again(tmp_path: Path, text: str) -> None:
     cache, function = Cache(tmp_path, "1"), Counting()
@@ -111,7 +116,6 @@ def test_a_killed_solve_resumes(tmp_path: Path) -> None:
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert again[-1] == "[0, 1, 4, 9, 16, 25]"
     assert again[:-1] == [str(n) for n in range(solved, 6)]
-    assert not list(folder.rglob("*.part")) or solved < 6
 
 
 def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,6 +128,8 @@ def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache is not None
     assert cache.folder == Path.home() / ".cache" / "memplan" / "subproblems"
     assert cache_of("off", "1") is None
+    monkeypatch.setenv("HOME", "nowhere")
+    assert cache_of("", "1") is None
 
 
 def test_workers_give_the_same_answers(tmp_path: Path) -> None:

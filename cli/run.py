@@ -83,11 +83,11 @@ def _side_by_side(
     output: Output,
 ) -> SideBySide:
     from ..runtime.cycle import Terms
+    from ..runtime.device.choice import check_device
     from ..runtime.execute import PlannedStep
     from ..runtime.iteration import on_device
     from ..runtime.model_file import load_model_file
     from ..runtime.optimizers import choice_of, updated
-    from ..runtime.profile import check_device
     from ..runtime.side_by_side import side_by_side
     from ..runtime.trace import trace
 

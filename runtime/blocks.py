@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from ..graphs.graph import Kind
+from .device.choice import device_of
 from .names import Names
 from .program import Storage, Value
 from .torch_internals import memory_of
-
-CUDA_BLOCK_BYTES = 512
-"""CUDA's caching allocator counts whole blocks of this size."""
 
 
 class Blocks:
@@ -53,4 +51,4 @@ def size_bytes(tensor: Tensor, device: torch.device) -> int:
     size = tensor.untyped_storage().nbytes()
     if tensor.device != device:
         return 0
-    return -(-size // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES if device.type == "cuda" else size
+    return device_of(device).rounded(size)

@@ -21,9 +21,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..planner.schedule import Initial, Schedule, Verb
+from .device.choice import device_of
+from .device.device import Device
 from .free_names import FreeNames
 from .program import Call, Operation, Program, values_read
 from .randomness import restore_generator, save_generator
@@ -49,9 +52,9 @@ def is_plain(schedule: Schedule) -> bool:
     return not (moves.any() or schedule.wheres.any() or schedule.initial != Initial())
 
 
-def generate(program: Program, schedule: Schedule) -> Code:
-    """For a plain schedule: see codegen_turn.py for others."""
-    writer = Writer(program, schedule)
+def generate(program: Program, schedule: Schedule, device: Device | None = None) -> Code:
+    """For a plain schedule: see codegen_turn.py for others. device: the program's by default."""
+    writer = Writer(program, schedule, device or device_of(program.device))
     for verb, target, _where in schedule.rows():
         if verb == Verb.COMPUTE:
             writer.compute(target)
@@ -63,10 +66,10 @@ def generate(program: Program, schedule: Schedule) -> Code:
 class Writer:
     """held: per storage that is there, its values that have a local variable."""
 
-    def __init__(self, program: Program, schedule: Schedule) -> None:
-        self.program = program
+    def __init__(self, program: Program, schedule: Schedule, device: Device) -> None:
+        self.program, self.device = program, device
         self.lines: list[str] = []
-        self.names = FreeNames(save=save_generator, restore=restore_generator, device=program.device)
+        self.names = FreeNames(save=save_generator, restore=restore_generator, device=device)
         runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
         self.runs_left = Counter[int](runs)
         self.saved: set[int] = set()
@@ -79,7 +82,7 @@ class Writer:
 
     def compute(self, index: int, operation: Operation | None = None) -> None:
         """operation: another form of the one with that index."""
-        operation = operation or self.program.operations[index]
+        operation = operation or self.launched(index)
         for value in values_read(operation.call):
             self._need(value)
         self.runs_left[index] -= 1
@@ -101,6 +104,12 @@ class Writer:
         last = f"return {', '.join(f'v{value}' for value in results)},"
         body = "\n    ".join((first, *self.lines, last))
         return Code(f"def step(residents, settings):\n    {body}\n", self.names.things, self.residents)
+
+    def launched(self, index: int, workspace: int = 0) -> Operation:
+        """The operation as the device runs it."""
+        operation = self.program.operations[index]
+        target = self.device.launched(self.program, operation, workspace)
+        return operation._replace(call=replace(operation.call, target=target))
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,8 @@ from ..graphs.machine import Memory
 from ..planner.clock import Queue
 from ..planner.schedule import Schedule
 from .codegen import Writer
-from .copies import loaded, offload, prefetch, raw, read, room, value, write
+from .copies import loaded, raw, read, value, write
+from .device.device import Device
 from .program import Program
 from .rehearsal import FENCE, Ends, Leave, Turn
 
@@ -23,9 +24,16 @@ class CopyWriter(Writer):
     """there: copies that have a variable d, h or k. awaited: tickets the compute queue has waited for."""
 
     def __init__(
-        self, program: Program, graph: Graph, schedule: Schedule, turn: Turn, carried: Sequence[Place]
+        self,
+        program: Program,
+        graph: Graph,
+        schedule: Schedule,
+        turn: Turn,
+        carried: Sequence[Place],
+        device: Device,
     ) -> None:
-        super().__init__(program, schedule)
+        super().__init__(program, schedule, device)
+        self.graph = graph
         self.schedule, self.turn, self.carried = schedule, turn, carried
         self.there = set(carried)
         self.awaited: set[int] = set()
@@ -36,7 +44,7 @@ class CopyWriter(Writer):
         for storage in moved:
             self.held.pop(storage, None)
         self.held |= {storage: set() for memory, storage in carried if memory == Memory.DEVICE}
-        things = (raw, room, value, loaded, offload, prefetch, read, write)
+        things = (raw, value, loaded, read, write)
         self.names.things.update({thing.__name__: thing for thing in things})
         self.names.things.update({queue.name: queue for queue in Queue})
         self.wait(FENCE)
@@ -98,7 +106,7 @@ class CopyWriter(Writer):
         if ends is not None:
             self.wait_for(ends.transfers)
             self._pop(ends)
-        self.lines.append(f"d{x} = room(h{x}.size, device)")
+        self.lines.append(f"d{x} = room(h{x}.size)")
 
     def _to_host(self, step: int, x: int, size: str) -> None:
         if (Memory.HOST, x) not in self.there:

@@ -11,7 +11,7 @@
         wait(now[3])                                       # … until a computation needs the room, and waits
         leaving.pop(4)
         …
-        d9 = room(h9.size, device)
+        d9 = room(h9.size)
         now[8] = add(H2D, prefetch, (h9, d9), (last[7],), ())   # waits for a ticket of the turn before
         wait(now[8])
         v9 = value(d9, c4)                                 # the value that the copy has at its start
@@ -35,6 +35,7 @@ from ..planner.clock import Queue
 from ..planner.schedule import PLAIN, Schedule, Verb
 from .codegen import Code
 from .codegen_copies import LETTERS, CopyWriter, Place, tuple_of
+from .device.device import Device
 from .free_names import Name
 from .host_calls import CpuOperation, HostCall, check_mode
 from .program import Call, Operation, Program, Ref
@@ -42,11 +43,16 @@ from .rehearsal import Turn
 
 
 def generate_turn(
-    program: Program, graph: Graph, schedule: Schedule, turn: Turn, carried: Sequence[Place]
+    program: Program,
+    graph: Graph,
+    schedule: Schedule,
+    turn: Turn,
+    carried: Sequence[Place],
+    device: Device,
 ) -> Code:
     """carried: the copies of persistent tensors that the turns hand on. Raises MemplanError for a mode that
     can't be run."""
-    writer = _TurnWriter(program, graph, schedule, turn, carried)
+    writer = _TurnWriter(program, graph, schedule, turn, carried, device)
     for step, (verb, target, where) in enumerate(schedule.rows()):
         if verb == Verb.COMPUTE:
             writer.computation(step, target, where)
@@ -58,26 +64,21 @@ def generate_turn(
 
 
 class _TurnWriter(CopyWriter):
-    def __init__(
-        self, program: Program, graph: Graph, schedule: Schedule, turn: Turn, carried: Sequence[Place]
-    ) -> None:
-        super().__init__(program, graph, schedule, turn, carried)
-        self.graph = graph
-
     def computation(self, step: int, index: int, mode_index: int) -> None:
-        operation = self.program.operations[index]
         if mode_index == PLAIN:
             self.wait(step)
-            self.compute(index)
+            self.compute(index, self.launched(index, self.graph.operations.workspace.item(index)))
             return
         mode = self.graph.operations.modes[index][mode_index - 1]
-        operation = operation._replace(writes=mode.writes)
-        check_mode(operation, mode, self.program.device)
+        operation = self.program.operations[index]._replace(writes=mode.writes)
+        check_mode(operation, mode, self.device)
         if mode.on_host:
             self._on_cpu(step, operation, mode)
             return
         self.wait(step)
-        if mode.reads_host:
+        if not mode.reads_host:
+            operation = self.launched(index, mode.workspace)._replace(writes=mode.writes)
+        else:
             operation = operation._replace(call=self._reading_host(operation, mode))
         self.compute(index, operation)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import MemplanError
+from .device.device import Device
 from .places import Block, File
 from .program import Value
 
@@ -31,20 +32,16 @@ def value(bytes_: Tensor, form: Value) -> Tensor:
     return empty.set_(storage, form.offset, form.shape, form.strides)  # pyright: ignore[reportArgumentType]
 
 
-def room(size: int, device: torch.device) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def offload(source: Tensor | None, block: Block) -> None:
+def offload(device: Device, source: Tensor | None, block: Block) -> None:
     """Device → host. None: a result that nobody reads has no value to copy."""
     block.open()
     if source is not None:
-        _copy(raw(source), block.bytes)
+        _copy(device, raw(source), block.bytes)
 
 
-def prefetch(block: Block, target: Tensor) -> None:
+def prefetch(device: Device, block: Block, target: Tensor) -> None:
     """Host → device."""
-    _copy(block.bytes, target)
+    _copy(device, block.bytes, target)
 
 
 def write(block: Block, file: File) -> None:
@@ -60,12 +57,12 @@ def read(file: File, block: Block) -> None:
 
 def loaded(file: File) -> Tensor:
     """The bytes of a file, in memory of their own."""
-    made = room(file.size, torch.device("cpu"))
+    made = torch.empty(file.size, dtype=torch.uint8)
     file.read(made)
     return made
 
 
-def _copy(source: Tensor, target: Tensor) -> None:
+def _copy(device: Device, source: Tensor, target: Tensor) -> None:
     """As many bytes as both have, which is room for the storage's values: the rest is a rounding."""
     size = min(source.nbytes, target.nbytes)
-    target[:size].copy_(source[:size], non_blocking=True)
+    device.copy(source[:size], target[:size])

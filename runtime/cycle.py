@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..graphs.errors import MemplanError
@@ -21,12 +21,15 @@ from ..planner.schedule import Schedule, Verb
 from ..planner.simulate import simulate
 from .codegen_copies import Place
 from .codegen_turn import generate_turn
-from .copies import loaded, offload, write
+from .copies import loaded, offload, prefetch, write
+from .device.choice import device_of
+from .device.device import Device, StreamDevice
 from .places import Block, Disk, File, Host
 from .program import Program
 from .program_graph import Cost, graph_of
 from .queues import Queues, Ticket
 from .rehearsal import Rehearsal
+from .streams import Streams
 
 _Code = Callable[..., tuple[tuple[Tensor, ...], list[Any]]]
 
@@ -34,13 +37,15 @@ _Code = Callable[..., tuple[tuple[Tensor, ...], list[Any]]]
 class Terms(NamedTuple):
     """What a schedule holds for. budget: device bytes, None for no limit. machine: the graph's by default.
 
-    folder: where to offload to the disk; by default where the system has temporary files.
+    folder: where to offload to the disk; by default where the system has temporary files. device: where to
+    compute, the program's by default.
     """
 
     graph: Graph
     budget: int | None = None
     machine: Machine | None = None
     folder: Path | None = None
+    device: Device | None = None
 
     @staticmethod
     def unlimited(program: Program) -> Terms:
@@ -57,15 +62,16 @@ class Cycle:
 
     def __init__(self, program: Program, schedule: Schedule, terms: Terms) -> None:
         """Raises MemplanError: the schedule does not hold, or can't be run here."""
-        graph, budget, machine, folder = terms
+        graph, budget, machine, folder, device = terms
         machine = machine or graph.machine
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
         self.program, self.graph, self.schedule = program, graph, schedule
+        self.device = device or device_of(program.device)
         self.places = _places(graph, schedule)
         self.moved = frozenset(storage for _memory, storage in self.places)
-        self.host = Host(figures.host_peak, pinned=program.device.type == "cuda")
+        self.host = Host(figures.host_peak, self.device)
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
-        self.queues = _queues(program.device)
+        self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
         self.sources: list[str] = []
         self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
         self._codes: dict[str, tuple[_Code, tuple[int, ...], str]] = {}
@@ -121,13 +127,16 @@ class Cycle:
         """The code of the next turn, the residents that it takes, and the state that it leaves."""
         if self._state not in self._codes:
             turn = self._rehearsal.rehearse()
-            code = generate_turn(self.program, self.graph, self.schedule, turn, self.places)
+            code = generate_turn(self.program, self.graph, self.schedule, turn, self.places, self.device)
             tools = {
                 "add": self.queues.add,
                 "wait": self.queues.wait,
                 "memory": self.host,
                 "host": self.host.block,
                 "file": self.disk and self.disk.file,
+                "room": self.device.room,
+                "offload": partial(offload, self.device),
+                "prefetch": partial(prefetch, self.device),
             }
             self._codes[self._state] = (code.compile(**tools), code.residents, turn.state)
             self.sources.append(code.source)
@@ -137,9 +146,8 @@ class Cycle:
         if memory == Memory.DEVICE:
             return bytes_
         block = self.host.block(bytes_.nbytes) if memory == Memory.HOST else Host().block(bytes_.nbytes)
-        offload(bytes_, block)
-        if self.program.device.type == "cuda":
-            torch.cuda.synchronize(self.program.device)
+        offload(self.device, bytes_, block)
+        self.device.synchronize()
         if memory == Memory.HOST or self.disk is None:
             return block
         file = self.disk.file(block.size)
@@ -150,7 +158,10 @@ class Cycle:
         if isinstance(copy, Tensor):
             return copy
         bytes_ = copy.bytes if isinstance(copy, Block) else loaded(copy)
-        return bytes_.to(self.program.device, copy=True)
+        made = self.device.room(bytes_.nbytes)
+        self.device.copy(bytes_, made)
+        self.device.synchronize()
+        return made
 
 
 def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
@@ -165,11 +176,3 @@ def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
         **dict.fromkeys(initial.both, (Memory.DEVICE, Memory.HOST)),
     }
     return [(memory, x) for x in sorted(moved) for memory in memories[x]]
-
-
-def _queues(device: torch.device) -> Queues:
-    if device.type != "cuda":
-        return Queues()
-    from .streams import Streams
-
-    return Streams(device)

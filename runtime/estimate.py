@@ -20,7 +20,7 @@ from ..graphs.gpus import Gpu
 from ..graphs.graph import Graph
 from ..graphs.machine import Updates
 from ..graphs.presets import Preset, find_preset
-from .blocks import CUDA_BLOCK_BYTES
+from .device.device import StreamDevice
 from .fake_build import fake_build
 from .model_file import ModelFile, load_model_file
 from .optimizers import Choice, updated
@@ -80,7 +80,7 @@ def estimate_file(
         name=file.name,
         source=source,
         machine=preset.machine,
-        block_bytes=CUDA_BLOCK_BYTES,
+        block_bytes=StreamDevice.block_bytes,
     )
 
 

@@ -17,6 +17,7 @@ from .below_autograd import as_traced
 from .codegen import generate, is_plain
 from .custody import Custody
 from .cycle import Cycle, Terms
+from .device.choice import device_of
 from .iteration import Inputs, Iteration, others_in, tensors_in
 from .optimizer_state import OptimizerState
 from .program import Program
@@ -56,9 +57,10 @@ class PlannedStep:
         self._parameters = list(program.parameters)
         self._constants = _apart(program.constants)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
+        self.device = (terms and terms.device) or device_of(program.device)
         self.cycle = None
         if is_plain(schedule):
-            code = generate(program, schedule)
+            code = generate(program, schedule, self.device)
             self.source, self._run = code.source, code.compile()
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program))
@@ -84,9 +86,10 @@ class PlannedStep:
         """The loss and the gradients; `.grad` is left alone."""
         given = self._checked(inputs)
         states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
+        residents = (*self._residents(), *states, *given, *self._constants.values())
+        residents = self.device.adopted(residents)
         self.place()
         with as_traced(self.program.device):
-            residents = (*self._residents(), *states, *given, *self._constants.values())
             loss, *gradients = self._run(residents, settings)
         if self._optimizer is not None:
             self._optimizer.end()

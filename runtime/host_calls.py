@@ -12,6 +12,7 @@ from ..graphs.errors import MemplanError
 from ..graphs.graph import Mode
 from .below_autograd import as_traced
 from .copies import raw, value
+from .device.device import Device
 from .places import Block, Host
 from .program import Call, Operation, Program, values_read
 from .stand_ins import substitute
@@ -74,15 +75,15 @@ class CpuOperation:
                 block.hold(raw(tensor))
 
 
-def check_mode(operation: Operation, mode: Mode, device: torch.device) -> None:
+def check_mode(operation: Operation, mode: Mode, device: Device) -> None:
     """Raises MemplanError where PyTorch can't run the operation so."""
     fault = None
     if mode.on_host and operation.random:
         fault = "it draws random numbers, which are the device's"
     elif mode.on_host and _names_device((operation.call.arguments, *operation.call.keywords.values())):
         fault = "its call names the device"
-    elif mode.reads_host and device.type != "cpu":
-        fault = f"PyTorch reads no host memory from {device.type}"
+    elif mode.reads_host and not device.reads_host:
+        fault = f"PyTorch reads no host memory from {device.torch.type}"
     if fault is not None:
         raise MemplanError(f"{operation.name} can't run in mode {mode.name} here: {fault}")
 

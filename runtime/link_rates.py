@@ -14,7 +14,10 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from .device.choice import device_of
+from .device.device import Device, StreamDevice
 from .rates import Rate, repeated
 
 SIZES = (2**20, 2**24, 2**27)
@@ -48,19 +51,22 @@ def _rates(device: str, size: int) -> tuple[Rate, Rate, Rate]:
 
 def _copies(device: str, size: int) -> tuple[Copy, Copy]:
     """To the host and to the device, without a buffer in common."""
-    pinned = torch.device(device).type == "cuda"
-    near = [torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2)]
-    far = [torch.ones(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-    return (
-        lambda: far[0].copy_(near[0], non_blocking=True),
-        lambda: near[1].copy_(far[1], non_blocking=True),
-    )
+    where = device_of(device)
+    near = [where.room(size).fill_(1) for _ in range(2)]
+    far = [_host_memory(where, size).fill_(1) for _ in range(2)]
+    return lambda: where.copy(near[0], far[0]), lambda: where.copy(far[1], near[1])
+
+
+def _host_memory(device: Device, size: int) -> Tensor:
+    pinned = device.host_memory(size)
+    return torch.empty(size, dtype=torch.uint8) if pinned is None else pinned
 
 
 def _seconds(copies: list[Copy], device: str) -> float:
     """Until all of them, started together, are done."""
-    if torch.device(device).type == "cuda":
-        return _cuda_seconds(copies, device)
+    where = device_of(device)
+    if isinstance(where, StreamDevice):
+        return _streams_seconds(copies, where)
     ready, moments = Barrier(len(copies)), list[float]()
     threads = [Thread(target=_at_once, args=(ready, copy, moments)) for copy in copies]
     for thread in threads:
@@ -77,12 +83,12 @@ def _at_once(ready: Barrier, copy: Copy, moments: list[float]) -> None:
     moments.append(perf_counter())
 
 
-def _cuda_seconds(copies: list[Copy], device: str) -> float:
-    streams = [torch.cuda.Stream(device) for _ in copies]
-    torch.cuda.synchronize(device)
+def _streams_seconds(copies: list[Copy], device: StreamDevice) -> float:
+    streams = [device.stream() for _ in copies]
+    device.synchronize()
     start = perf_counter()
     for copy, stream in zip(copies, streams, strict=True):
-        with torch.cuda.stream(stream):
+        with device.on(stream):
             copy()
-    torch.cuda.synchronize(device)
+    device.synchronize()
     return perf_counter() - start

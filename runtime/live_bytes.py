@@ -3,7 +3,7 @@
 On the CPU the figure is exact: the running sum of the allocator's own events, each with its address and
 size, temporaries inside operations included. Only those events are recorded, no operations, so a block
 costs about 10 µs. What a library takes behind the allocator's back (oneDNN's scratch, a thread's stack)
-is no storage and does not count. On CUDA it is what `torch.cuda.max_memory_allocated` reports, in whole
+is no storage and does not count. On CUDA it is what the allocator itself counts, in whole
 blocks of 512 bytes.
 
 Both count from the start. On the CPU a block that was there before counts neither when it stays nor, unless
@@ -18,6 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from .device.choice import device_of
+from .device.device import Device, StreamDevice
 from .torch_internals import record_allocations, recorded_allocations
 
 T = TypeVar("T")
@@ -45,14 +47,16 @@ class Block(NamedTuple):
 
 
 def live_peak(
-    call: Callable[[], T], device: str | torch.device = "cpu", there: Mapping[int, int] | None = None
+    call: Callable[[], T],
+    device: str | torch.device | Device = "cpu",
+    there: Mapping[int, int] | None = None,
 ) -> Peak[T]:
     """Run `call` once and report its peak. No other profiler may be active.
 
     there: address and bytes of blocks, made under an earlier `live_peak`, that the call may give back.
     """
-    cuda = torch.device(device).type == "cuda"
-    return _cuda_peak(call, device) if cuda else _cpu_peak(call, there or {})
+    device = device_of(device)
+    return _counted(call, device) if isinstance(device, StreamDevice) else _cpu_peak(call, there or {})
 
 
 def blocks_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
@@ -93,11 +97,10 @@ def _blocks(events: Iterable[Any]) -> Iterator[Block]:
         yield from _blocks(event.children)
 
 
-def _cuda_peak(call: Callable[[], T], device: str | torch.device) -> Peak[T]:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    start = torch.cuda.memory_allocated(device)
+def _counted(call: Callable[[], T], device: StreamDevice) -> Peak[T]:
+    device.synchronize()
+    device.reset_peak()
+    start = device.allocated_bytes()
     result = call()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device)
-    return Peak(peak - start, torch.cuda.memory_allocated(device) - start, result)
+    device.synchronize()
+    return Peak(device.peak_bytes() - start, device.allocated_bytes() - start, result)

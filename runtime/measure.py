@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from math import ceil
-from pathlib import Path
-from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from .blocks import size_bytes
+from .device.choice import device_of
 from .live_bytes import live_peak
 
 TARGET_SECONDS = 0.02
@@ -58,7 +57,7 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
 
     With enough copies no run finds its inputs in a cache where the one before has left them.
     """
-    timed = _cuda_seconds if torch.device(device).type == "cuda" else _cpu_seconds
+    timed = device_of(device).seconds
     calls[0]()  # what a library sets up once, like cuBLAS its workspace, belongs to no call
     peak_bytes, result_bytes = _memory(calls[0], device)
     warm = timed(calls[-1])
@@ -76,36 +75,5 @@ def _memory(call: Call, device: str) -> tuple[int, tuple[int, ...]]:
 
 def copies(input_bytes: int, device: str = "cpu") -> int:
     """How many copies of a call's inputs fill the last cache before memory."""
-    cache = _cuda_cache(device) if torch.device(device).type == "cuda" else _cpu_cache()
+    cache = device_of(device).cache_bytes() or CACHE_BYTES
     return min(MOST_COPIES, max(1, ceil(min(cache, 2 * CACHE_BYTES) / max(input_bytes, 1))))
-
-
-def _cpu_cache() -> int:
-    try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text()
-    except OSError:
-        return CACHE_BYTES
-    return 1024 * int(text.strip().removesuffix("K"))
-
-
-def _cuda_cache(device: str) -> int:
-    properties: Any = torch.cuda.get_device_properties(device)
-    return properties.L2_cache_size
-
-
-def _cpu_seconds(call: Call) -> float:
-    """With one thread by what the processor gave it: the same on an idle machine, and right on a busy one."""
-    clock = thread_time if torch.get_num_threads() == 1 else perf_counter
-    start = clock()
-    call()
-    return clock() - start
-
-
-def _cuda_seconds(call: Call) -> float:
-    start = torch.cuda.Event(enable_timing=True)
-    end = torch.cuda.Event(enable_timing=True)
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1000

@@ -1,7 +1,7 @@
 """Memory beside the device: blocks of the host, files on the disk. Each counts what it holds.
 
-Host memory is pinned where there is a CUDA device; else it is taken beside PyTorch's allocator, so that on a
-machine without one, where device and host share the RAM, the allocator's bytes are the device's alone.
+Host memory is pinned where the device wants it so; else it is taken beside PyTorch's allocator, so that where
+device and host share the RAM the allocator's bytes are the device's alone.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import InputError, MemplanError
+from .device.device import Device
 
 _ALIGNMENT = 64
 """Bytes, that of PyTorch's own CPU memory: some kernels round otherwise elsewhere."""
@@ -46,12 +47,12 @@ class Count:
 
 
 class Host:
-    """needed: bytes. pinned: for copies from and to a CUDA device."""
+    """needed: bytes. device: for copies from and to it."""
 
-    def __init__(self, needed: int = 0, *, pinned: bool = False) -> None:
+    def __init__(self, needed: int = 0, device: Device | None = None) -> None:
         """Raises InputError where the machine has not that much."""
         self.count = Count()
-        self._pinned = pinned
+        self._device = device
         free = available_bytes()
         if free is not None and needed > free:
             raise InputError(
@@ -62,8 +63,8 @@ class Host:
         return Block(self, size)
 
     def memory(self, size: int) -> Tensor:
-        if self._pinned:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        if self._device is not None and (pinned := self._device.host_memory(size)) is not None:
+            return pinned
         taken = np.empty(size + _ALIGNMENT, np.uint8)
         start = -taken.ctypes.data % _ALIGNMENT
         return torch.from_numpy(taken[start : start + size])

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..graphs.errors import InputError
 from ..graphs.graph import Graph
+from .device.choice import check_device
 from .iteration import Iteration, on_device, tensors_in
 from .measure import Measurement, measure
 from .model_file import load_model_file
@@ -60,20 +60,6 @@ def profile(
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
     return replace(graph, source={**graph.source, **source})
-
-
-def check_device(device: str) -> None:
-    """Raises InputError where the device is not here."""
-    try:
-        wanted = torch.device(device)
-    except RuntimeError:
-        wanted = None
-    if wanted is None or wanted.type not in ("cpu", "cuda"):
-        raise InputError(f"device {device!r} is neither cpu nor cuda")
-    if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("PyTorch finds no CUDA device here: use --device cpu, or estimate for a GPU by name")
-    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"there is no {device}: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
 
 
 def residents(program: Program, iteration: Iteration) -> dict[int, torch.Tensor]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .device.choice import device_of
+from .device.device import Device
 from .fused import RANDOM
 from .torch_internals import OpOverload, schema_of
 
@@ -34,18 +36,13 @@ def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) 
     return True
 
 
-def save_generator(device: torch.device) -> bytes:
+def save_generator(device: torch.device | Device) -> bytes:
     """The state of the device's default generator. As bytes: it must not count as a tensor's storage."""
-    state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-    return state.numpy().tobytes()
+    return device_of(device).generator_state().numpy().tobytes()
 
 
-def restore_generator(device: torch.device, state: bytes) -> None:
-    tensor = torch.frombuffer(bytearray(state), dtype=torch.uint8)
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(tensor, device)
-    else:
-        torch.set_rng_state(tensor)
+def restore_generator(device: torch.device | Device, state: bytes) -> None:
+    device_of(device).set_generator_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _by_name(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from .device.choice import device_of
 from .eager import Comparison, run_eager
 from .execute import PlannedStep
 from .iteration import Iteration
@@ -92,6 +93,5 @@ def _in_turn(runs: Sequence[Callable[[], None]], repeats: int, device: torch.dev
 def _timed(run: Callable[[], None], device: torch.device) -> float:
     start = perf_counter()
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    device_of(device).synchronize()
     return perf_counter() - start

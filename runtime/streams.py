@@ -1,4 +1,4 @@
-"""The queues on CUDA: copies from and to the device on two streams of their own.
+"""The queues of a device with streams: copies from and to it on two streams of their own.
 
 Each copy queue is still a thread, since a copy may have to wait for another thread (a file that is read,
 an update on the CPU); what it waits for on the device it leaves to its stream. A ticket of such a copy ends
@@ -9,18 +9,16 @@ All device memory is allocated and freed by the thread that trains, on its own s
 - a copy waits for the computations given before it: whoever had its target's memory earlier has ended;
 - before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
 
-Host memory is pinned, and PyTorch's allocator gives a block to nobody before the copies of it have ended.
+Host memory is the device's to copy from (pinned), and its allocator gives a block to nobody before the copies
+of it have ended.
 """
-
-# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ..planner.clock import Queue
+from .device.device import Event, Stream, StreamDevice
 from .queues import Job, JobQueue, Queues, Ticket, Work
 
 
@@ -29,9 +27,9 @@ class DeviceTicket(Ticket):
 
     __slots__ = ("event",)
 
-    def __init__(self) -> None:
+    def __init__(self, event: Event) -> None:
         super().__init__()
-        self.event = torch.cuda.Event(blocking=True)
+        self.event = event
 
     def on_stream(self) -> None:
         """Until the copy has been given to its stream."""
@@ -45,13 +43,13 @@ class DeviceTicket(Ticket):
 class DeviceJob(Job):
     """A copy, enqueued on a stream behind what it waits for."""
 
-    __slots__ = ("computed", "stream")
+    __slots__ = ("computed", "device", "stream")
 
-    def __init__(self, work: Work, arguments: tuple[Any, ...], stream: torch.cuda.Stream) -> None:
-        ticket = DeviceTicket()
+    def __init__(self, work: Work, arguments: tuple[Any, ...], device: StreamDevice, stream: Stream) -> None:
+        ticket = DeviceTicket(device.event())
         super().__init__(ticket, self._on_stream(work, ticket.event), arguments)
-        self.stream = stream
-        self.computed = torch.cuda.current_stream(stream.device).record_event()
+        self.device, self.stream = device, stream
+        self.computed = device.current_stream().record_event()
 
     def wait(self) -> None:
         """For copies on the device the stream waits; but memory of the host must be idle when it goes."""
@@ -60,9 +58,9 @@ class DeviceJob(Job):
             if self.gone or not wait_on(self.stream, ticket):
                 ticket.wait()
 
-    def _on_stream(self, work: Work, event: torch.cuda.Event) -> Work:
+    def _on_stream(self, work: Work, event: Event) -> Work:
         def enqueue(*arguments: Any) -> None:
-            with torch.cuda.stream(self.stream):
+            with self.device.on(self.stream):
                 work(*arguments)
                 event.record()
 
@@ -70,16 +68,16 @@ class DeviceJob(Job):
 
 
 class StreamQueue(JobQueue):
-    def __init__(self, name: str, device: torch.device) -> None:
+    def __init__(self, name: str, device: StreamDevice) -> None:
         super().__init__(name)
-        self._stream = torch.cuda.Stream(device)
+        self._device, self._stream = device, device.stream()
 
     def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
-        return DeviceJob(work, arguments, self._stream)
+        return DeviceJob(work, arguments, self._device, self._stream)
 
 
 class Streams(Queues):
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: StreamDevice) -> None:
         self._device = device
         super().__init__()
 
@@ -89,11 +87,11 @@ class Streams(Queues):
         return super().new(queue)
 
     def wait(self, ticket: Ticket) -> None:
-        if not wait_on(torch.cuda.current_stream(self._device), ticket):
+        if not wait_on(self._device.current_stream(), ticket):
             ticket.wait()
 
 
-def wait_on(stream: torch.cuda.Stream, ticket: Ticket) -> bool:
+def wait_on(stream: Stream, ticket: Ticket) -> bool:
     """Let the stream wait for a copy on another stream; False for a ticket of another kind."""
     if not isinstance(ticket, DeviceTicket):
         return False

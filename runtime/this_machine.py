@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 
 from ..graphs.machine import Links, Machine, Updates
+from .device.choice import best_device, check_device, device_of
 from .disk_rates import disk_rates
 from .link_rates import link_rates
-from .profile import check_device
 from .rates import Rate
 from .update_rates import update_rate
 
@@ -39,21 +39,21 @@ def measure_machine(
     The links have the rates of both ways at once: a schedule copies both ways all the time. Raises
     InputError, one line.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or best_device()
     check_device(device)
     notes = [f"{torch.get_num_threads()} threads on the processor"]
     report("measuring copies")
     links = link_rates(device)
     report("measuring updates")
     host = update_rate("cpu", "host")
-    cuda = torch.device(device).type == "cuda"
-    near = update_rate(device, "device") if cuda else host
-    if not cuda:
+    memory = device_of(device).free_bytes()
+    near = host if memory is None else update_rate(device, "device")
+    if memory is None:
         notes.append("without CUDA device and host are the same memory, and a copy is the processor's")
-    rates = [*links.d2h, *links.h2d, *links.both, *((near,) if cuda else ()), host]
+    rates = [*links.d2h, *links.h2d, *links.both, *(() if memory is None else (near,)), host]
     both = _figure(links.both[-1])
     machine = Machine(
-        device_memory(device) if cuda else host_memory(),
+        host_memory() if memory is None else memory,
         host_memory(),
         links=Links(both, both),
         updates=Updates(_figure(near), _figure(host)),
@@ -65,7 +65,7 @@ def measure_machine(
         if not found.direct:
             notes.append(f"{disk} can't be read past the page cache: its blocks were flushed and dropped")
         machine = _with_disk(machine, found.free, found.read, found.write)
-    return Measured(machine, device_name(device), tuple(rates), tuple(notes))
+    return Measured(machine, device_of(device).name(), tuple(rates), tuple(notes))
 
 
 def _with_disk(machine: Machine, free: int, read: Rate, write: Rate) -> Machine:
@@ -76,17 +76,6 @@ def _with_disk(machine: Machine, free: int, read: Rate, write: Rate) -> Machine:
 def _figure(rate: Rate) -> float:
     """The median with the three digits that it is good for."""
     return float(f"{rate.median:.3g}")
-
-
-def device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"
-
-
-def device_memory(device: str) -> int:
-    """What a process can have of it now, beside CUDA's own."""
-    torch.cuda.empty_cache()
-    free, _total = torch.cuda.mem_get_info(device)
-    return int(free)
 
 
 def host_memory() -> int:

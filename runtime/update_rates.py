@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
+from .device.choice import device_of
 from .rates import Rate, repeated
 
 WEIGHT_BYTES = 2**26
@@ -21,16 +22,13 @@ def update_rate(device: str, place: str, weight_bytes: int = WEIGHT_BYTES) -> Ra
     weight.grad = torch.full_like(weight, 1e-3)
     optimizer = torch.optim.AdamW([weight], foreach=False)
 
+    wait = device_of(device).synchronize
+
     def step() -> float:
-        _wait(device)
+        wait()
         start = perf_counter()
         optimizer.step()
-        _wait(device)
+        wait()
         return perf_counter() - start
 
     return repeated(f"AdamW on the {place}", weight_bytes, step)
-
-
-def _wait(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)

@@ -25,6 +25,7 @@ from memplan.planner.simulate import simulate
 from memplan.runtime import blocks, places, queues
 from memplan.runtime.copies import value
 from memplan.runtime.cycle import Terms
+from memplan.runtime.device.choice import device_of
 from memplan.runtime.eager import compare
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.host_calls import check_mode
@@ -296,7 +297,7 @@ def test_the_code():
         f"now[{at}] = add(D2H, offload, (v{made}, h{tanh}), (), ())",
         f"leaving[{at + 1}] = (v{made}, )",
         f"del v{made}",
-        f"d{tanh} = room(h{tanh}.size, device)",
+        f"d{tanh} = room(h{tanh}.size)",
         f"now[{at + 2}] = add(H2D, prefetch, (h{tanh}, d{tanh}), (now[{at}], ), ())",
         f"leaving[{at + 3}] = (h{tanh}, )",
         f"del h{tanh}",
@@ -505,7 +506,7 @@ def test_modes_that_can_not_be_run():
     on_cuda = replace(plain.call, keywords={"device": torch.device("cuda")})
     host = Mode("host", 1.0, 0, plain.writes, on_host=True)
     direct = Mode("dha", 1.0, 0, plain.writes, reads_host=plain.reads)
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    cpu, cuda = device_of("cpu"), device_of("cuda")
     for operation, mode, device, why in (
         (dropout, host, cpu, "it draws random numbers"),
         (plain._replace(call=on_cuda), host, cuda, "its call names the device"),

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from memplan.runtime import measure as module
+from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.measure import FEWEST, MOST, MOST_COPIES, copies, measure
 
 N = 1000
@@ -112,7 +112,7 @@ def test_the_results_storages_are_measured_not_believed(x):
 
 
 def test_copies_fill_the_cache_and_no_more(monkeypatch):
-    monkeypatch.setattr(module, "_cpu_cache", lambda: 32 * 2**20)
+    monkeypatch.setattr(Cpu, "cache_bytes", lambda _self: 32 * 2**20)
     assert copies(64 * 2**20) == 1
     assert copies(32 * 2**20) == 1
     assert copies(8 * 2**20) == 4
@@ -121,7 +121,7 @@ def test_copies_fill_the_cache_and_no_more(monkeypatch):
 
 
 def test_a_giant_cache_does_not_make_profiling_large(monkeypatch):
-    monkeypatch.setattr(module, "_cpu_cache", lambda: 2**40)
+    monkeypatch.setattr(Cpu, "cache_bytes", lambda _self: 2**40)
     assert copies(16 * 2**20) == 4
 
 

@@ -1,0 +1,1 @@
+"""The device that computes: memory, streams, clock, random numbers. CUDA's name stands only here."""

@@ -1,0 +1,47 @@
+"""The CPU as the device: a call has ended when it returns, memory is the host's."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, thread_time
+
+import torch
+from torch import Tensor
+
+from .device import Device
+
+
+class Cpu(Device):
+    reads_host = True
+
+    def name(self) -> str:
+        return "cpu"
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def cache_bytes(self) -> int | None:
+        try:
+            text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text()
+        except OSError:
+            return None
+        return 1024 * int(text.strip().removesuffix("K"))
+
+    def synchronize(self) -> None:
+        """Nothing is queued."""
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        """With one thread by what the processor gave it: the same on an idle machine, right on a busy one."""
+        clock = thread_time if torch.get_num_threads() == 1 else perf_counter
+        start = clock()
+        call()
+        return clock() - start
+
+    def generator_state(self) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_generator_state(self, state: Tensor) -> None:
+        torch.set_rng_state(state)

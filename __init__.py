@@ -62,7 +62,8 @@ def optimize(
     inputs: tuple[Any, ...] | dict[str, Any],
     *,
     budget: int | str,
-    loss_fn: Callable[[Any], Any] | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+    targets: Any = None,
     optimizer: Any = None,
     update: When = "in-backward",
     solver: str = "auto",
@@ -72,7 +73,9 @@ def optimize(
 
     module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
     tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain peak.
-    loss_fn: from the module's output to the loss, where the output has no `.loss` and is not the loss.
+    loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
+    or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
+    module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
     optimizer: torch.optim.AdamW or SGD: then the step updates the weights too, each right behind its gradient
     (`in-backward`) or all behind backward (`after`). Without one it adds gradients to the parameters'
     `.grad`, like `loss.backward()`. It holds for these shapes.
@@ -82,7 +85,7 @@ def optimize(
     from .planner.plain import baseline
     from .runtime.cycle import Terms
     from .runtime.execute import PlannedStep
-    from .runtime.iteration import Iteration, Updates
+    from .runtime.iteration import Iteration, Updates, with_targets
     from .runtime.profile import costs_of, measure_program, residents
     from .runtime.program_graph import graph_of
     from .runtime.trace import trace
@@ -90,7 +93,7 @@ def optimize(
     from .solvers.registry import solve
 
     updates = None if optimizer is None else Updates(optimizer, update)
-    iteration = Iteration(module, inputs, loss_fn, updates)
+    iteration = Iteration(module, with_targets(inputs, targets), loss_fn, updates)
     program = trace(iteration)
     graph = graph_of(program, costs_of(program, measure_program(program, residents(program, iteration))))
     limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)

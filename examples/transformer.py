@@ -14,4 +14,4 @@ def build(layers=3, width=256, heads=4, batch=4, length=128):
         "tgt_is_causal": True,
     }
     wanted = torch.randn(batch, length, width)
-    return model, inputs, lambda output: nn.functional.mse_loss(output, wanted)
+    return model, inputs, nn.functional.mse_loss, wanted

@@ -48,4 +48,4 @@ def build(batch=2, side=128, classes=4, width=16, depth=4):
     images = torch.randn(batch, 3, side, side)
     labels = torch.randint(classes, (batch, side, side))
     model = UNet(3, classes, width, depth)
-    return model, (images,), lambda scores: nn.functional.cross_entropy(scores, labels)
+    return model, (images,), nn.functional.cross_entropy, labels

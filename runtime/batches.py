@@ -2,8 +2,7 @@
 
 A `build` with a parameter `batch` makes it itself. For any other, the example inputs are repeated, or cut: a
 batch is the first dimension of their first tensor, and every tensor whose first dimension is as long has one
-row for each sample. What a loss function holds by itself (targets, say) can't be seen from here: such a
-model needs the parameter.
+row for each sample. Targets are repeated alike.
 """
 
 # pyright: reportUnknownMemberType=false

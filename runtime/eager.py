@@ -56,7 +56,9 @@ def run_eager(iteration: Iteration) -> Outcome:
     for tensor in tensors:
         tensor.grad = None
     try:
-        loss = loss_of(call(iteration.module, iteration.inputs), iteration.loss_fn)
+        output = call(iteration.module, iteration.inputs)
+        loss = loss_of(output, iteration.loss_fn, iteration.inputs)
+        del output
         loss.backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         if iteration.updates is not None:

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from ..graphs.errors import MismatchError
 from ..planner.schedule import Schedule
 from .below_autograd import as_traced
+from .captured import Attributes
 from .codegen import generate, is_plain
 from .custody import Custody
 from .cycle import Cycle, Terms
 from .device.choice import device_of
-from .iteration import Inputs, Iteration, others_in, tensors_in
+from .iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
 from .optimizer_state import OptimizerState
 from .program import Program
 
@@ -35,6 +36,7 @@ class PlannedStep:
 
         step = PlannedStep(iteration, program, schedule)
         loss = step(*inputs)          # the gradients are added to the parameters' `.grad`
+        loss = step(*inputs, targets=labels)        # where the loss function takes targets
         optimizer.step()              # not where the iteration has updates: they are in the schedule then
 
     Weights are updated with the states, the learning rates and the step count that the optimizer has when
@@ -53,6 +55,9 @@ class PlannedStep:
         self.program = program
         self._module = iteration.module
         self._others = others_in(iteration.inputs)
+        self._has_targets = isinstance(iteration.inputs, Labelled)
+        held = {path: program.constants[value] for value, path in program.held.items()}
+        self._attributes = Attributes(iteration, held)
         self._places = [_place(self._module, name) for name in (*program.parameters, *program.buffers)]
         self._parameters = list(program.parameters)
         self._constants = _apart(program.constants)
@@ -72,7 +77,10 @@ class PlannedStep:
 
         Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
         """
-        outcome = self.run(keywords if keywords else arguments)
+        targets = keywords.pop(TARGETS, None) if self._has_targets else None
+        if arguments and keywords:
+            raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
+        outcome = self.run(with_targets(keywords or arguments, targets))
         if outcome.gradients:
             self.recall()
         tensors = dict(zip(self._parameters, self._residents(), strict=False))
@@ -85,6 +93,7 @@ class PlannedStep:
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
         given = self._checked(inputs)
+        self._attributes.check()
         states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
         residents = (*self._residents(), *states, *given, *self._constants.values())
         residents = self.device.adopted(residents)

@@ -16,7 +16,8 @@ from .torch_internals import FakeTensor
 def fingerprint(program: Program) -> str:
     """`sha256:…` over calls, argument structure, shapes, strides, types, devices and parameter names.
 
-    Constants of the trace count by their values: they are part of the code, like its numbers.
+    Constants that the code makes count by their values: they are part of it, like its numbers. Those that
+    attributes of the module hold count by their form alone, like weights.
     """
     digest = sha256()
     for line in _lines(program):
@@ -41,7 +42,8 @@ def _lines(program: Program) -> Iterator[str]:
     if program.states:
         yield f"states {list(program.states.items())!r}"
     for value, constant in program.constants.items():
-        yield f"constant {value} {_content(constant)}"
+        content = program.held.get(value) or _content(constant)
+        yield f"constant {value} {content}"
     yield f"loss {program.loss}"
 
 

@@ -15,7 +15,6 @@ from torch import Tensor, fx
 
 from .batch_norm import FUNCTIONAL, batch_norm
 from .layers import MARK, stamp
-from .refusals import TraceError
 from .torch_internals import make_fx
 
 _LSTM_BACKWARD: Any = torch.ops.aten.mkldnn_rnn_layer_backward.default
@@ -29,11 +28,6 @@ def functional_graph(
 
     examples: the inputs to trace with. given: the real tensors they stand for.
     """
-    known = {id(tensor) for tensor in given}
-    for node in graph.graph.find_nodes(op="get_attr"):
-        held = getattr(graph, str(node.target))
-        if held.requires_grad and id(held) not in known:
-            raise TraceError("the model uses a tensor that needs a gradient and is no parameter of it")
     functionalised = torch.func.functionalize(_Rewriting(graph, given).run_flat)
     with torch.no_grad():
         return make_fx(functionalised)(*(tensor.detach() for tensor in examples))

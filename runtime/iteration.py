@@ -5,6 +5,7 @@ weights are then updated, if they are."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,8 +15,19 @@ from torch import Tensor, nn
 from ..graphs.errors import InputError
 from ..graphs.updates import When
 
-Inputs = tuple[Any, ...] | dict[str, Any]
-LossFunction = Callable[[Any], Tensor]
+
+class Labelled(NamedTuple):
+    """What the module takes, and beside it what only the loss function takes: any nest of tensors."""
+
+    inputs: tuple[Any, ...] | dict[str, Any]
+    targets: Any
+
+
+Inputs = tuple[Any, ...] | dict[str, Any] | Labelled
+LossFunction = Callable[..., Tensor]
+
+TARGETS = "targets"
+"""The name of the targets among the tensors of an iteration."""
 
 
 class Updates(NamedTuple):
@@ -26,8 +38,9 @@ class Updates(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """inputs: positional (a tuple) or by keyword (a dict). loss_fn: from the module's output to the loss;
-    None where the output has a `.loss` or is the loss. updates: None where the gradients are the result."""
+    """inputs: positional (a tuple) or by keyword (a dict), with targets or without. loss_fn: from the
+    module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
+    updates: None where the gradients are the result."""
 
     module: nn.Module
     inputs: Inputs
@@ -42,13 +55,33 @@ def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
     return iteration._replace(module=iteration.module.to(device), inputs=inputs)
 
 
+def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inputs:
+    """None: there are none. Raises InputError where an input has their name."""
+    if targets is None:
+        return inputs
+    if isinstance(inputs, dict) and TARGETS in inputs:
+        raise InputError("targets are given twice: as an input of the module and for the loss function")
+    return Labelled(inputs, targets)
+
+
 def call(module: Callable[..., Any], inputs: Inputs) -> Any:
+    if isinstance(inputs, Labelled):
+        inputs = inputs.inputs
     return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
 
 
-def loss_of(output: Any, loss_fn: LossFunction | None) -> Tensor:
-    """The scalar to differentiate. Raises InputError where there is none."""
-    loss = loss_fn(output) if loss_fn is not None else _own_loss(output)
+def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = ()) -> Tensor:
+    """The scalar to differentiate. Raises InputError where there is none.
+
+    It is `loss_fn(output, targets)` where there are targets, else `loss_fn(output, inputs)` where the
+    function needs two arguments, else `loss_fn(output)`.
+    """
+    if loss_fn is None:
+        loss = _own_loss(output)
+    elif isinstance(inputs, Labelled):
+        loss = loss_fn(output, inputs.targets)
+    else:
+        loss = loss_fn(output, inputs) if _needs_two(loss_fn) else loss_fn(output)
     if not isinstance(loss, Tensor):
         raise InputError(f"the loss is {_what(loss)}, not a tensor")
     if loss.numel() != 1:
@@ -56,6 +89,17 @@ def loss_of(output: Any, loss_fn: LossFunction | None) -> Tensor:
     if not loss.requires_grad:
         raise InputError("the loss depends on no parameter that requires a gradient")
     return loss
+
+
+def _needs_two(loss_fn: LossFunction) -> bool:
+    """Whether it has two parameters that stand by position and have no default."""
+    try:
+        signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
+    except (TypeError, ValueError):  # a function written in C that tells nothing
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each for each in signature.parameters.values() if each.default is inspect.Parameter.empty]
+    return sum(each.kind in by_position for each in needed) == 2
 
 
 def _own_loss(output: Any) -> Any:
@@ -66,7 +110,7 @@ def _own_loss(output: Any) -> Any:
         return loss
     if isinstance(output, Tensor) and output.numel() == 1:
         return output
-    raise InputError(f"the module returns {_what(output)} without a loss: pass a loss_fn(output)")
+    raise InputError(f"the module returns {_what(output)} without a loss: pass a loss_fn(output, …)")
 
 
 def _what(thing: Any) -> str:
@@ -96,6 +140,10 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
     if parts is None:
         return inputs
     made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
+    if isinstance(inputs, Labelled):
+        targets = made.pop(TARGETS)
+        positional = isinstance(inputs.inputs, tuple)
+        return Labelled(tuple(made.values()) if positional else made, targets)
     if isinstance(inputs, Mapping):
         return made
     return type(inputs)(*made.values()) if hasattr(inputs, "_fields") else type(inputs)(made.values())
@@ -119,7 +167,9 @@ def _place(name: str, key: Any) -> str:
 
 
 def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
-    """The parts of a container with their keys, None for anything else."""
+    """The parts of a container with their keys, None for anything else. Targets stand beside the inputs."""
+    if isinstance(inputs, Labelled):
+        return [*(_parts(inputs.inputs) or ()), (TARGETS, inputs.targets)]
     if isinstance(inputs, Mapping):
         return list(inputs.items())
     return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else None

@@ -21,11 +21,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..graphs.errors import InputError
+from .captured import Captured
 from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
 from .pretence import attributes_kept, compiling, not_called_fake, silent
+from .reach import Path
 from .torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of
 
 T = TypeVar("T")
@@ -35,7 +37,8 @@ Named = Mapping[str, Tensor]
 class Joint(NamedTuple):
     """graph: placeholders = parameters, buffers, inputs; outputs = loss, then the gradients, in order.
 
-    gradients: names of the parameters that get one.
+    gradients: names of the parameters that get one. held: of the constants that attributes of the module
+    hold, the path to each, by the tensor's identity.
     """
 
     graph: fx.GraphModule
@@ -43,6 +46,7 @@ class Joint(NamedTuple):
     buffers: Named
     inputs: Named
     gradients: Sequence[str]
+    held: Mapping[int, Path]
 
 
 def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
@@ -53,12 +57,14 @@ def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
     parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     gradients: list[str] = []
+    captured = Captured(flat)
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
         following = iter(tensors)
         groups = [{name: next(following) for name in group} for group in given]
         gradients.clear()
-        return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
+        with captured:
+            return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
 
     path = compiling() if flag else not_called_fake()
     with (
@@ -68,8 +74,10 @@ def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):
-        graph = functional_graph(make_fx(forward_backward)(*examples), examples, flat)
-    return Joint(graph, parameters, buffers, inputs, gradients)
+        traced = make_fx(forward_backward)(*examples)
+        held = captured.held_by(iteration)
+        graph = functional_graph(traced, examples, flat)
+    return Joint(graph, parameters, buffers, inputs, gradients, held)
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -112,8 +120,9 @@ class _ForwardBackward:
     def _run(self, module: nn.Module) -> tuple[Tensor, Sequence[Tensor | None]]:
         with torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION):
             with self.marks.forward(), self.values:
-                output = call(module, with_tensors(self.iteration.inputs, self.inputs))
-                loss = loss_of(output, self.iteration.loss_fn)
+                inputs = with_tensors(self.iteration.inputs, self.inputs)
+                output = call(module, inputs)
+                loss = loss_of(output, self.iteration.loss_fn, inputs)
                 loss = _apart(loss, [_span(tensor) for tensor in self.given])
             del output
             self.marks.backward(loss)

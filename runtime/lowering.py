@@ -23,6 +23,7 @@ from .joint_nodes import changes_in_place, draws_numbers, named_residents, neede
 from .layers import MARK, Mark
 from .names import Names, full_name, operation_name
 from .program import Call, Operation, Program, Ref, values_read
+from .reach import Path
 from .refusals import TraceError
 
 
@@ -45,6 +46,7 @@ class _Lowering:
         self.operations: list[Operation] = []
         self.views: dict[int, Call] = {}
         self.constants: dict[int, Tensor] = {}
+        self.held: dict[int, Path] = {}
         self.made: dict[fx.Node, tuple[int | None, ...]] = {}
         self.placeholders: list[int] = []
         self.expected = named_residents(joint)
@@ -54,7 +56,10 @@ class _Lowering:
             self.placeholders.append(self._resident(node, *next(self.expected)))
         elif node.op == "get_attr":
             value = self._resident(node, f"constants.{len(self.constants)}", Kind.BUFFER)
-            self.constants[value] = getattr(self.joint.graph, node.target)
+            tensor: Tensor = getattr(self.joint.graph, node.target)
+            self.constants[value] = tensor
+            if id(tensor) in self.joint.held:
+                self.held[value] = self.joint.held[id(tensor)]
         elif node.target is operator.getitem:
             tuple_node, index = node.args
             self.made[node] = (self.made[tuple_node][index],)
@@ -79,6 +84,7 @@ class _Lowering:
             self.constants,
             self._value_of(loss),
             found,
+            held=self.held,
         )
 
     def _resident(self, node: Any, name: str, kind: Kind) -> int:

@@ -1,8 +1,9 @@
 """A model from the user's own file: `model.py[:entry]`, by default `model.py:build`.
 
-`entry` is a function that can be called without arguments and returns `(module, example_inputs)` or
-`(module, example_inputs, loss_fn)`; one with a parameter `batch` can be asked for other batches. The file
-runs as a script would: what lies beside it can be imported.
+`entry` is a function that can be called without arguments and returns `(module, example_inputs)`,
+`(module, example_inputs, loss_fn)` with `loss_fn(output)` or `loss_fn(output, example_inputs)`, or
+`(module, example_inputs, loss_fn, targets)` with `loss_fn(output, targets)`; one with a parameter `batch` can
+be asked for other batches. The file runs as a script would: what lies beside it can be imported.
 Nothing of ours can be shadowed by it, since inside the package all imports are relative.
 """
 
@@ -25,7 +26,7 @@ from torch import nn
 
 from ..graphs.errors import InputError, MemplanError, MissingPackageError
 from .batches import PARAMETER, takes_batch, with_batch
-from .iteration import Iteration, LossFunction
+from .iteration import Iteration, LossFunction, with_targets
 
 DEFAULT_ENTRY = "build"
 
@@ -104,11 +105,11 @@ def _entry(path: str, entry: str, module: ModuleType) -> Callable[..., Any]:
 
 
 def _checked(made: Any, place: str) -> Iteration:
-    form = "(module, example_inputs) or (module, example_inputs, loss_fn)"
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
+    form = "(module, example_inputs), (module, example_inputs, loss_fn) or (…, loss_fn, targets)"
+    if not isinstance(made, tuple) or len(made) not in (2, 3, 4):
         what = f"{len(made)} values" if isinstance(made, tuple) else f"a {type(made).__name__}"
         raise InputError(f"{place}: returns {what}, not {form}")
-    module, inputs, loss_fn = (*made, None)[:3]
+    module, inputs, loss_fn, targets = (*made, None, None)[:4]
     if not isinstance(module, nn.Module):
         raise InputError(f"{place}: the first value is a {type(module).__name__}, not a torch.nn.Module")
     if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
@@ -120,7 +121,9 @@ def _checked(made: Any, place: str) -> Iteration:
         )
     if loss_fn is not None and not callable(loss_fn):
         raise InputError(f"{place}: loss_fn is a {type(loss_fn).__name__}, not a function")
-    return Iteration(module, inputs, cast(LossFunction | None, loss_fn))
+    if targets is not None and loss_fn is None:
+        raise InputError(f"{place}: there are targets, but no loss_fn to take them")
+    return Iteration(module, with_targets(inputs, targets), cast(LossFunction | None, loss_fn))
 
 
 def _guarded(path: Path, what: str, run: Callable[[], T]) -> T:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graphs.graph import Kind, Phase
+from .reach import Path
 
 Target = Callable[..., Any]
 
@@ -99,7 +100,8 @@ class Program:
 
     views: per value that is a view, the call that makes it from a value of the same storage.
     parameters, buffers, inputs: the values that the caller brings, by name, in order. `inputs` are the
-    tensors among the example inputs. constants: tensors that the trace holds itself.
+    tensors among the example inputs. constants: tensors that the trace holds itself. held: of these the ones
+    that attributes of the module hold, and where.
     loss: its value. gradients: per parameter that gets one which no update uses up, its value.
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
@@ -117,6 +119,7 @@ class Program:
     loss: int
     gradients: Mapping[str, int]
     states: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    held: Mapping[int, Path] = field(default_factory=dict[int, Path])
     compiling: bool = False
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)

@@ -48,7 +48,12 @@ def _reason(error: Exception) -> str:
 def _place(error: Exception) -> str:
     """`model.py:12: `, the innermost line that is neither torch's nor ours; empty where there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_file() and _OURS not in path.parents and _TORCH not in path.parents:
-            return f"{path.name}:{frame.lineno}: "
+        if is_users(frame.filename):
+            return f"{Path(frame.filename).name}:{frame.lineno}: "
     return ""
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file of code is neither torch's nor ours."""
+    path = Path(filename)
+    return path.is_file() and _OURS not in path.parents and _TORCH not in path.parents

@@ -98,6 +98,11 @@ def memory_of(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def version_of(tensor: Tensor) -> int:
+    """How often the tensor has been changed in place."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def below_autograd() -> Any:
     """A context: calls go straight to the kernels, nothing is recorded for a backward."""
     return torch._C._AutoDispatchBelowAutograd()

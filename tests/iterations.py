@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from memplan.runtime.iteration import Iteration
+from memplan.runtime.iteration import Iteration, Labelled
 from torch import nn
 from torch.nn import functional
 
@@ -198,7 +198,7 @@ class UNet(nn.Module):
 
 def unet():
     target = torch.randint(2, (2, 16, 16))
-    return Iteration(UNet(), (torch.randn(2, 3, 16, 16),), lambda o: functional.cross_entropy(o, target))
+    return Iteration(UNet(), Labelled((torch.randn(2, 3, 16, 16),), target), functional.cross_entropy)
 
 
 def channels_last():

@@ -20,6 +20,7 @@ class Exit(IntEnum):
     CHECK_FAILED = 5
     MISMATCH = 6
     INTERRUPTED = 130
+    """By Ctrl-C; by SIGTERM 143, by SIGHUP 129."""
 
 
 class CheckFailedError(MemplanError):
@@ -34,8 +35,8 @@ EXTRAS = {"torch": "torch", "gurobipy": "gurobi"}
 """Packages that memplan can do without -> the extra that installs them."""
 
 
-def verdict(error: BaseException) -> tuple[Exit, str]:
-    """The exit code for an error that ended a command, and its line."""
+def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]:
+    """The exit code for an error that ended a command, and its line. interrupted: by a signal, before."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return Exit.INTERRUPTED, "interrupted"
     if isinstance(error, click.UsageError):
@@ -49,6 +50,8 @@ def verdict(error: BaseException) -> tuple[Exit, str]:
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         extra = f"memplan[{EXTRAS[error.name]}]"
         return Exit.MISSING, f"this needs {error.name}, which is not installed: pip install '{extra}'"
+    if interrupted:  # an import or a compiler that a signal ended in the middle says so in many ways
+        return Exit.INTERRUPTED, "interrupted"
     return Exit.FAULT, f"a fault of ours: {type(error).__name__}: {error} (--debug shows where)"
 
 

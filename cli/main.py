@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..graphs.scratch import sweep
 from .exits import Exit, verdict
+from .signals import interruptible
 
 COMMANDS = {
     "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
@@ -51,18 +53,24 @@ class Plan(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # names in files may hold what a terminal's encoding lacks
                 stream.reconfigure(errors="backslashreplace")  # pyright: ignore
-        try:
-            code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.format_message(), err=True)
-            sys.exit(Exit.USAGE)
-        except (Exception, KeyboardInterrupt) as error:
-            if debug:
-                traceback.print_exception(error)
-            code, line = verdict(error)
-            label = "" if code == Exit.INTERRUPTED else "error: "
-            click.echo(f"plan: {label}{' '.join(line.split())}", err=True)
-        sys.exit(code or Exit.DONE)
+        sweep()
+        with interruptible() as interruption:
+            try:
+                code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
+            except SystemExit as leaving:
+                code = leaving.code
+            except click.exceptions.NoArgsIsHelpError as error:
+                click.echo(error.format_message(), err=True)
+                code = Exit.USAGE
+            except (Exception, KeyboardInterrupt) as error:
+                interruption.over()
+                if debug:
+                    traceback.print_exception(error)
+                code, line = verdict(error, interruption.signal is not None)
+                label = "" if code == Exit.INTERRUPTED else "error: "
+                click.echo(f"plan: {label}{' '.join(line.split())}", err=True)
+            interruption.over()
+            sys.exit(interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE)
 
 
 @click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import RLock
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import InputError, MemplanError
+from ..graphs.scratch import Scratch
 from .device.device import Device
 
 _ALIGNMENT = 64
@@ -103,7 +103,7 @@ class Disk:
         self._number = itertools.count()
         where = folder or "the folder for temporary files"
         try:
-            self._folder = TemporaryDirectory(prefix="memplan-", dir=folder, ignore_cleanup_errors=True)
+            self._folder = Scratch("disk", folder)
             free = shutil.disk_usage(self._folder.name).free
         except OSError as error:
             raise InputError(f"{where}: can't offload to it: {error.strerror or error}") from error

@@ -10,6 +10,7 @@ So the answer is never slower than any of theirs within the same time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from ..planner.bounds import memory_floor
 from ..planner.schedule import Schedule
 from . import joint
 from .chains import device_limit
+from .child import end_with
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 
 LINES = {
@@ -99,11 +101,17 @@ def _in_processes(lines: Sequence[Callable[[], _Outcome]], workers: int, stop: E
     """Ctrl-C sets `stop` and ends them; what has been found by then counts."""
     found: list[_Outcome] = []
     try:
-        running = Parallel(n_jobs=workers, return_as="generator_unordered")(delayed(line)() for line in lines)
+        tasks = (delayed(_ending_with)(os.getpid(), line) for line in lines)
+        running = Parallel(n_jobs=workers, return_as="generator_unordered")(tasks)
         found.extend(running)
     except KeyboardInterrupt:
         stop.set()
     return found
+
+
+def _ending_with(parent: int, line: Callable[[], _Outcome]) -> _Outcome:
+    end_with(parent)
+    return line()
 
 
 def _in_threads(lines: Sequence[Callable[..., _Outcome]], workers: int, stop: Event) -> list[_Outcome]:

@@ -1,25 +1,34 @@
-"""A Python process of our own, which may crash or hang without taking us with it."""
+"""A Python process of our own, which may crash or hang without taking us with it, and does not outlive us."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from threading import Thread
+from time import sleep
 
 Child = subprocess.Popen[bytes]
 
 PATIENCE_SECONDS = 3.0
 """How long a child that is asked to stop may take to clear up."""
 
+_LOOK_SECONDS = 0.2
+
 
 def start(module: str, folder: Path, *arguments: str) -> Child:
-    """`python -m module arguments…` in `folder`, where its complaints and its temporary files are kept."""
+    """`python -m module arguments…` in `folder`, where its complaints and its temporary files are kept.
+
+    It ends, with all that it started, soon after we are gone, however we went.
+    """
     with (folder / "complaint").open("wb") as complaint:
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", module, *arguments],
+            [sys.executable, "-W", "ignore", "-m", __name__, str(os.getpid()), module, *arguments],
             cwd=folder,
             env={
                 **os.environ,
@@ -31,6 +40,21 @@ def start(module: str, folder: Path, *arguments: str) -> Child:
             stderr=complaint,
             start_new_session=True,  # Ctrl-C reaches us alone, and we end the child with all it started
         )
+
+
+@cache
+def end_with(parent: int) -> None:
+    """End this process, with those of its group if it leads one, once it is no longer a child of `parent`."""
+    if os.name == "posix":
+        Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        sleep(_LOOK_SECONDS)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop(child: Child) -> None:
@@ -56,3 +80,9 @@ def last_words(child: Child, folder: Path) -> str:
     """The last line that a crashed child wrote, or what ended it."""
     lines = (folder / "complaint").read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit status {child.returncode}"
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -9,10 +9,10 @@ import json
 from collections.abc import Generator, Iterable
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
+from ..graphs.scratch import Scratch
 from . import child, comparison_trial
 from .comparison import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
@@ -38,7 +38,7 @@ def run(
         _learn(bounds, one)
     waiting = iter(trials)
     running: list[_Running] = []
-    with TemporaryDirectory(prefix="memplan-bench-", ignore_cleanup_errors=True) as folder:
+    with Scratch("bench") as folder:
         try:
             while True:
                 while len(running) < workers and (trial := next(waiting, None)):

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from ..graphs.errors import InputError, MissingPackageError
+from ..graphs.scratch import Scratch
 from . import child
 from .milp_model import Program
 from .milp_result import BackendError, Outcome, Result, Settings
@@ -41,7 +41,7 @@ def solve_apart(
     start: Mapping[int, float],
 ) -> Result:
     """What `answer` gives in a child that runs `module`. Ctrl-C ends the child, without an answer."""
-    with TemporaryDirectory(prefix="memplan-milp-") as folder:
+    with Scratch("milp") as folder:
         question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
         ask = {"settings": asdict(settings), "time_limit": time_limit, "start": list(start.items())}
         np.savez(question, ask=np.array(json.dumps(ask)), **vars(program))

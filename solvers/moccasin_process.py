@@ -19,13 +19,13 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory
 from threading import Thread
 from time import monotonic
 from types import TracebackType
 
 from ..graphs.files import save_graph
 from ..graphs.graph import Graph
+from ..graphs.scratch import Scratch
 from . import child
 from .milp_result import BackendError
 from .moccasin_question import Found, Question
@@ -38,7 +38,7 @@ class Searcher:
     """interrupted: Ctrl-C ended the last search."""
 
     def __init__(self, graph: Graph) -> None:
-        self.folder = TemporaryDirectory(prefix="memplan-moccasin-")
+        self.folder = Scratch("moccasin")
         self.interrupted = False
         path = Path(self.folder.name)
         save_graph(graph, path / "graph.json")

@@ -29,6 +29,7 @@ from joblib import Parallel, delayed, parallel_config
 from ..graphs.cache_folder import cache_folder
 from ..graphs.documents import write_whole
 from ..graphs.errors import InputError, MissingPackageError
+from .child import end_with
 
 BACKENDS = ("loky", "dask", "ray")
 
@@ -116,10 +117,19 @@ def solve_all(
             answers[key] = _solve(function, job, cache)
     else:
         with _connected(backend):
-            tasks = (delayed(_solve)(function, job, cache) for job in missing.values())
+            parent = os.getpid() if backend == "loky" else None
+            tasks = (delayed(_solve_apart)(parent, function, job, cache) for job in missing.values())
             found = Parallel(n_jobs=workers)(tasks)
         answers |= dict(zip(missing, found, strict=True))
     return [answers[repr(job.content)] for job in jobs]
+
+
+def _solve_apart(
+    parent: int | None, function: Callable[[Any, float], Solved], job: Job, cache: Cache | None
+) -> Any:
+    if parent is not None:
+        end_with(parent)
+    return _solve(function, job, cache)
 
 
 def _solve(function: Callable[[Any, float], Solved], job: Job, cache: Cache | None) -> Any:

@@ -1,0 +1,62 @@
+"""Signals that end a command: SIGTERM and SIGHUP do what Ctrl-C does, and each has its exit code."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Interruption:
+    """signal: the first that came, None where none did."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._over = False
+
+    def over(self) -> None:
+        """The command has ended: what comes now changes nothing."""
+        self._over = True
+
+    @property
+    def exit_code(self) -> int:
+        """What shells give for a process that such a signal ended."""
+        return 128 + (self.signal or signal.SIGINT)
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """A handler of signals."""
+        del frame
+        if not self._over:
+            self.signal = self.signal or number
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Generator[Interruption]:
+    """In the block each of these signals raises KeyboardInterrupt, unless who called us ignores it."""
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    theirs = {number for number, handler in before.items() if handler in (signal.SIG_IGN, None)}
+    atexit.register(_end_quietly)
+    try:
+        for number in before.keys() - theirs:
+            signal.signal(number, interruption.take)
+        yield interruption
+    finally:
+        for number in before.keys() - theirs:
+            signal.signal(number, before[number])
+
+
+def _end_quietly() -> None:
+    """What comes while Python ends needs no traceback any more."""
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.default_int_handler:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,62 @@
+"""Folders for temporary files that do not outlive their process for long.
+
+A folder is removed when its process is done with it or ends. A process that is killed can't: its folders are
+swept when the next one starts. Each holds a file that its process has locked, so only those of processes
+that are gone are taken, whichever container they ran in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from stat import S_ISDIR
+from tempfile import TemporaryDirectory, gettempdir
+from typing import IO, Any
+
+_FCNTL: Any = import_module("fcntl") if os.name == "posix" else None
+"""Elsewhere nothing is swept."""
+
+_LOCK = "in-use"
+
+
+class Scratch(TemporaryDirectory[str]):
+    """A new folder memplan-KIND-… within `within`, by default where temporary files are."""
+
+    def __init__(self, kind: str, within: Path | None = None) -> None:
+        """Raises OSError."""
+        sweep(within)
+        super().__init__(prefix=f"memplan-{kind}-", dir=within, ignore_cleanup_errors=True)
+        self._lock = _locked(Path(self.name))
+
+
+def sweep(within: Path | None = None) -> None:
+    """Remove the folders there whose processes are gone."""
+    if _FCNTL is None:
+        return
+    with suppress(OSError):
+        for lock in Path(within or gettempdir()).glob(f"memplan-*-*/{_LOCK}"):
+            with suppress(OSError):
+                about = lock.parent.lstat()
+                if S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+                    with lock.open("r+b") as file:
+                        _lock(file)  # OSError: its process is alive
+                        shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def _locked(folder: Path) -> IO[bytes] | None:
+    """A file of that name is locked from its first moment on."""
+    if _FCNTL is None:
+        return None
+    early = folder / f".{_LOCK}"
+    file = early.open("wb")
+    _lock(file)
+    early.rename(folder / _LOCK)
+    return file
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Until the file is closed. Raises OSError where another process has it."""
+    _FCNTL.flock(file, _FCNTL.LOCK_EX | _FCNTL.LOCK_NB)

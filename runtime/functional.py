@@ -1,6 +1,6 @@
 """A traced graph without in-place operations: the second pass of tracing.
 
-`torch.func.functionalize` rewrites what operators declare; batch norms need their own form (batch_norm.py).
+PyTorch's functionalisation rewrites what operators declare; batch norms need their own form (batch_norm.py).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from .batch_norm import FUNCTIONAL, batch_norm
 from .layers import MARK, stamp
-from .torch_internals import make_fx
+from .torch_internals import from_functional, functionalising, make_fx, to_functional
 
 _LSTM_BACKWARD: Any = torch.ops.aten.mkldnn_rnn_layer_backward.default
 """Returns one tensor as the gradient of two biases, which its schema denies."""
@@ -28,7 +28,18 @@ def functional_graph(
 
     examples: the inputs to trace with. given: the real tensors they stand for.
     """
-    functionalised = torch.func.functionalize(_Rewriting(graph, given).run_flat)
+    run = _Rewriting(graph, given).run_flat
+
+    def functionalised(*tensors: Tensor) -> Any:
+        with functionalising():
+            changed = [to_functional(tensor) for tensor in tensors]
+            results = [from_functional(result) for result in run(*changed)]
+            changed = [from_functional(tensor) for tensor in changed]
+        for tensor, new in zip(tensors, changed, strict=True):
+            if new is not tensor:
+                tensor.copy_(new)
+        return results
+
     with torch.no_grad():
         return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
 

@@ -26,9 +26,9 @@ from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import attributes_kept, compiling, not_called_fake, silent
+from .pretence import attributes_kept, compiling, not_called_fake, silent, without_checkpoints
 from .reach import Path
-from .torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of
+from .torch_internals import FakeTensor, FakeTensorMode, kept_whole, make_fx, memory_of
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]
@@ -70,6 +70,8 @@ def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
     with (
         path,
         silent(),
+        without_checkpoints(),
+        kept_whole(flat[0].device if flat else torch.device("cpu")),
         attributes_kept(iteration.module),
         mode,
         torch.autograd.set_multithreading_enabled(False),

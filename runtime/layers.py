@@ -26,7 +26,7 @@ MARK = "memplan_mark"
 
 _RUNS_ITS_OWN_BACKWARD = {"CheckpointFunctionBackward"}
 OWN_RECOMPUTATION = (
-    "the model saves or recomputes activations its own way (torch.utils.checkpoint, save_on_cpu, …): "
+    "the model saves or recomputes activations its own way (save_on_cpu, checkpoints that are not torch's): "
     "switch that off, the schedule decides it"
 )
 

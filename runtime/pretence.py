@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from .torch_internals import FAKE_TENSOR_LOGGER, MODULE_REGISTERS, say_compiling, says_compiling
+from .torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    MODULE_REGISTERS,
+    checkpoints_replaced,
+    say_compiling,
+    says_compiling,
+)
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -57,6 +66,22 @@ def attributes_kept(module: nn.Module) -> Generator[None]:
             for name, entries in registers.items():
                 vars(part)[name].clear()
                 vars(part)[name].update(entries)
+
+
+def without_checkpoints() -> AbstractContextManager[None]:
+    """`torch.utils.checkpoint` runs its function and recomputes nothing: that is the schedule's to decide."""
+    return checkpoints_replaced(_run_by_reentrant_checkpoint, _nothing_around)
+
+
+def _run_by_reentrant_checkpoint(run: Callable[..., T], _preserve_rng_state: bool, *arguments: Any) -> T:
+    """Without a gradient where no argument needs one, as such a checkpoint does."""
+    needed = any(isinstance(each, Tensor) and each.requires_grad for each in arguments)
+    with torch.set_grad_enabled(needed and torch.is_grad_enabled()):
+        return run(*arguments)
+
+
+def _nothing_around(*_arguments: Any, **_keywords: Any) -> Generator[None]:
+    yield
 
 
 @contextmanager

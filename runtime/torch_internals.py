@@ -9,11 +9,13 @@ out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.ut
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
 from torch._C._profiler import (
@@ -101,6 +103,58 @@ def memory_of(tensor: Tensor) -> int:
 def version_of(tensor: Tensor) -> int:
     """How often the tensor has been changed in place."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+@contextmanager
+def functionalising() -> Generator[None]:
+    """Changes in place of functional tensors become new ones. `torch.func.functionalize` does so too, but
+    with functorch's own decompositions of some losses and dropouts, which round differently."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+def to_functional(tensor: Tensor) -> Tensor:
+    return torch._to_functional_tensor(tensor)
+
+
+def from_functional(tensor: Tensor) -> Tensor:
+    """As it is after all changes."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def kept_whole(device: torch.device) -> Any:
+    """A context: make_fx takes no operator apart that has a kernel of its own on the device. Until 2.12 it
+    takes `silu_backward` apart, which eager does not."""
+    decompose: Any = OpOverload.decompose
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    key = device.type.upper()
+
+    def whole(operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        if has_kernel(operator.name(), key):
+            return NotImplemented
+        return decompose(operator, *arguments, **keywords)
+
+    return patch.object(OpOverload, "decompose", whole)
+
+
+@contextmanager
+def checkpoints_replaced(
+    reentrant: Callable[..., Any], surroundings: Callable[..., Generator[None]]
+) -> Generator[None]:
+    """Inside of `torch.utils.checkpoint`, since libraries bind its functions early. reentrant: what a
+    reentrant checkpoint calls. surroundings: a generator that stands around the function that any other runs.
+    """
+    with (
+        patch.object(torch.utils.checkpoint.CheckpointFunction, "apply", staticmethod(reentrant)),
+        patch.object(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", surroundings),
+    ):
+        yield
 
 
 def below_autograd() -> Any:

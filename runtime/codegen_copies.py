@@ -20,6 +20,10 @@ Place = tuple[Memory, int]
 """A copy: its memory and its storage."""
 
 
+def variable(memory: Memory, x: int) -> str:
+    return f"{LETTERS[memory]}{x}"
+
+
 class CopyWriter(Writer):
     """there: copies that have a variable d, h or k. awaited: tickets the compute queue has waited for."""
 
@@ -39,9 +43,9 @@ class CopyWriter(Writer):
         self.awaited: set[int] = set()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.ends = program.ends
-        moved = {storage for _memory, storage in carried}
-        self.residents = tuple(v for v in self.residents if program.values[v].storage not in moved)
-        for storage in moved:
+        self.moved = {storage for _memory, storage in carried}
+        self.residents = tuple(v for v in self.residents if program.values[v].storage not in self.moved)
+        for storage in self.moved:
             self.held.pop(storage, None)
         self.held |= {storage: set() for memory, storage in carried if memory == Memory.DEVICE}
         things = (raw, value, loaded, read, write)
@@ -52,6 +56,7 @@ class CopyWriter(Writer):
     # ── copies and deletes ──────────────────────────────────────────────────────────────────────────
 
     def transfer(self, step: int, x: int, to: Memory, *, prefetched: bool) -> None:
+        there = (to, x) in self.there
         if prefetched and to == Memory.DEVICE:
             self._to_device(step, x)
             self.add(step, Queue.H2D, "prefetch", f"(h{x}, d{x})")
@@ -63,15 +68,19 @@ class CopyWriter(Writer):
             self._to_host(step, x, f"raw({source}).nbytes" if source else str(self.sizes[x]))
             self.add(step, Queue.D2H, "offload", f"({source}, h{x})")
         else:
-            if (Memory.DISK, x) not in self.there:
+            if not there:
                 self.there.add((Memory.DISK, x))
                 self.lines.append(f"k{x} = file(h{x}.size)")
             self.add(step, Queue.DISK_WRITE, "write", f"(h{x}, k{x})")
+        if x in self.moved and not there:
+            self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
 
     def leave(self, key: int, x: int, memory: Memory) -> None:
         names = self.names_of(x, memory)
         if key in self.turn.pending:
             self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
+        if x in self.moved:
+            names.append(f"held['{variable(memory, x)}']")
         if names:
             self.lines.append(f"del {', '.join(names)}")
         self.there.discard((memory, x))
@@ -79,7 +88,7 @@ class CopyWriter(Writer):
             self.held.pop(x, None)
 
     def names_of(self, x: int, memory: Memory) -> list[str]:
-        names = [f"{LETTERS[memory]}{x}"] if (memory, x) in self.there else []
+        names = [variable(memory, x)] if (memory, x) in self.there else []
         if memory == Memory.DEVICE:
             names = [f"v{v}" for v in sorted(self.held.get(x, ()))] + names
         return names

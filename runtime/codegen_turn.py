@@ -1,8 +1,8 @@
 """A turn of a schedule with transfers, as straight-line Python: codegen.py's calls, and between them
 
-    def step(residents, settings, carried, now, last, leaving, left):
+    def step(residents, settings, held, now, last, leaving, left):
         v0, v1, = residents
-        d2, h2, k5, = carried                              # copies of persistent tensors
+        (d2, h2, k5, ) = (held['d2'], held['h2'], held['k5'], )     # copies of persistent tensors
         v9 = f0(v1, v0)
         h9 = host(4096).open()                             # memory for a copy on the host
         now[3] = add(D2H, offload, (v9, h9), (), ())       # asynchronous
@@ -34,7 +34,7 @@ from ..graphs.machine import Memory
 from ..planner.clock import Queue
 from ..planner.schedule import PLAIN, Schedule, Verb
 from .codegen import Code
-from .codegen_copies import LETTERS, CopyWriter, Place, tuple_of
+from .codegen_copies import CopyWriter, Place, tuple_of, variable
 from .device.device import Device
 from .free_names import Name
 from .host_calls import CpuOperation, HostCall, check_mode
@@ -108,14 +108,18 @@ class _TurnWriter(CopyWriter):
             x, memory = divmod(key - steps, len(Memory))
             names = self.names_of(x, Memory(memory))
             self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
-        carried = tuple_of(f"{LETTERS[memory]}{x}" for memory, x in self.carried)
+        carried = [variable(*place) for place in self.carried]
+        held = [f"held['{name}']" for name in carried]
         first = [
             f"({tuple_of(f'v{value}' for value in self.residents)}) = residents",
-            f"({carried}) = carried",
-            "carried.clear()",
+            f"({tuple_of(carried)}) = ({tuple_of(held)})",
         ]
-        body = "\n    ".join([*first, *self.lines, f"return ({tuple_of(results)}), [{carried}]"])
-        source = f"def step(residents, settings, carried, now, last, leaving, left):\n    {body}\n"
+        left = [
+            variable(*place) for place in self.there if place[1] in self.moved and place not in self.carried
+        ]
+        self.lines.extend(f"del held['{name}']" for name in sorted(left))
+        body = "\n    ".join([*first, *self.lines, f"return ({tuple_of(results)})"])
+        source = f"def step(residents, settings, held, now, last, leaving, left):\n    {body}\n"
         return Code(source, self.names.things, self.residents)
 
     def _result(self, result: int) -> str:

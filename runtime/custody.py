@@ -1,40 +1,97 @@
-"""Tensors of the module that a schedule moves: taken from it while iterations run, and given back.
+"""Tensors of a module and an optimizer that a schedule moves: a step takes them, and gives them back.
 
-In between the module's own tensor objects are empty, so that nothing but the schedule holds memory; they stay
-the same objects all the time, known to optimizers and to other modules.
+In between they are away (away.py): whoever touches one has it back first, another step that moves it too. The
+next iteration takes it again, and whatever tensor has come into its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..graphs.errors import MemplanError, MismatchError
+from .away import bring_back, put_away, restore
+from .blocks import memory_of
 from .copies import raw, value
-from .program import Program
+from .cycle import Cycle
+from .program import Program, Value
+
+Owner = Callable[[], Tensor]
 
 
 class Custody:
-    """owners: per resident value in a moved storage, where the module has its tensor."""
+    """owners: per resident value in a moved storage, its name, and where its tensor is found."""
 
-    def __init__(self, program: Program, owners: Mapping[int, Callable[[], Tensor]]) -> None:
+    def __init__(self, program: Program, owners: Mapping[int, tuple[str, Owner]], cycle: Cycle) -> None:
         self._forms = {resident: program.values[resident] for resident in owners}
         self._owners = owners
-        self.taken = False
+        self._cycle = cycle
+        self._taken: dict[int, Tensor] = {}
+        self._residents: dict[int, list[int]] = {}
+        for resident, form in self._forms.items():
+            self._residents.setdefault(form.storage, []).append(resident)
 
-    def take(self) -> dict[int, Tensor]:
-        """The bytes of the storages."""
-        bytes_: dict[int, Tensor] = {}
-        for resident, owner in self._owners.items():
-            tensor = owner()
-            bytes_.setdefault(self._forms[resident].storage, raw(tensor))
-            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        self.taken = True
-        return bytes_
+    def take(self) -> None:
+        """All that is not here yet. Raises MemplanError; whatever it is, no tensor is lost."""
+        for storage, residents in self._residents.items():
+            tensors = {resident: self._owners[resident][1]() for resident in residents}
+            if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):
+                self._give_back(storage)
+                self._take(storage, tensors)
 
-    def give_back(self, bytes_: Mapping[int, Tensor]) -> None:
-        for resident, owner in self._owners.items():
-            form = self._forms[resident]
-            owner().data = value(bytes_[form.storage], form)
-        self.taken = False
+    def give_back(self) -> None:
+        """All, on the device."""
+        for storage in self._residents:
+            self._give_back(storage)
+
+    def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
+        bring_back(tensors.values())
+        for resident, tensor in tensors.items():
+            self._check(resident, tensor)
+        memories = {memory_of(tensor) for tensor in tensors.values()}
+        if len(memories) > 1:
+            names = ", ".join(self._owners[resident][0] for resident in tensors)
+            raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
+        self._cycle.put(storage, raw(next(iter(tensors.values()))))
+        for resident, tensor in tensors.items():
+            put_away(tensor, self._forms[resident], partial(self._give_back, storage))
+            self._taken[resident] = tensor
+
+    def _give_back(self, storage: int) -> None:
+        taken = [resident for resident in self._residents[storage] if resident in self._taken]
+        if not taken:
+            return
+        bytes_ = self._fetched(storage)
+        for resident in taken:
+            restore(self._taken.pop(resident), value(bytes_, self._forms[resident]))
+        self._cycle.drop(storage)
+
+    def _fetched(self, storage: int) -> Tensor:
+        try:
+            return self._cycle.get(storage)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            name = self._owners[self._residents[storage][0]][0]
+            raise MemplanError(
+                f"no memory on the device to bring {name} back: it stays where it is"
+            ) from error
+
+    def _check(self, resident: int, tensor: Tensor) -> None:
+        name, form = self._owners[resident][0], self._forms[resident]
+        found = Value(
+            form.storage,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.dtype,
+            tensor.device,
+        )
+        if found != form:
+            raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
+
+
+def described(form: Value) -> str:
+    """`torch.float32 [4, 8] with strides [8, 1] on cpu`."""
+    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"

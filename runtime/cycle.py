@@ -7,7 +7,7 @@ before the jobs of the turn before the last have ended.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine, Memory
 from ..planner.schedule import Schedule, Verb
 from ..planner.simulate import simulate
-from .codegen_copies import Place
+from .codegen_copies import Place, variable
 from .codegen_turn import generate_turn
 from .copies import loaded, offload, prefetch, write
 from .device.choice import device_of
@@ -31,7 +31,7 @@ from .queues import Queues, Ticket
 from .rehearsal import Rehearsal
 from .streams import Streams
 
-_Code = Callable[..., tuple[tuple[Tensor, ...], list[Any]]]
+_Code = Callable[..., tuple[Tensor, ...]]
 
 
 class Terms(NamedTuple):
@@ -57,7 +57,8 @@ class Terms(NamedTuple):
 class Cycle:
     """sources: the code of each turn that differs. moved: the persistent storages that it moves about.
 
-    carried: their copies between two turns, in the order of `places`; None while a turn runs.
+    held: every copy of these, by the name of its variable: between turns those of `places`. A turn notes here
+    at once what it makes and deletes of them, so that nothing is its alone.
     """
 
     def __init__(self, program: Program, schedule: Schedule, terms: Terms) -> None:
@@ -75,48 +76,59 @@ class Cycle:
         self.sources: list[str] = []
         self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
         self._codes: dict[str, tuple[_Code, tuple[int, ...], str]] = {}
+        self.held: dict[str, Any] = {}
         self._begin()
         self._code()
         weakref.finalize(self, self.queues.close)
 
-    def place(self, on_device: Mapping[int, Tensor]) -> None:
-        """Put the moved storages where an iteration starts. on_device: their bytes, not to be used after."""
-        self._begin()
-        self.carried = [self._copy(memory, on_device[storage]) for memory, storage in self.places]
+    def put(self, storage: int, on_device: Tensor) -> None:
+        """Have a moved storage where an iteration starts. on_device: its bytes, not to be used after."""
+        self._settle()
+        made = {
+            variable(*place): self._copy(place[0], on_device) for place in self.places if place[1] == storage
+        }
+        self.held.update(made)
+
+    def get(self, storage: int) -> Tensor:
+        """The bytes of a moved storage, on the device."""
+        self._settle()
+        copies = (self.held.get(variable(memory, storage)) for memory in Memory)
+        return self._fetched(next(copy for copy in copies if copy is not None))
+
+    def drop(self, storage: int) -> None:
+        """Let go of a moved storage, until it is put here again."""
+        for memory in Memory:
+            self.held.pop(variable(memory, storage), None)
 
     def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
         """One iteration: the loss and the gradients. residents: the program's; the moved ones are empty."""
-        if self.carried is None:
+        if self._failed:
             raise MemplanError("an iteration failed before its end: its tensors are lost")
         for ticket in self._last.values():
             ticket.wait()
         code, needed, following = self._code()
         self._now, self._last = {}, self._now
         self._leaving, self._left = {}, self._leaving
-        carried, self.carried = self.carried, None
         by_value = dict(zip(self.program.residents, residents, strict=True))
         given = [by_value[value] for value in needed]
         del by_value, residents
         tickets, deletes = (self._now, self._last), (self._leaving, self._left)
-        results, self.carried = code(given, settings, carried, *tickets, *deletes)
+        self._failed = True
+        results = code(given, settings, self.held, *tickets, *deletes)
+        self._failed = False
         self._state = following
         return results
 
-    def recall(self) -> dict[int, Tensor]:
-        """The bytes of the moved storages, all on the device again; the cycle is then to be placed anew."""
-        if self.carried is None:
+    def _settle(self) -> None:
+        """Until all jobs have ended; the next turn is the first again."""
+        if self._failed:
             raise MemplanError("an iteration failed before its end: its tensors are lost")
         for ticket in (*self._last.values(), *self._now.values()):
             ticket.wait()
-        found: dict[int, Tensor] = {}
-        for (_memory, storage), copy in zip(self.places, self.carried, strict=True):
-            if storage not in found:
-                found[storage] = self._fetched(copy)
         self._begin()
-        return found
 
     def _begin(self) -> None:
-        self.carried: list[Any] | None = []
+        self._failed = False
         self._now: dict[int, Ticket] = {}
         self._last: dict[int, Ticket] = {}
         self._leaving: dict[int, tuple[Any, ...]] = {}

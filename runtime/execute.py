@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from ..planner.schedule import Schedule
 from .below_autograd import as_traced
 from .captured import Attributes
 from .codegen import generate, is_plain
-from .custody import Custody
+from .custody import Custody, Owner
 from .cycle import Cycle, Terms
 from .device.choice import device_of
 from .iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
@@ -44,8 +44,8 @@ class PlannedStep:
     A step holds for the shapes, types, other arguments and train or eval mode it was traced with: inputs
     of another form raise MismatchError, a module that has changed its mode is not noticed.
 
-    Tensors that the schedule moves between memories are in the step's custody from its first iteration on;
-    the module's and the optimizer's own are then empty, until `recall` fetches them back.
+    Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
+    who reads one has it back first (custody.py), and `recall` fetches all.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PlannedStep:
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program))
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
-        self._custody = Custody(program, self._owners(self.cycle.moved))
+        self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does.
@@ -105,26 +105,28 @@ class PlannedStep:
         return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
 
     def place(self) -> None:
-        """Put what the schedule moves where an iteration starts; the first iteration does so if need be."""
-        if self.cycle is not None and not self._custody.taken:
-            self.cycle.place(self._custody.take())
+        """Put what the schedule moves where an iteration starts; an iteration does so if need be."""
+        if self.cycle is not None:
+            self._custody.take()
 
     def recall(self) -> None:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
-        if self.cycle is not None and self._custody.taken:
-            self._custody.give_back(self.cycle.recall())
+        if self.cycle is not None:
+            self._custody.give_back()
 
-    def _owners(self, moved: Container[int]) -> dict[int, Callable[[], Tensor]]:
-        """Per resident value in a moved storage, where its tensor is found."""
+    def _owners(self, moved: Container[int]) -> dict[int, tuple[str, Owner]]:
+        """Per resident value in a moved storage, its name, and where its tensor is found."""
         program = self.program
-        named = [*program.parameters.values(), *program.buffers.values()]
-        owners: dict[int, Callable[[], Tensor]] = {
-            value: partial(getattr, module, name)
-            for value, (module, name) in zip(named, self._places, strict=True)
+        named = {**program.parameters, **program.buffers}
+        owners: dict[int, tuple[str, Owner]] = {
+            value: (name, partial(getattr, module, attribute))
+            for (name, value), (module, attribute) in zip(named.items(), self._places, strict=True)
         }
         if self._optimizer is not None:
-            owners |= {value: partial(self._optimizer.tensor, *key) for key, value in program.states.items()}
-        owners |= {value: partial(self._constants.__getitem__, value) for value in self._constants}
+            for key, value in program.states.items():
+                owners[value] = (".".join(key), partial(self._optimizer.tensor, *key))
+        for value in self._constants:
+            owners[value] = ("a constant of the trace", partial(self._constants.__getitem__, value))
         return {value: owner for value, owner in owners.items() if program.values[value].storage in moved}
 
     def _residents(self) -> list[Tensor]:

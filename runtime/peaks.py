@@ -61,9 +61,8 @@ def _known(cycle: Cycle) -> dict[int, int]:
     """The moved copies on the device, in memory that the tracker knows: address and bytes."""
 
     def renew() -> None:
-        copies.extend(copy.clone() if isinstance(copy, Tensor) else copy for copy in cycle.carried or ())
+        for name, copy in cycle.held.items():
+            cycle.held[name] = copy.clone() if isinstance(copy, Tensor) else copy
 
-    copies: list[object] = []
     live_peak(renew, cycle.program.device)
-    cycle.carried = copies
-    return blocks_of(copy for copy in copies if isinstance(copy, Tensor))
+    return blocks_of(copy for copy in cycle.held.values() if isinstance(copy, Tensor))

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test lint wheel fuzz clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -15,6 +15,9 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(PYTEST_OPTIONS)
+
+fuzz: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 5 --seed 9 --jobs 2
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

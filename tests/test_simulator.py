@@ -1,8 +1,6 @@
-"""The simulator against a second replay, written independently (reference_replay.py), on random cases.
+"""The simulator against a second replay on random cases (two_replays.py).
 
-Both say valid with the same time and the same four byte figures, or both refuse at the same step for the
-same rule. Within one step the rules may be checked in any order: the simulator's must be among those broken.
-More cases than fit in a test run: benchmarks/simulator_fuzz.py.
+More cases than fit in a test run: benchmarks/fuzz.py --only schedules.
 """
 
 from __future__ import annotations
@@ -16,48 +14,8 @@ from memplan.graphs.machine import Links
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule import Verb
 from memplan.planner.simulate import Figures, simulate
-from reference_replay import Accepted, Refused, replay
 from strategies import Case, cases, random_case
-
-_MANY_TURNS = 480
-
-
-def judged(case: Case) -> Figures | InvalidScheduleError:
-    try:
-        return simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine).figures
-    except InvalidScheduleError as refusal:
-        return refusal
-
-
-def disagreement(case: Case) -> str | None:
-    """What the two replays say where they differ, None where they agree.
-
-    Where a cycle settles slowly the reference, which only ever averages, gets more turns.
-    """
-    simulated = judged(case)
-    for turns in (24, _MANY_TURNS):
-        reference = replay(case.graph, case.schedule, budget=case.budget, machine=case.machine, turns=turns)
-        if _agree(simulated, reference, turns):
-            return None
-        if isinstance(reference, Refused):
-            break
-    return f"simulator: {simulated!r}\nreference: {reference!r}"
-
-
-def _agree(simulated: Figures | InvalidScheduleError, reference: Accepted | Refused, turns: int) -> bool:
-    if isinstance(simulated, InvalidScheduleError):
-        return (
-            isinstance(reference, Refused)
-            and simulated.step == reference.step
-            and simulated.rule in reference.rules
-        )
-    if isinstance(reference, Refused):
-        return False
-    bytes_simulated = (simulated.peak, simulated.least_budget, simulated.host_peak, simulated.disk_peak)
-    bytes_reference = (reference.peak, reference.least_budget, reference.host_peak, reference.disk_peak)
-    return bytes_simulated == bytes_reference and simulated.time == pytest.approx(
-        reference.time, rel=1e-9, abs=1e-9
-    )
+from two_replays import disagreement, judged
 
 
 @settings(max_examples=600)

@@ -1,4 +1,4 @@
-"""Every solver on random problems (solver_cases.py); benchmarks/solver_fuzz.py has patience for more.
+"""Every solver on random problems (solver_cases.py); benchmarks/fuzz.py has patience for more.
 
 No errors but the declared ones, nothing over the budget, no bound above any solver's schedule, no floor and
 no least budget that does not hold.

@@ -1,0 +1,165 @@
+"""A process that works through cases, watched by the one that started it: it may crash, or not come back.
+
+Tasks go in and outcomes come out through a pipe. Random numbers depend on seed, area and number alone.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import sys
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any, NamedTuple
+
+from .area import Area, Fault, Verdict
+from .areas import area_called
+from .shrink import shrunk
+
+EACH_KIND = 2
+"""So many cases of a kind of fault are written."""
+
+MOST_GROWTH = 512 * 2**20
+"""Bytes by which one case may raise the largest size of its process."""
+
+MOST_BYTES = 4 * 2**30
+"""Of address space above what a fresh worker has: what runs away meets an error, not the machine's end."""
+
+
+class Task(NamedTuple):
+    """known: kinds of faults that need not be written again. died: how the last worker ended on it."""
+
+    area: str
+    number: int
+    known: tuple[str, ...] = ()
+    died: str = ""
+
+
+@dataclass
+class Outcome:
+    """counts: what ran. folders: of the faults that were written."""
+
+    task: Task
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    faults: list[Fault] = field(default_factory=list[Fault])
+    folders: list[Path] = field(default_factory=list[Path])
+    seconds: float = 0.0
+
+
+class Shrinking(NamedTuple):
+    """Said before a fault is made smaller: the case has come back."""
+
+
+@dataclass
+class Worker:
+    """began: when its task was given."""
+
+    process: BaseProcess
+    pipe: Connection
+    log: Path
+    task: Task | None = None
+    began: float = 0.0
+    shrinking: bool = False
+
+    @staticmethod
+    def start(context: SpawnContext, seed: int, folder: Path, number: int, areas: list[str]) -> Worker:
+        here, there = context.Pipe()
+        log = folder / f"worker-{number}.log"
+        process = context.Process(target=work, args=(there, seed, folder, log, areas), daemon=False)
+        process.start()
+        there.close()
+        return Worker(process, here, log)
+
+    def give(self, task: Task) -> None:
+        self.task, self.began, self.shrinking = task, monotonic(), False
+        self.pipe.send(task)
+
+    def end(self) -> None:
+        """With all that it has started: it leads a process group."""
+        for stop in (self.process.terminate, self.process.kill):
+            if self.process.is_alive():
+                stop()
+                self.process.join(5)
+        self.pipe.close()
+
+
+def work(pipe: Connection, seed: int, folder: Path, log: Path, areas: list[str]) -> None:
+    """What a worker does, until its pipe is closed."""
+    os.setpgid(0, 0)
+    stream = log.open("w")
+    os.dup2(stream.fileno(), sys.stderr.fileno())
+    faulthandler.enable(stream)
+    held = {name: area_called(name) for name in areas}
+    for area in held.values():
+        area.warm_up()
+    _limit_memory()
+    pipe.send(None)
+    while True:
+        try:
+            task: Task = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_outcome(pipe, held[task.area], task, seed, folder, stream))
+
+
+def _limit_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, hard))
+
+
+def case_of(area: Area, seed: int, number: int) -> Any:
+    return area.make(Random(f"{seed} {area.name} {number}"))
+
+
+def _outcome(pipe: Connection, area: Area, task: Task, seed: int, folder: Path, log: Any) -> Outcome:
+    begin = monotonic()
+    case = case_of(area, seed, task.number)
+    outcome = Outcome(task)
+    if task.died:
+        outcome.faults.append(Fault(task.died.split(":")[0], task.died))
+    else:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        faulthandler.dump_traceback_later(0.9 * area.patience, file=log)
+        found = judged(area, case)
+        faulthandler.cancel_dump_traceback_later()
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        outcome.counts, outcome.faults = found.counts, found.faults
+        if grown > MOST_GROWTH:
+            outcome.faults.append(Fault("grows", f"the process grew by {grown / 2**20:.0f} MiB"))
+    outcome.seconds = monotonic() - begin
+    for fault in outcome.faults:
+        if fault.kind in task.known:
+            continue
+        pipe.send(Shrinking())
+        small, shown = (case, fault) if task.died or fault.kind == "grows" else shrunk(area, case, fault)
+        outcome.folders.append(_written(area, small, shown, task, seed, folder))
+    return outcome
+
+
+def judged(area: Area, case: Any) -> Verdict:
+    """What the area does not expect is a fault as well."""
+    try:
+        return area.judge(case)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return Verdict([Fault(f"raises {type(error).__name__}", f"{where}: {error!r}")], {})
+
+
+def _written(area: Area, case: Any, fault: Fault, task: Task, seed: int, folder: Path) -> Path:
+    kind = "".join(letter if letter.isalnum() else "-" for letter in fault.kind)[:60].strip("-")
+    place = folder / f"{area.name}-{task.number}-{kind}"
+    place.mkdir(parents=True, exist_ok=True)
+    lines = area.write(case, place, None if task.died else fault)
+    whole = f"python benchmarks/fuzz.py --only {area.name} --seed {seed} --case {task.number}"
+    text = [f"# {' '.join(fault.detail.split())}", *lines, f"# as it was found: {whole}", ""]
+    (place / "reproduce.sh").write_text("\n".join(text), errors="backslashreplace")
+    return place

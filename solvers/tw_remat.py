@@ -113,7 +113,8 @@ def sequences(graph: Graph, steps: int) -> Iterator[list[Run]]:
     sizes: list[int] = graph.tensors.bytes.tolist()
     made = [sum(sizes[x] for x in row) for row in graph.operations.writes.lists()]
     dependencies = Dependencies(graph)
-    leaves = [0, *(sum(made) >> step for step in range(steps, 0, -1))]
+    finest = min(steps, sum(made).bit_length())
+    leaves = [0, *(sum(made) >> step for step in range(finest, 0, -1))]
     seen: set[tuple[Run, ...]] = set()
     for fill_in in (False, True):
         root = taken_apart(dependencies.inner, fill_in=fill_in)

@@ -32,6 +32,7 @@ LINES = {
     "graphs/half-a-character.json": "half a character (a lone surrogate)",
     "graphs/integer-above-any-float.json": "0 is more bytes than any machine has",
     "graphs/list-as-graph.json": "a graph must be a mapping of fields",
+    "graphs/long-text-as-time.json": "operations[1] (G): field 'time' must be a number of seconds, not 'aaa",
     "graphs/merge-of-mappings.yaml": "format is None, not 'plan-graph/1'",
     "graphs/mode-writes-more.json": "operations[1] (G): mode 'm' writes a too",
     "graphs/negative-time.json": "operations[0] (F): field 'time' must be finite and not negative, not -1",

@@ -165,3 +165,8 @@ def test_no_time_at_all_still_gives_a_schedule() -> None:
 def test_negative_steps_are_refused() -> None:
     with pytest.raises(InputError, match=r"^steps must be 0 or more, not -1$"):
         tw_remat.Settings(-1)
+
+
+def test_more_steps_than_bytes_have_digits_add_nothing() -> None:
+    graph = training_chain(16)
+    assert list(tw_remat.sequences(graph, 2**31)) == list(tw_remat.sequences(graph, 64))

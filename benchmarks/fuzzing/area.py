@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -41,7 +42,7 @@ class Area:
     def again(self, case: Any, fault: Fault) -> list[Fault]:
         """The faults of a smaller case, as far as they may be `fault`: what shrinking asks."""
         del fault
-        return self.judge(case).faults
+        return judged(self, case).faults
 
     def smaller(self, case: Any) -> Iterator[Any]:
         """Smaller cases, the smallest first."""
@@ -51,3 +52,13 @@ class Area:
     def write(self, case: Any, folder: Path, fault: Fault | None) -> list[str]:
         """Write the case's files. The command lines, run in that folder, that show the fault."""
         raise NotImplementedError
+
+
+def judged(area: Area, case: Any) -> Verdict:
+    """What the area does not expect is a fault as well."""
+    try:
+        return area.judge(case)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return Verdict([Fault(f"raises {type(error).__name__}", f"{where}: {error!r}")], {})

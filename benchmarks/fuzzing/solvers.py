@@ -20,7 +20,7 @@ from memplan.solvers.problem import Problem
 from odd_graphs import odd_problem
 from solver_cases import contradictions, random_problem, verdict, warm_up
 
-from .area import Area, Fault, Verdict
+from .area import Area, Fault, Verdict, judged
 from .graphs import smaller_graphs
 
 SECONDS = 0.3
@@ -74,7 +74,7 @@ class Solvers(Area):
 
     def again(self, case: SolverCase, fault: Fault) -> list[Fault]:
         named = fault.kind.split(":")[0].split()
-        return self.judge(case._replace(solvers=tuple(s for s in case.solvers if s in named))).faults
+        return judged(self, case._replace(solvers=tuple(s for s in case.solvers if s in named))).faults
 
     def smaller(self, case: SolverCase) -> Iterator[SolverCase]:
         problem = case.problem

@@ -9,7 +9,6 @@ import faulthandler
 import os
 import resource
 import sys
-import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
@@ -19,7 +18,7 @@ from random import Random
 from time import monotonic
 from typing import Any, NamedTuple
 
-from .area import Area, Fault, Verdict
+from .area import Area, Fault, judged
 from .areas import area_called
 from .shrink import shrunk
 
@@ -142,16 +141,6 @@ def _outcome(pipe: Connection, area: Area, task: Task, seed: int, folder: Path, 
         small, shown = (case, fault) if task.died or fault.kind == "grows" else shrunk(area, case, fault)
         outcome.folders.append(_written(area, small, shown, task, seed, folder))
     return outcome
-
-
-def judged(area: Area, case: Any) -> Verdict:
-    """What the area does not expect is a fault as well."""
-    try:
-        return area.judge(case)
-    except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}:{place.lineno}"
-        return Verdict([Fault(f"raises {type(error).__name__}", f"{where}: {error!r}")], {})
 
 
 def _written(area: Area, case: Any, fault: Fault, task: Task, seed: int, folder: Path) -> Path:

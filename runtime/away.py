@@ -21,6 +21,7 @@ from torch import Tensor
 from ..graphs.errors import MemplanError
 from .names import full_name
 from .program import Value
+from .torch_internals import HOOKS_OF_TENSOR, no_torch_function
 
 
 class Hold(NamedTuple):
@@ -44,7 +45,7 @@ class Away:
         if function in _FORM:
             return function(_as_meta(arguments[0]._memplan.form), *arguments[1:], **keywords)
         if function in _HARMLESS or (function == _SET_GRAD and arguments[1] is None):
-            with torch._C.DisableTorchFunctionSubclass():
+            with no_torch_function():
                 return function(*arguments, **keywords)
         away = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Away)]
         if not away:
@@ -119,13 +120,14 @@ _FORM = {
 """What is answered from the form."""
 
 _GET = """
-    _backward_hooks _post_accumulate_grad_hooks device dtype grad grad_fn is_cpu is_cuda is_leaf is_meta
-    is_nested is_quantized is_sparse itemsize layout requires_grad retains_grad
+    device dtype grad grad_fn is_cpu is_cuda is_leaf is_meta is_nested is_quantized is_sparse itemsize layout
+    requires_grad retains_grad
 """
 _HARMLESS = {
     *(getattr(_T, name).__get__ for name in _GET.split()),
     _T.requires_grad.__set__,
-    _T._backward_hooks.__set__,
+    *(hooks.__get__ for hooks in HOOKS_OF_TENSOR),
+    HOOKS_OF_TENSOR[0].__set__,
     *(getattr(_T, name) for name in ("element_size", "is_complex", "is_floating_point", "requires_grad_")),
     _T.register_hook,
     _T.register_post_accumulate_grad_hook,

@@ -87,7 +87,12 @@ FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
 
+HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)
+"""The attributes in which a tensor keeps its hooks; to read them says nothing of its values."""
+
 no_dispatch_modes = _disable_current_modes
+no_torch_function = torch._C.DisableTorchFunctionSubclass
+"""Contexts: dispatch modes, and `__torch_function__` of subclasses, are left out."""
 
 
 def schema_of(operator: Any) -> Any:

@@ -98,6 +98,8 @@ def solve(
             solution = _solved(solver, problem, time_limit, settings, report, bound_time)
     except InfeasibleError as error:
         output.document(_infeasible(error))
+        for line in error.notes:
+            output.note(line)
         raise
     outcome = Report(solution.figures, plain, solution.lower_bound)
     if destination is not None:
@@ -110,6 +112,7 @@ def solve(
             "seconds": solution.seconds,
             "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
             "interrupted": solution.interrupted,
+            "notes": list(solution.notes),
             "schedule": None if destination is None else str(destination),
         },
         labelled(
@@ -123,6 +126,8 @@ def solve(
             ]
         ),
     )
+    for line in solution.notes:
+        output.note(line)
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)
@@ -206,4 +211,10 @@ def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
 
 def _infeasible(error: InfeasibleError) -> dict[str, Any]:
     least = {"budget": error.budget, "least_budget": error.least, "floor": error.floor}
-    return {"status": "no-schedule", "solver": {"name": error.solver}, **least, "message": str(error)}
+    return {
+        "status": "no-schedule",
+        "solver": {"name": error.solver},
+        **least,
+        "notes": list(error.notes),
+        "message": str(error),
+    }

@@ -1,5 +1,9 @@
 """The errors that a user can cause, each carried to the command line as one line."""
 
+from __future__ import annotations
+
+from typing import Any
+
 LONGEST_LINE = 1000
 """Characters; of a longer line the middle is left out."""
 
@@ -12,6 +16,17 @@ class MemplanError(Exception):
         if len(line) <= LONGEST_LINE:
             return line
         return f"{line[: LONGEST_LINE * 3 // 4]} … {line[-LONGEST_LINE // 5 :]}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Through pickle as it is, whatever its class takes to be made: errors travel between processes."""
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: type[MemplanError], args: tuple[Any, ...], state: dict[str, Any]) -> MemplanError:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(state)
+    return error
 
 
 class InputError(MemplanError):

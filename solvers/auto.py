@@ -17,7 +17,6 @@ moves, the same problem gives the same answer; with a time limit, what is best b
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,8 +28,9 @@ from joblib import cpu_count
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..planner.bounds import time_bound
-from . import auto_moving, rk_rotor, search
+from . import auto_moving, portfolio, rk_rotor, search
 from .chains import Candidate, device_limit, judged, plain_candidate
+from .portfolio import Cancelled, Line
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .residency_schedule import residency_schedule
 from .search_instance import instance_of
@@ -68,38 +68,45 @@ def solve(problem: Problem, options: Options) -> Answer:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     load(instance_of(problem.graph), options)
     stop = Event()
-    lines = _lines(problem, replace(options, cancelled=stop.is_set), settings, workers)
-    answers, refusals = _outcomes(lines, workers, stop)
-    if not answers and stop.is_set():
-        raise KeyboardInterrupt
-    if not answers:
-        raise _refusal(refusals)
-    fastest = min(answers, key=lambda answer: judged(problem.graph, answer.schedule).time)
-    cut_short = any(answer.status == Status.FEASIBLE for answer in answers)
+    outcomes = portfolio.run(problem, _lines(problem, options, settings, workers), workers, stop)
+    if not outcomes.answers:
+        raise _refusal(outcomes.refusals, outcomes.faults)
+    cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
-    return replace(fastest, status=status, interrupted=stop.is_set())
+    fastest = outcomes.fastest
+    notes = (*fastest.notes, *outcomes.faults)
+    return replace(fastest, status=status, interrupted=outcomes.interrupted, notes=notes)
 
 
-def _refusal(refusals: list[InfeasibleError]) -> InfeasibleError:
+def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleError:
     """The one that names the smallest budget, else the one that proves most."""
     best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
     if isinstance(best, NotFoundError):
-        return NotFoundError(NAME, best.budget, best.floor)
-    return InfeasibleError(NAME, best.budget, best.least, best.floor)
+        refusal = NotFoundError(NAME, best.budget, best.floor)
+    else:
+        refusal = InfeasibleError(NAME, best.budget, best.least, best.floor)
+    refusal.notes = tuple(faults)
+    return refusal
 
 
-def _lines(
-    problem: Problem, options: Options, settings: Settings, workers: int
-) -> list[Callable[[], Answer]]:
+def _lines(problem: Problem, options: Options, settings: Settings, workers: int) -> list[Line]:
     seconds = options.time_limit
     shares = [2 / 3, 1 / 3] if workers == 1 else [1.0] * workers
-    lines: list[Callable[[], Answer]] = []
+    lines: list[Line] = []
     for number, share in enumerate(shares):
         chosen = search.Settings(settings.moves, settings.seed + number)
         limit = None if seconds is None else share * seconds
         own = replace(options, settings=chosen, time_limit=limit)
-        lines.append(partial(_from_others if number == 1 else search.solve, problem, own))
+        name = "search from the file's order" if number != 1 else "search from residency and rk-rotor"
+        solver = search.solve if number != 1 else _from_others
+        lines.append(Line(name, partial(_solved, solver, problem, own)))
     return lines
+
+
+def _solved(
+    solver: Callable[[Problem, Options], Answer], problem: Problem, options: Options, cancelled: Cancelled
+) -> Answer:
+    return solver(problem, replace(options, cancelled=cancelled))
 
 
 def _from_others(problem: Problem, options: Options) -> Answer:
@@ -125,24 +132,3 @@ def _from(options: Options, start: float) -> Options:
     if options.time_limit is None:
         return options
     return replace(options, time_limit=max(0.0, options.time_limit - (monotonic() - start)))
-
-
-def _outcomes(
-    lines: list[Callable[[], Answer]], workers: int, stop: Event
-) -> tuple[list[Answer], list[InfeasibleError]]:
-    """Answers and refusals of the lines. Ctrl-C sets `stop`: each then gives its best so far."""
-    answers: list[Answer] = []
-    refusals: list[InfeasibleError] = []
-    with ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(line) for line in lines]
-        try:
-            while wait(running, timeout=0.2).not_done:
-                pass  # a signal is only seen between waits
-        except KeyboardInterrupt:
-            stop.set()
-        for line in running:
-            try:
-                answers.append(line.result())
-            except InfeasibleError as refusal:
-                refusals.append(refusal)
-    return answers, refusals

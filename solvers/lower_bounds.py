@@ -8,8 +8,10 @@ order, whatever they move. Each is computed once for each graph and limit in a p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from ..graphs.graph import Graph
@@ -24,12 +26,19 @@ from .residency import Residency, free_order_bound, residency_bound
 PROVEN = 1e-6
 """The relative gap up to which a schedule counts as the fastest."""
 
+Found = TypeVar("Found")
+
 _offload: WeakKeyDictionary[Graph, dict[tuple[int, Machine], tuple[float, Bound]]] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Graph, dict[tuple[int, OrderName], tuple[float, Residency]]] = WeakKeyDictionary()
 
 
-def lower_bounds(problem: Problem, schedule: Schedule, time: float, seconds: float) -> list[Bound]:
-    """For a problem with a schedule that takes `time` seconds. seconds: the most to spend. Ctrl-C ends it."""
+def lower_bounds(
+    problem: Problem, schedule: Schedule, time: float, seconds: float, notes: list[str] | None = None
+) -> list[Bound]:
+    """For a problem with a schedule that takes `time` seconds. seconds: the most to spend. Ctrl-C ends it.
+
+    One that fails is left out: notes takes a line for it.
+    """
     graph = problem.graph
     trivial = Bound(time_bound(graph), "time of all operations", "any")
     if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN):
@@ -37,12 +46,27 @@ def lower_bounds(problem: Problem, schedule: Schedule, time: float, seconds: flo
     start, machine = monotonic(), problem.machine or graph.machine or Machine()
     alone = not _leaves_device(graph, schedule)
     found = [trivial]
+
+    def attempt(name: str, compute: Callable[[], Found]) -> Found | None:
+        try:
+            return compute()
+        except Exception as error:
+            if notes is not None:
+                reason = " ".join(str(error).split())
+                notes.append(f"no {name} bound: {type(error).__name__}: {reason}")
+            return None
+
     if moves(machine):
-        found.append(_offloading(problem, machine, seconds / 3 if alone else seconds, time))
+        share = seconds / 3 if alone else seconds
+        bound = attempt("offloading", lambda: _offloading(problem, machine, share, time))
+        found += [bound] if bound else []
     if alone:
-        fixed = _residency(problem, "file", (seconds - (monotonic() - start)) / 2, time, None)
         left = seconds - (monotonic() - start)
-        free = None if fixed.interrupted else _residency(problem, "any", left, time, fixed)
+        fixed = attempt("residency", lambda: _residency(problem, "file", left / 2, time, None))
+        left = seconds - (monotonic() - start)
+        free = None
+        if fixed is not None and not fixed.interrupted:
+            free = attempt("any-order residency", lambda: _residency(problem, "any", left, time, fixed))
         bounds = [residency.bound for residency in (free, fixed) if residency]
         found += [replace(bound, transfers=machine.links == Links()) for bound in bounds]
     return found

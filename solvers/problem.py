@@ -74,13 +74,15 @@ class Bound:
 class Answer:
     """A solver's schedule and what it claims for it. lower_bound: seconds, for every schedule of
     the graph within the budget (not only for this solver's formulation); None where unknown.
-    interrupted: the user ended the search, and this is the best so far. bounds: others that it has proven."""
+    interrupted: the user ended the search, and this is the best so far. bounds: others that it has proven.
+    notes: what went wrong on the way, a line each."""
 
     schedule: Schedule
     status: Status
     lower_bound: float | None = None
     interrupted: bool = False
     bounds: tuple[Bound, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Solution:
 
     lower_bound: seconds, for every schedule within the budget. bounds: that one first, with its name, then
     larger ones that hold for fewer: with transfers, or in another order, something may be faster.
+    notes: what went wrong and cost no schedule, a line each: a part of the solver, a bound.
     """
 
     solver: str
@@ -100,6 +103,7 @@ class Solution:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     interrupted: bool = False
     bounds: tuple[Bound, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class InfeasibleError(MemplanError):
@@ -107,7 +111,10 @@ class InfeasibleError(MemplanError):
 
     least: the smallest budget (bytes) this solver can reach, None if it can't tell.
     floor: bytes that no schedule of any solver can pass below.
+    notes: what went wrong on the way, a line each.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, solver: str, budget: int, least: int | None, floor: int) -> None:
         self.solver, self.budget, self.least, self.floor = solver, budget, least, floor

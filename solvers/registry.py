@@ -44,7 +44,8 @@ def solve(
     answer: Answer = module.solve(problem, Options(time_limit, chosen, report))
     seconds = perf_counter() - start
     figures = _judge(name, problem, answer)
-    bounds = _bounds(name, problem, answer, figures, 0.0 if answer.interrupted else bound_seconds)
+    notes = list(answer.notes)
+    bounds = _bounds(name, problem, answer, figures, 0.0 if answer.interrupted else bound_seconds, notes)
     lower_bound = bounds[0].seconds
     proven = figures.time <= lower_bound * (1.0 + PROVEN)
     return Solution(
@@ -57,18 +58,20 @@ def solve(
         asdict(chosen),
         answer.interrupted,
         bounds,
+        tuple(notes),
     )
 
 
 def _bounds(
-    name: str, problem: Problem, answer: Answer, figures: Figures, seconds: float
+    name: str, problem: Problem, answer: Answer, figures: Figures, seconds: float, notes: list[str]
 ) -> tuple[Bound, ...]:
     """The largest that holds for every schedule, then those that hold for fewer and are larger, growing.
 
-    Raises SolverFaultError where the schedule is faster than the first.
+    notes: takes a line for each bound that could not be computed. Raises SolverFaultError where the schedule
+    is faster than the first.
     """
     claimed = [Bound(answer.lower_bound, name, "any")] if answer.lower_bound is not None else []
-    computed = lower_bounds(problem, answer.schedule, figures.time, seconds)
+    computed = lower_bounds(problem, answer.schedule, figures.time, seconds, notes)
     found = sorted([*answer.bounds, *claimed, *computed], key=lambda bound: bound.seconds)
     best = max((bound for bound in found if bound.general), key=lambda bound: bound.seconds)
     if best.seconds > figures.time * (1.0 + PROVEN):

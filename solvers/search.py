@@ -70,6 +70,17 @@ def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
     """The best of what annealing makes of the start, and of what else is known if that leads nowhere."""
     settings: Settings = options.settings or Settings()
     rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
+    try:
+        _anneal(problem, options, settings, rounds, start)
+    except KeyboardInterrupt:
+        if not rounds.fits:
+            raise
+        rounds.stopped = rounds.interrupted = True
+    status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
+    return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
+
+
+def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Rounds, start: list[Run]) -> None:
     if rounds.limit >= memory_floor(problem.graph, problem.machine):
         rounds.anneal(start)
         if options.time_limit is not None and rounds.fits:
@@ -79,8 +90,6 @@ def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
                 rounds.anneal(runs)
     if not rounds.fits:
         _squeeze(problem, settings, rounds)
-    status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
-    return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
 
 
 def _again(rounds: Rounds, start: list[Run]) -> None:

@@ -27,22 +27,26 @@ _REPAIRS, _GIVE_UP = 4, 0.2
 
 
 class Best(NamedTuple):
-    """The best sequence so far: least peak above the limit, then least seconds. ways: its runs in order."""
+    """The best sequence so far: least peak above the limit, then least seconds; one number each.
+
+    ways: its runs in order, the first `length` of them, with room for as many as a sequence has slots.
+    """
 
     peak: Ints
     seconds: Floats
+    length: Ints
     ways: Ints
 
 
 @compiled
 def anneal(
     instance: Instance, sequence: Sequence, limit: int, moves: int, hot: float, cold: float, best: Best
-) -> Best:
-    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds; what is best then.
+) -> None:
+    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds.
 
-    best: the best so far. `sequence` is changed. Random numbers: numba's, seeded by `seed`.
+    `sequence` is changed, and `best` where a better one is found. Random numbers: numba's, seeded by `seed`.
     """
-    least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways
+    least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways[: best.length[0]]
     energy = _energy(sequence, limit)
     now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
     unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
@@ -55,7 +59,7 @@ def anneal(
         if outcome == DONE:
             _repair(instance, sequence, limit)
             after = _energy(sequence, limit)
-            temperature = hot * (cold / hot) ** (step / moves)
+            temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
             if after <= energy or np.random.random() < np.exp((energy - after) / temperature):
                 energy = after
                 now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
@@ -69,7 +73,8 @@ def anneal(
             spread(instance, sequence)
     if unsaved:
         ways = ways_of_sequence(sequence)
-    return Best(np.full(1, least_peak), np.full(1, least_seconds), ways)
+    best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(ways)
+    best.ways[: len(ways)] = ways
 
 
 @compiled

@@ -20,7 +20,7 @@ from .problem import Options
 from .search_anneal import Best, anneal, seed
 from .search_events import Sequence
 from .search_instance import Instance, Ints, instance_of, runs_in, ways_in
-from .search_sequence import sequence, ways_of_sequence
+from .search_sequence import sequence
 
 ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
 """Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
@@ -41,11 +41,12 @@ def load(instance: Instance, options: Options) -> None:
         options.report("compiling the search: half a minute, once on a machine")
         seed(0)
         nothing = np.zeros(0, np.int64)
-        anneal(instance, sequence(instance, nothing), 1, 0, 1.0, 0.5, _no_best())
+        at = sequence(instance, nothing)
+        anneal(instance, at, 1, 0, 1.0, 0.5, no_best(len(at.way)))
 
 
-def _no_best() -> Best:
-    return Best(np.full(1, 2**62), np.full(1, inf), np.zeros(0, np.int64))
+def no_best(slots: int) -> Best:
+    return Best(np.full(1, 2**62), np.full(1, inf), np.zeros(1, np.int64), np.zeros(slots, np.int64))
 
 
 class Rounds:
@@ -56,13 +57,14 @@ class Rounds:
 
     def __init__(self, graph: Graph, limit: int, moves: int, number: int, options: Options) -> None:
         self.graph, self.limit, self.options = graph, limit, options
-        self.moves, self.seed = min(_MOST_MOVES, moves * len(graph.operations)), number
+        most = moves * len(graph.operations) if len(graph.tensors) else 0
+        self.moves, self.seed = min(_MOST_MOVES, most), number
         self.instance = instance_of(graph)
         load(self.instance, options)
         self.end = inf if options.time_limit is None else monotonic() + options.time_limit
-        self.mean = float(graph.operations.time.mean()) or 1.0
+        self.mean = max(time_bound(graph) / max(1, len(graph.operations)), 1e-300)
         self.total = time_bound(graph) or 1.0
-        self.best = _no_best()
+        self.best = no_best(0)
         self.cut_short = self.stopped = self.interrupted = False
 
     @property
@@ -74,11 +76,15 @@ class Rounds:
         return float(self.best.seconds[0])
 
     @property
+    def ways(self) -> Ints:
+        return self.best.ways[: self.best.length[0]]
+
+    @property
     def fits(self) -> bool:
         return self.peak <= self.limit
 
     def runs(self) -> list[Run]:
-        return runs_in(self.instance, self.best.ways)
+        return runs_in(self.instance, self.ways)
 
     def schedule(self) -> Schedule:
         return schedule_of(self.graph, self.runs())
@@ -105,18 +111,18 @@ class Rounds:
                     break
                 done += part
                 self._round(ways, round(part * self.moves), hot, begin + span * done)
-                ways = self.best.ways
+                ways = self.ways
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
 
     def _round(self, ways: Ints, moves: int, hot: float, until: float) -> None:
         at = self._slots(ways)
-        begin, progress, chunk = monotonic(), 0.0, 100
-        while progress < 1.0 and (self.proceed() or not len(self.best.ways)):
-            following = min(1.0, progress + chunk / max(1, moves))
+        begin, progress, chunk = monotonic(), 0.0, 100 if self.moves else 0
+        while progress < 1.0 and (self.proceed() or not self.best.length[0]):
+            following = min(1.0, progress + chunk / max(1, moves)) if chunk else 1.0
             chunk_begin = monotonic()
             before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
-            self.best = anneal(self.instance, at, self.limit, chunk, before, after, self.best)
+            anneal(self.instance, at, self.limit, chunk, before, after, self.best)
             now = monotonic()
             by_time = (now - begin) / max(until - begin, 1e-9)
             self.cut_short |= by_time > following
@@ -125,10 +131,14 @@ class Rounds:
             chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, round((1.0 - progress) * moves)))
             self._tell()
             if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
-                at = self._slots(ways_of_sequence(at))
+                at = self._slots(at.way[at.way >= 0])
 
     def _slots(self, ways: Ints) -> Sequence:
-        return sequence(self.instance, ways, _SLOTS_A_RUN * (len(ways) + 2))
+        """The runs, with room between them; the best is given as much room."""
+        at = sequence(self.instance, ways, _SLOTS_A_RUN * (len(ways) + 2))
+        room = max(0, len(at.way) - len(self.best.ways))
+        self.best = self.best._replace(ways=np.append(self.best.ways, np.zeros(room, np.int64)))
+        return at
 
     def _tell(self) -> None:
         if self.fits:

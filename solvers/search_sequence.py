@@ -20,7 +20,9 @@ _EVENT = np.dtype([("slot", np.int64), ("kind", np.int64)])
 def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
     """The ways in this order, spread over at least `slots` slots (by default four a run)."""
     size = 1 << max(4, int(max(slots, 4 * (len(ways) + 2)) - 1).bit_length())
-    ends = np.cumsum(3 * _count_events(instance, ways) + 32)
+    count = np.zeros(len(instance.items), np.int64)
+    _count_events(instance, ways, count)
+    ends = np.cumsum(3 * count + 32)
     items = np.zeros(len(ends), _ITEM)
     items["start"][1:], items["end"] = ends[:-1], ends
     made = Sequence(
@@ -38,8 +40,7 @@ def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
 
 
 @compiled
-def _count_events(instance: Instance, ways: Ints) -> Ints:
-    count = np.zeros(len(instance.items), np.int64)
+def _count_events(instance: Instance, ways: Ints, count: Ints) -> None:
     for x in instance.results:
         count[x] += 1
     for way in ways:
@@ -49,7 +50,6 @@ def _count_events(instance: Instance, ways: Ints) -> Ints:
             count[instance.members[k]] += 1
         for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
             count[instance.members[k]] += 1
-    return count
 
 
 @compiled

@@ -7,7 +7,10 @@ Vecchi, Science 220, 1983). Each move costs one replay, linear in the order.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ..graphs.compiled import compiled
 from .weight_offload_cycle import FROZEN
@@ -20,27 +23,45 @@ def seed(number: int) -> None:
     np.random.seed(number)
 
 
+class Orders(NamedTuple):
+    """Where the search stands, and the best: of each the first `length` entries. seconds: the best's."""
+
+    now: Ints
+    now_length: Ints
+    best: Ints
+    best_length: Ints
+    seconds: NDArray[np.float64]
+
+
+def orders_from(facts: Facts, order: Ints, seconds: float) -> Orders:
+    """Both are this order. There is room for every run, copy and absence."""
+    room = np.zeros(len(facts.seconds) + len(facts.changed) + len(facts.weight) + 2, np.int64)
+    room[: len(order)] = order
+    length = np.full(1, len(order))
+    return Orders(room, length, room.copy(), length.copy(), np.full(1, seconds))
+
+
 @compiled
 def anneal(
-    facts: Facts, order: Ints, turn: Turn, moves: int, hot: float, cold: float, host_limit: int
-) -> tuple[Ints, float, Ints, float]:
-    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds.
-
-    The best order and its period, and those at which the search stands then.
-    """
+    facts: Facts, orders: Orders, turn: Turn, moves: int, hot: float, cold: float, host_limit: int
+) -> None:
+    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds. `orders` is changed."""
+    order = orders.now[: orders.now_length[0]].copy()
     now = period(facts, order, turn)
-    best_order, best = order.copy(), now
+    best = orders.seconds[0]
     for step in range(moves):
         after = neighbour(facts, order, host_limit)
         if len(after) == 0:
             continue
         then = period(facts, after, turn)
-        temperature = hot * (cold / hot) ** (step / moves)
+        temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
         if then <= now or np.random.random() < np.exp((now - then) / temperature):
             order, now = after, then
             if now < best - 1e-12:
-                best_order, best = order.copy(), now
-    return best_order, best, order, now
+                best = now
+                orders.best[: len(order)], orders.best_length[0] = order, len(order)
+    orders.seconds[0] = best
+    orders.now[: len(order)], orders.now_length[0] = order, len(order)
 
 
 @compiled

@@ -13,7 +13,7 @@ from time import monotonic
 import numpy as np
 
 from .problem import Options
-from .weight_offload_anneal import anneal, seed
+from .weight_offload_anneal import anneal, orders_from, seed
 from .weight_offload_cycle import Cycle
 from .weight_offload_facts import Ints, facts_of, scratch
 from .weight_offload_replay import period
@@ -58,7 +58,8 @@ class Search:
             seed(0)
             nothing = np.arange(len(self.facts.seconds))
             begin = monotonic()
-            anneal(self.facts, nothing, self.turn, 0, 1.0, 0.5, self.host_limit)
+            orders = orders_from(self.facts, nothing, inf)
+            anneal(self.facts, orders, self.turn, 0, 1.0, 0.5, self.host_limit)
             self.end += monotonic() - begin
 
     @property
@@ -100,18 +101,17 @@ class Search:
     def _once(self, moves: int, number: int) -> None:
         assert self.best is not None
         seed(number)
-        order, hottest = self.best, self.seconds * HOT
-        moves = min(moves, _WORK // len(order))
+        orders, hottest = orders_from(self.facts, self.best, self.seconds), max(self.seconds * HOT, 1e-300)
+        moves = min(moves, _WORK // max(1, len(self.best)))
         begin, progress, chunk = monotonic(), 0.0, 50
         while progress < 1.0 and not self.done:
             following = min(1.0, progress + chunk / max(1, moves))
             hot, cold = (hottest * (COLD / HOT) ** part for part in (progress, following))
             chunk_begin = monotonic()
-            found, seconds, order, _now = anneal(
-                self.facts, order, self.turn, chunk, hot, cold, self.host_limit
-            )
+            anneal(self.facts, orders, self.turn, chunk, hot, cold, self.host_limit)
+            seconds = float(orders.seconds[0])
             if seconds < self.seconds:
-                self.best, self.seconds = found, seconds
+                self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds
                 over = 100 * (seconds / self.floor - 1) if self.floor else 0.0
                 self.options.report(f"{seconds:.6g} s, {over:.2f} % above the time of all operations")
             now = monotonic()

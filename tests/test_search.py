@@ -21,7 +21,7 @@ from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
 from memplan.solvers.search import Settings, improved, runs_of, solve
 from memplan.solvers.search_anneal import anneal, seed
 from memplan.solvers.search_instance import instance_of, runs_in, ways_in
-from memplan.solvers.search_rounds import Rounds
+from memplan.solvers.search_rounds import Rounds, no_best
 from memplan.solvers.search_sequence import put, sequence, spread, take, undo, ways_of_sequence
 from memplan.solvers.search_tree import add, largest_in, memory_tree, peak, peak_slot
 from small_graphs import small_graph
@@ -56,18 +56,19 @@ def test_every_sequence_on_the_way_holds_with_the_figures_kept(graph: Graph, per
     limit = baseline(graph).peak * percent // 100
     rounds = Rounds(graph, limit, 1, 0, Options())
     at = sequence(rounds.instance, ways_in(rounds.instance, plain_runs(graph)))
+    rounds.best = no_best(len(at.way))
     seed(percent)
     repeats = 0
     for _ in range(300):
         hot = graph.operations.time.sum()
-        rounds.best = anneal(rounds.instance, at, limit, 1, hot, hot, rounds.best)
+        anneal(rounds.instance, at, limit, 1, hot, hot, rounds.best)
         runs = runs_in(rounds.instance, ways_of_sequence(at))
         figures = simulate(graph, schedule_of(graph, runs)).figures
         assert len(prune(graph, runs)) == len(runs)
         assert figures.peak == peak(at.tree)
         assert figures.time == pytest.approx(at.seconds[0])
         repeats = max(repeats, len(runs) - len(graph.operations))
-        best = runs_in(rounds.instance, rounds.best.ways)
+        best = rounds.runs()
         if best:
             held = simulate(graph, schedule_of(graph, best)).figures
             assert max(held.peak, limit) == rounds.best.peak[0]

@@ -28,7 +28,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The function, compiled when first called; other threads run beside it."""
+    """The function, compiled when first called; other threads run beside it.
+
+    What Python calls and what takes long gives a number or nothing back, and writes the rest into arrays: to
+    make an object compiled code calls Python, where a Ctrl-C that waits is raised, and then crashes.
+    """
     compiler: Any = njit(nogil=True)(function)
     settings = cast("Any", config)
     before = settings.CACHE_DIR

@@ -157,7 +157,10 @@ def _read(path: Path) -> Answer:
     path.unlink()
     if columns:
         host, disk, both = told["initial"]
-        schedule = Schedule(*columns, Initial(frozenset(host), frozenset(disk), frozenset(both)))
+        verbs, targets, wheres = columns
+        schedule = Schedule(
+            verbs, targets, wheres, Initial(frozenset(host), frozenset(disk), frozenset(both))
+        )
         status, notes = Status(told["status"]), tuple(told["notes"])
         return Answer(schedule, status, interrupted=told["interrupted"], notes=notes)
     if "refused" in told:

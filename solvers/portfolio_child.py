@@ -2,7 +2,7 @@
 
 FOLDER has the problem. Each line of standard input is a solver's module and its seconds; the answer goes into
 a file of the current folder, whose name is then told on standard output. When the input is closed the process
-ends, whatever it is at.
+ends with all that it started, whatever it is at.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Any
 
 from ..graphs.files import load_graph
+from .child import end_with
 from .portfolio_process import write
 from .problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 
@@ -28,6 +29,7 @@ def main(folder: Path) -> None:
     os.dup2(2, 1)  # what a solver prints is no answer
     problem = Problem(load_graph(folder / "graph.json"), int((folder / "budget").read_text()))
     number = 0
+    end_with(os.getppid())
     while True:
         module, seconds = asked.get().split()
         number += 1

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from threading import Thread
 from time import monotonic
 from types import TracebackType
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from ..graphs.files import save_graph
+from ..graphs.scratch import Scratch
 from ..planner.schedule import Initial, Schedule
 from . import child
 from .portfolio import Cancelled
@@ -51,7 +52,7 @@ class Processes:
     """Those of one problem, as many as lines are under way at once."""
 
     def __init__(self, problem: Problem) -> None:
-        self.folder = TemporaryDirectory(prefix="memplan-lines-", ignore_cleanup_errors=True)
+        self.folder = Scratch("lines")
         self.idle: SimpleQueue[_Process] = SimpleQueue()
         self.all: list[_Process] = []
         machine = problem.machine or problem.graph.machine

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..graphs.errors import MismatchError
 from .iteration import Iteration
+from .optimizers import fixed, numbers
 from .program import Program
 from .torch_internals import count_as_stepped
 
@@ -34,19 +35,22 @@ class OptimizerState:
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
         self._counts = any("exp_avg" in states for states in self._names.values())
+        self._fixed = [fixed(group) for group in self._optimizer.param_groups]
 
     def begin(self) -> tuple[list[Tensor], list[float]]:
-        """The states, in the program's order, and the settings: which step it is, each group's learning rate.
+        """The states, in the program's order, and the settings: which step it is, each group's numbers.
 
-        Without counts (SGD) the step is 1 where the states were not there, 2 where they were.
+        Without counts (SGD) the step is 1 where the states were not there, 2 where they were. Raises
+        MismatchError where the optimizer has changed otherwise.
         """
+        self._check()
         rows = self._rows()
         made = {self._make(name, row) for name, row in rows.items()}
         counts = {float(row[COUNT]) for row in rows.values()} if self._counts else {float(made == {False})}
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError("the optimizer has updated some parameters more often than others")
-        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
-        return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *rates]
+        settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
+        return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *settings]
 
     def end(self) -> None:
         """Count the step, for learning rate schedules too, which warn of optimizers that don't step."""
@@ -57,6 +61,23 @@ class OptimizerState:
 
     def tensor(self, parameter: str, state: str) -> Tensor:
         return self._optimizer.state[self._module.get_parameter(parameter)][state]
+
+    def _check(self) -> None:
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._fixed):
+            raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
+        for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
+            now = fixed(group)
+            for name in (name for name in now if now[name] != then[name]):
+                if name == "params":
+                    raise MismatchError(
+                        f"group {number} of the optimizer has other parameters than in the plan"
+                    )
+                if name in group and type(group[name]) is not bool:
+                    there = f"the plan is for one {'above' if then[name] else 'of'} 0"
+                else:
+                    there = f"the plan is for {then[name]}"
+                raise MismatchError(f"{name} is {group[name]} in group {number} of the optimizer; {there}")
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         """By parameter name what the optimizer holds for it."""

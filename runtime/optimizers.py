@@ -1,7 +1,9 @@
 """Optimizers whose steps can be planned: `torch.optim.AdamW` and `torch.optim.SGD`.
 
 Choice   what a command line or a graph's `source` says; makes the optimizer of a module.
-rules    what a module's optimizer does to each parameter; only the learning rates may change later.
+rules    what a module's optimizer does to each parameter.
+numbers  of its groups, which each iteration takes as they are then: `Settings` of the program.
+fixed    what of a group a plan holds for.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -21,7 +23,7 @@ from ..graphs.fields import check_fields, mapping
 from ..graphs.updates import STATES, When
 from . import update_rules
 from .iteration import Iteration, Updates
-from .program import Target
+from .program import Setting, Target
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,33 @@ def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
 
 
 class Rule(NamedTuple):
-    """How one parameter is updated. group: the number of its group, whose learning rate holds for it."""
+    """How one parameter is updated. group: the number of its group, whose settings hold for it."""
 
     target: Target
     states: tuple[str, ...]
     keywords: Mapping[str, Any]
     group: int
+
+
+_FOLLOWED = ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "dampening")
+_SWITCHES = ("amsgrad", "maximize", "differentiable", "capturable", "fused")
+
+
+def numbers(group: Mapping[str, Any]) -> list[float]:
+    """In the order of the settings; 0 for what the optimizer has not."""
+    betas = dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
+    return [float({**group, **betas}.get(name, 0.0)) for name in _FOLLOWED]
+
+
+def setting(group: int, name: str, example: float) -> Setting:
+    """One of a group's numbers. The first setting of all is which update it is."""
+    return Setting(1 + len(_FOLLOWED) * group + _FOLLOWED.index(name), example)
+
+
+def fixed(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes the operations of an update, and who is updated."""
+    switches = {name: bool(group.get(name)) for name in (*_SWITCHES, "nesterov", "weight_decay", "momentum")}
+    return {**switches, "params": [id(parameter) for parameter in group["params"]]}
 
 
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
@@ -97,7 +120,7 @@ def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule
         )
     by_parameter: dict[nn.Parameter, Rule] = {}
     for number, group in enumerate(optimizer.param_groups):
-        for option in ("amsgrad", "maximize", "differentiable", "capturable", "fused"):
+        for option in _SWITCHES:
             if group.get(option):
                 raise InputError(f"{type(optimizer).__name__} with {option}=True can't be planned")
         by_parameter |= dict.fromkeys(group["params"], make(group, number))
@@ -105,16 +128,15 @@ def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule
 
 
 def _adamw(group: Mapping[str, Any], number: int) -> Rule:
-    beta1, beta2 = map(float, group["betas"])
-    keywords = {"beta1": beta1, "beta2": beta2, **_floats(group, "eps", "weight_decay")}
+    keywords = _settings(group, number, "beta1", "beta2", "eps", "weight_decay")
     return Rule(update_rules.adamw, STATES["adamw"], keywords, number)
 
 
 def _sgd(group: Mapping[str, Any], number: int) -> Rule:
     if not group["momentum"]:
-        return Rule(update_rules.sgd, STATES["sgd"], _floats(group, "weight_decay"), number)
+        return Rule(update_rules.sgd, STATES["sgd"], _settings(group, number, "weight_decay"), number)
     keywords = {
-        **_floats(group, "momentum", "dampening", "weight_decay"),
+        **_settings(group, number, "momentum", "dampening", "weight_decay"),
         "nesterov": bool(group["nesterov"]),
     }
     return Rule(update_rules.sgd_momentum, STATES["sgd-momentum"], keywords, number)
@@ -126,5 +148,10 @@ _RULES: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any], int], Rul
 }
 
 
-def _floats(group: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: float(group[name]) for name in names}
+def _settings(group: Mapping[str, Any], number: int, *names: str) -> dict[str, Any]:
+    """A weight decay of 0 stays 0: it takes operations away."""
+    now = dict(zip(_FOLLOWED, numbers(group), strict=True))
+    return {
+        name: 0.0 if name == "weight_decay" and not now[name] else setting(number, name, now[name])
+        for name in names
+    }

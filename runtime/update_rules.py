@@ -88,7 +88,7 @@ ADAMW = Effort(20, 1)
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Counted from the lines above, one operation of PyTorch at a time."""
-    decay = bool(keywords["weight_decay"])
+    decay = keywords["weight_decay"] != 0
     if target is adamw:
         return ADAMW if decay else Effort(ADAMW.passes - 2, ADAMW.temporaries)
     if target is sgd:

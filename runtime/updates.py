@@ -18,16 +18,12 @@ from ..graphs.graph import Kind, Phase
 from ..graphs.updates import When
 from .blocks import size_bytes
 from .names import Names
-from .optimizers import Rule
+from .optimizers import Rule, setting
 from .program import Call, Operation, Program, Ref, Setting, Storage, Value
 from .torch_internals import FakeTensorMode
 
 STEP = Setting(0, 2.0)
 """Which update of the weights it is, from 1; an example is one behind the first."""
-
-
-def learning_rate(group: int) -> Setting:
-    return Setting(1 + group, 1e-3)
 
 
 def with_updates(program: Program, rules: Mapping[str, Rule], when: When) -> Program:
@@ -85,7 +81,7 @@ class _Writer:
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.program.gradients[name]
         states = [self._state(name, state) for state in rule.states]
-        settings = (learning_rate(rule.group), STEP)
+        settings = (setting(rule.group, "lr", 1e-3), STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
         layer = self.storages[self.values[weight].storage].layer

@@ -183,6 +183,69 @@ def test_groups_schedules_and_checkpoints_go_on_in_the_optimizer():
     same(state_of(third.module, resumed), state_of(other.module, eager))
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "momentum", "nesterov"])
+def test_every_number_of_the_optimizer_is_followed(optimizer):
+    """OneCycleLR moves the betas or the momentum against the rate; the others are set by hand."""
+
+    def made():
+        torch.manual_seed(0)
+        iteration = updating(seeded("perceptron"), optimizer)
+        (group,) = iteration.updates.optimizer.param_groups
+        group["weight_decay"] = 0.1
+        rates = torch.optim.lr_scheduler.OneCycleLR(iteration.updates.optimizer, 0.1, total_steps=6)
+
+        def change():
+            rates.step()
+            group["weight_decay"] *= 0.7
+            for name in ("eps", "dampening"):
+                if group.get(name):
+                    group[name] *= 0.5
+
+        return iteration, change
+
+    iteration, change = made()
+    program = trace(iteration)
+    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(4):
+        losses.append(step(*iteration.inputs).item())
+        change()
+    other, change = made()
+    torch.manual_seed(5)
+    assert losses == eagerly(other, other.updates.optimizer, 4, change)
+    same(
+        state_of(iteration.module, iteration.updates.optimizer),
+        state_of(other.module, other.updates.optimizer),
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "change", "line"),
+    [
+        ("adamw", {"amsgrad": True}, "amsgrad is True in group 0 of the optimizer; the plan is for False"),
+        ("adamw", {"weight_decay": 0}, "weight_decay is 0 in group 0 .* the plan is for one above 0"),
+        ("momentum", {"momentum": 0}, "momentum is 0 in group 0 .* the plan is for one above 0"),
+        ("sgd", {"weight_decay": 0.1}, "weight_decay is 0.1 in group 0 .* the plan is for one of 0"),
+        ("nesterov", {"nesterov": False}, "nesterov is False .* the plan is for True"),
+        ("sgd", {"maximize": True}, "maximize is True"),
+        ("sgd", {"params": []}, "group 0 of the optimizer has other parameters"),
+        ("sgd", None, "the optimizer has 2 groups; the plan is for 1"),
+    ],
+)
+def test_what_changes_the_operations_of_an_update_is_refused(optimizer, change, line):
+    iteration = updating(seeded("perceptron"), optimizer)
+    program = trace(iteration)
+    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step(*iteration.inputs)
+    if change is None:
+        iteration.updates.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    else:
+        iteration.updates.optimizer.param_groups[0].update(change)
+    with pytest.raises(MismatchError, match=line):
+        step(*iteration.inputs)
+
+
 def test_comparing_leaves_no_trace():
     iteration = updating(seeded("in_place"))
     program = trace(iteration)

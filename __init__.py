@@ -86,16 +86,15 @@ def optimize(
     from .runtime.cycle import Terms
     from .runtime.execute import PlannedStep
     from .runtime.iteration import Iteration, Updates, with_targets
-    from .runtime.profile import costs_of, measure_program, residents
-    from .runtime.program_graph import graph_of
-    from .runtime.trace import trace
+    from .runtime.profile import graph_from, measure_program
+    from .runtime.settle import residents, settled
     from .solvers.problem import Problem
     from .solvers.registry import solve
 
     updates = None if optimizer is None else Updates(optimizer, update)
     iteration = Iteration(module, with_targets(inputs, targets), loss_fn, updates)
-    program = trace(iteration)
-    graph = graph_of(program, costs_of(program, measure_program(program, residents(program, iteration))))
+    program = settled(iteration)
+    graph = graph_from(program, measure_program(program, residents(program, iteration)))
     limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)
     solution = solve(solver, Problem(graph, limit), time_limit)
     return PlannedStep(iteration, program, solution.schedule, Terms(graph, limit))

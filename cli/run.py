@@ -88,8 +88,8 @@ def _side_by_side(
     from ..runtime.iteration import on_device
     from ..runtime.model_file import load_model_file
     from ..runtime.optimizers import choice_of, updated
+    from ..runtime.settle import settled
     from ..runtime.side_by_side import side_by_side
-    from ..runtime.trace import trace
 
     if device is not None:
         check_device(device)
@@ -99,7 +99,7 @@ def _side_by_side(
         chosen = held.graph.source.get("optimizer")
         iteration = on_device(load_model_file(model).build(), device)
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
-        program = trace(iteration)
+        program = settled(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
         say("running eager and planned in turn")
         terms = Terms(held.graph, held.budget, held.machine, disk)

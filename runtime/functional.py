@@ -17,9 +17,6 @@ from .batch_norm import FUNCTIONAL, batch_norm
 from .layers import MARK, stamp
 from .torch_internals import from_functional, functionalising, make_fx, to_functional
 
-_LSTM_BACKWARD: Any = torch.ops.aten.mkldnn_rnn_layer_backward.default
-"""Returns one tensor as the gradient of two biases, which its schema denies."""
-
 
 def functional_graph(
     graph: fx.GraphModule, examples: Sequence[Tensor], given: Sequence[Tensor]
@@ -70,7 +67,4 @@ class _Rewriting(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target in FUNCTIONAL:
             return batch_norm(target, args)
-        made = super().call_function(target, args, kwargs)
-        if target is _LSTM_BACKWARD:
-            made = (*made[:4], made[4].clone(), *made[5:])
-        return made
+        return super().call_function(target, args, kwargs)

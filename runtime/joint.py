@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from ..graphs.errors import InputError
 from .captured import Captured
+from .forms import Forms, TrueFakes
 from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from .known_values import KnownValues
@@ -49,11 +50,12 @@ class Joint(NamedTuple):
     held: Mapping[int, Path]
 
 
-def joint_graph(iteration: Iteration, *, flag: bool) -> Joint:
-    """flag: trace as `torch.compile` would, with is_compiling() true and no value known."""
+def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
+    """forms: of results whose fakes are wrong. flag: trace as `torch.compile` would, with is_compiling() true
+    and no value known."""
     given = residents(iteration)
     flat = [tensor for group in given for tensor in group.values()]
-    mode = _fake_mode(flat)
+    mode = _fake_mode(flat, forms)
     parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     gradients: list[str] = []
@@ -170,10 +172,10 @@ def _span(tensor: Tensor) -> Span:
     return memory_of(tensor), first * tensor.itemsize, (first + extent) * tensor.itemsize
 
 
-def _fake_mode(tensors: Sequence[Tensor]) -> FakeTensorMode:
+def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
     """The mode of a model that is fake already, else a new one."""
     modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
-    return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
+    return next(modes, None) or TrueFakes(forms)
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:

@@ -18,16 +18,17 @@ import numpy as np
 import torch
 
 from ..graphs.graph import Graph
+from .below_autograd import as_traced
 from .device.choice import check_device
-from .iteration import Iteration, on_device, tensors_in
+from .iteration import on_device
 from .measure import Measurement, measure
 from .model_file import load_model_file
 from .optimizers import Choice, updated
 from .program import Operation, Program
 from .program_graph import Cost, graph_of
 from .randomness import restore_generator, save_generator
+from .settle import residents, settled
 from .stand_ins import StandIns, signature
-from .trace import trace
 from .updates import updates_weights
 from .verdict import verdict
 
@@ -48,7 +49,7 @@ def profile(
     check_device(device)
     file = load_model_file(model)
     iteration = updated(on_device(file.build(), device), optimizer)
-    program = trace(iteration)
+    program = settled(iteration)
     measured = measure_program(program, residents(program, iteration), progress)
     graph = graph_from(program, measured, name=file.name)
     source = {
@@ -60,14 +61,6 @@ def profile(
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
     return replace(graph, source={**graph.source, **source})
-
-
-def residents(program: Program, iteration: Iteration) -> dict[int, torch.Tensor]:
-    """The tensors of buffers, inputs and constants, by value."""
-    buffers, inputs = dict(iteration.module.named_buffers()), tensors_in(iteration.inputs)
-    found = {value: buffers[name] for name, value in program.buffers.items()}
-    found |= {value: inputs[name] for name, value in program.inputs.items()}
-    return found | dict(program.constants)
 
 
 def measure_program(
@@ -83,7 +76,7 @@ def measure_program(
     measured: list[Measurement] = []
     state = save_generator(program.device)
     try:
-        with torch.no_grad():
+        with as_traced(program.device):
             for operation in program.operations:
                 key = signature(program, operation.call)
                 if key not in known:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -51,6 +51,11 @@ class StandIns:
         own = bool(operation.mutates)
         return [self._bind(operation.call, own=own or copy > 0) for copy in range(count)]
 
+    def call(self) -> partial[Any]:
+        """The operation's call, once."""
+        operation = self._program.operations[self._position]
+        return self._bind(operation.call, own=bool(operation.mutates))
+
     def calls_on_host(self) -> list[Callable[[], Any]]:
         """Alike, with all tensors in host memory. For calls without true storages."""
         call = self._program.operations[self._position].call
@@ -64,14 +69,16 @@ class StandIns:
 
         return [bound() for _ in range(copies(size))]
 
-    def advance(self) -> None:
-        """Keep what later operations need true, drop what none needs any more."""
+    def advance(self, *, run: bool = True) -> None:
+        """Keep what later operations need true, drop what none needs any more. run: False where the
+        operation can't run: what it makes is not kept."""
         operation = self._program.operations[self._position]
         exact = not operation.random and self.exact.issuperset(operation.reads)
         if exact:
             self.exact.update(operation.writes)
         kept = set(operation.writes) & (self.exact | self._integers)
-        if any(self._last_use[storage] > self._position for storage in kept) and not operation.mutates:
+        read_later = any(self._last_use[storage] > self._position for storage in kept)
+        if run and read_later and not operation.mutates:
             self._run(operation, kept)
         for storage in (*operation.reads, *operation.writes):
             if self._last_use[storage] <= self._position:
@@ -94,7 +101,7 @@ class StandIns:
             if output is not None and (storage := self._program.values[output].storage) in kept:
                 self._true[storage] = tensor.untyped_storage()
 
-    def _bind(self, call: Call, *, own: bool) -> Callable[[], Any]:
+    def _bind(self, call: Call, *, own: bool) -> partial[Any]:
         """own: true storages are copied too."""
         storages: dict[int, torch.UntypedStorage] = {}
         tensors: dict[int, torch.Tensor] = {}
@@ -120,7 +127,14 @@ class StandIns:
         return flat.as_strided(value.shape, value.strides)
 
 
-def elements_spanned(value: Value) -> int:
+class Layout(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+
+
+def elements_spanned(value: Layout) -> int:
     """Elements from a value's first to its last, those that the strides skip included."""
     if 0 in value.shape:
         return 0

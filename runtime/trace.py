@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from .fingerprint import fingerprint
+from .forms import Forms
 from .fused import drop_copies, fuse_dropout_masks
 from .iteration import Iteration
 from .joint import joint_graph
@@ -18,21 +19,22 @@ from .refusals import TraceError, is_value_dependent, refusal
 from .updates import with_updates
 
 
-def trace(iteration: Iteration) -> Program:
+def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     """The program of one iteration, at the shapes of its example inputs and in the module's present mode.
 
     Neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced alike.
     A model whose code asks for the values of its tensors is traced a second time with
     `torch.compiler.is_compiling()` true, since many models then don't ask. Raises TraceError, one line.
+    forms: of results that PyTorch's fake kernels have wrong, see settle.py.
     """
     start = perf_counter()
     try:
-        program = _trace(iteration, flag=False)
+        program = _trace(iteration, forms or {}, flag=False)
     except Exception as error:
         if not is_value_dependent(error):
             raise refusal(error) from error
         try:
-            program = _trace(iteration, flag=True)
+            program = _trace(iteration, forms or {}, flag=True)
         except Exception:
             raise refusal(error) from error
     if not program.operations:
@@ -40,8 +42,8 @@ def trace(iteration: Iteration) -> Program:
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)
 
 
-def _trace(iteration: Iteration, *, flag: bool) -> Program:
-    joint = joint_graph(iteration, flag=flag)
+def _trace(iteration: Iteration, forms: Forms, *, flag: bool) -> Program:
+    joint = joint_graph(iteration, forms, flag=flag)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
     program = replace(lower(joint), compiling=flag)

@@ -210,7 +210,7 @@ def test_a_call_on_a_copy_touches_no_other_copy():
     ],
 )
 def test_elements_spanned(tensor, elements):
-    value = module.trace(Iteration(nn.Linear(1, 1), (torch.ones(1, 1),), torch.sum)).values[0]
+    value = trace(Iteration(nn.Linear(1, 1), (torch.ones(1, 1),), torch.sum)).values[0]
     strides = tuple(tensor.stride())
     assert elements_spanned(value._replace(shape=tuple(tensor.shape), strides=strides)) == elements
 

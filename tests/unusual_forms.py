@@ -1,0 +1,79 @@
+"""Iterations whose kernels return other forms than PyTorch's fake kernels say."""
+
+from __future__ import annotations
+
+import torch
+from memplan.runtime.iteration import Iteration
+from torch import nn
+
+
+def mean_square(output):
+    return output.float().square().mean()
+
+
+class Recurrent(nn.Module):
+    """An LSTM keeps a workspace of a size that only the kernel knows."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, **options)
+        self.out = nn.LazyLinear(4)
+
+    def forward(self, x):
+        return mean_square(self.out(self.lstm(x)[0]))
+
+
+def lstm(**options):
+    module, x = Recurrent(**options), torch.randn(3, 5, 8)
+    module(x)
+    return Iteration(module, (x,))
+
+
+class Points(nn.Module):
+    """Batch norms behind a transpose, as in PointNet: the results lie in memory as their input does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(6, 6) for _layer in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(6) for _layer in range(3))
+
+    def forward(self, x):
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x = x + norm(linear(x).transpose(1, 2)).relu().transpose(1, 2).reshape(x.shape)
+        return mean_square(x.reshape(-1))
+
+
+def points():
+    return Iteration(Points(), (torch.randn(4, 24, 6),))
+
+
+class Cast(nn.Module):
+    """Norms under autocast: their statistics are float32 though what they norm is not."""
+
+    def __init__(self, norm):
+        super().__init__()
+        parts = [nn.Conv2d(3, 8, 3), norm(8), nn.ReLU(), nn.Conv2d(8, 8, 3), norm(8), nn.ReLU(), nn.Flatten()]
+        self.parts = nn.Sequential(*parts, nn.Linear(8 * 64, 3))
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return mean_square(self.parts(x))
+
+
+def cast(norm):
+    return Iteration(Cast(norm), (torch.randn(2, 3, 12, 12),))
+
+
+UNUSUAL = {
+    "lstm": lstm,
+    "lstm of two layers, batch first": lambda: lstm(num_layers=2, batch_first=True),
+    "lstm in both directions, dropout": lambda: lstm(num_layers=2, dropout=0.4, bidirectional=True),
+    "points": points,
+    "cast batch norm": lambda: cast(nn.BatchNorm2d),
+    "cast group norm": lambda: cast(lambda channels: nn.GroupNorm(2, channels)),
+}
+
+
+def seeded(name):
+    torch.manual_seed(0)
+    return UNUSUAL[name]()

@@ -82,7 +82,7 @@ class Writer:
 
     def compute(self, index: int, operation: Operation | None = None) -> None:
         """operation: another form of the one with that index."""
-        operation = operation or self.launched(index)
+        operation = operation or self.launched(self.program.operations[index])
         for value in values_read(operation.call):
             self._need(value)
         self.runs_left[index] -= 1
@@ -105,9 +105,8 @@ class Writer:
         body = "\n    ".join((first, *self.lines, last))
         return Code(f"def step(residents, settings):\n    {body}\n", self.names.things, self.residents)
 
-    def launched(self, index: int, workspace: int = 0) -> Operation:
+    def launched(self, operation: Operation, workspace: int = 0) -> Operation:
         """The operation as the device runs it."""
-        operation = self.program.operations[index]
         target = self.device.launched(self.program, operation, workspace)
         return operation._replace(call=replace(operation.call, target=target))
 

@@ -65,19 +65,20 @@ def generate_turn(
 
 class _TurnWriter(CopyWriter):
     def computation(self, step: int, index: int, mode_index: int) -> None:
+        operation = self.program.operations[index]
         if mode_index == PLAIN:
             self.wait(step)
-            self.compute(index, self.launched(index, self.graph.operations.workspace.item(index)))
+            self.compute(index, self.launched(operation, self.graph.operations.workspace.item(index)))
             return
         mode = self.graph.operations.modes[index][mode_index - 1]
-        operation = self.program.operations[index]._replace(writes=mode.writes)
+        operation = operation._replace(writes=mode.writes)
         check_mode(operation, mode, self.device)
         if mode.on_host:
             self._on_cpu(step, operation, mode)
             return
         self.wait(step)
         if not mode.reads_host:
-            operation = self.launched(index, mode.workspace)._replace(writes=mode.writes)
+            operation = self.launched(operation, mode.workspace)
         else:
             operation = operation._replace(call=self._reading_host(operation, mode))
         self.compute(index, operation)

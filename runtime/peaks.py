@@ -2,7 +2,7 @@
 
 Device: what stays there, and the tracker's count of what comes and goes, exact on the CPU (live_bytes.py).
 The tracker knows only blocks that were made while it counted: so what the schedule moves away is copied under
-its eyes first. Host and disk: the blocks and files themselves are counted, and the workspace of updates on
+its eyes first; a device's own allocator knows all. Host and disk: the blocks and files themselves are counted, and the workspace of updates on
 the CPU as it was profiled.
 """
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..graphs.graph import Kind
 from .cycle import Cycle
+from .device.device import StreamDevice
 from .execute import PlannedStep
 from .iteration import Inputs
 from .live_bytes import blocks_of, live_peak
@@ -33,7 +34,7 @@ class Peaks(NamedTuple):
 
 def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
     """Those of the first iterations after a recall."""
-    device, cycle = step.program.device, step.cycle
+    device, cycle = step.device, step.cycle
     if cycle is None:
         peak = live_peak(lambda: step.run(inputs), device).peak_bytes
         return Peaks(resident_bytes(step.program) + peak)
@@ -59,6 +60,9 @@ def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> i
 
 def _known(cycle: Cycle) -> dict[int, int]:
     """The moved copies on the device, in memory that the tracker knows: address and bytes."""
+    if isinstance(cycle.device, StreamDevice):
+        there = blocks_of(copy for copy in cycle.carried or () if isinstance(copy, Tensor))
+        return {address: cycle.device.rounded(size) for address, size in there.items()}
 
     def renew() -> None:
         for name, copy in cycle.held.items():

@@ -1,0 +1,162 @@
+"""The rules by which PyTorch's caching allocator hands out memory of a CUDA device, on plain addresses.
+
+They are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings:
+
+- sizes are rounded up to 512 bytes;
+- up to 1 MiB a block comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, else from one of its
+  own, rounded up to 2 MiB;
+- the smallest free block of the stream that fits is taken, in the order of addresses among equals;
+- what is left of it becomes a free block of its own where it has 512 bytes (in small segments) or more than
+  1 MiB (in large ones), else it is part of the block, and counts;
+- a block that is given back is united with free neighbours in its segment, and stays with its stream;
+- where the device has no room for a segment, those that are wholly free are returned to it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+KIB, MIB = 2**10, 2**20
+BLOCK = 512
+SMALL = MIB
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB
+OWN_SEGMENT = 10 * MIB
+OWN_ROUNDING = 2 * MIB
+
+
+class NoRoomError(Exception):
+    """No segment of this size can be had."""
+
+
+class Chunk:
+    """A block: free or taken, part of a segment in which it has neighbours.
+
+    start, size: bytes. requested: what was asked for.
+    """
+
+    __slots__ = ("after", "before", "requested", "size", "small", "start", "stream", "taken")
+
+    def __init__(self, start: int, size: int, stream: int, *, small: bool) -> None:
+        self.start, self.size, self.stream, self.small = start, size, stream, small
+        self.before: Chunk | None = None
+        self.after: Chunk | None = None
+        self.taken, self.requested = False, 0
+
+
+class CachingAllocator:
+    """allocated, reserved: bytes in taken blocks, in segments; and the most so far. streams: by number."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.allocated = self.allocated_peak = self.reserved = self.reserved_peak = 0
+        self._free: dict[tuple[int, bool], list[Chunk]] = {}
+        self._segments: dict[int, int] = {}
+
+    def malloc(self, size: int, stream: int = 0) -> Chunk:
+        """Raises NoRoomError."""
+        rounded = round_up(size, BLOCK)
+        small = rounded <= SMALL
+        chunk = self._fitting(rounded, stream, small) or self._new_segment(rounded, stream, small)
+        left = chunk.size - rounded
+        if left >= BLOCK if small else left > SMALL:
+            self._split(chunk, rounded)
+        chunk.taken, chunk.requested = True, size
+        self.allocated += chunk.size
+        self.allocated_peak = max(self.allocated_peak, self.allocated)
+        return chunk
+
+    def free(self, chunk: Chunk) -> None:
+        assert chunk.taken
+        chunk.taken = False
+        self.allocated -= chunk.size
+        pool = self._pool(chunk)
+        for other in (chunk.before, chunk.after):
+            if other is not None and not other.taken:
+                pool.remove(other)
+                _unite(chunk, other)
+        pool.append(chunk)
+
+    def release_cached(self) -> None:
+        """Segments that are wholly free go back to the device."""
+        for pool in self._free.values():
+            for chunk in [chunk for chunk in pool if chunk.before is None and chunk.after is None]:
+                pool.remove(chunk)
+                self.reserved -= self._segments.pop(chunk.start)
+
+    @property
+    def largest_free(self) -> int:
+        """The largest block that is free."""
+        return max((chunk.size for pool in self._free.values() for chunk in pool), default=0)
+
+    def _pool(self, chunk: Chunk) -> list[Chunk]:
+        return self._free.setdefault((chunk.stream, chunk.small), [])
+
+    def _fitting(self, size: int, stream: int, small: bool) -> Chunk | None:
+        pool = self._free.get((stream, small), [])
+        found = min(
+            (chunk for chunk in pool if chunk.size >= size), key=lambda c: (c.size, c.start), default=None
+        )
+        if found is not None:
+            pool.remove(found)
+        return found
+
+    def _new_segment(self, size: int, stream: int, small: bool) -> Chunk:
+        segment = segment_size(size)
+        start = self._address(segment)
+        if start is None:
+            self.release_cached()
+            start = self._address(segment)
+        if start is None:
+            raise NoRoomError
+        self._segments[start] = segment
+        self.reserved += segment
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+        return Chunk(start, segment, stream, small=small)
+
+    def _address(self, size: int) -> int | None:
+        """The first gap between segments; addresses go to twice the capacity, memory does not."""
+        if self.reserved + size > self.capacity:
+            return None
+        start = 0
+        for segment in sorted(self._segments):
+            if segment - start >= size:
+                break
+            start = segment + self._segments[segment]
+        return start if start + size <= 2 * self.capacity else None
+
+    def _split(self, chunk: Chunk, size: int) -> None:
+        rest = Chunk(chunk.start + size, chunk.size - size, chunk.stream, small=chunk.small)
+        rest.before, rest.after = chunk, chunk.after
+        if chunk.after is not None:
+            chunk.after.before = rest
+        chunk.after, chunk.size = rest, size
+        self._pool(rest).append(rest)
+
+
+def _unite(chunk: Chunk, other: Chunk) -> None:
+    """chunk takes in a neighbour."""
+    if other is chunk.before:
+        chunk.start, chunk.before = other.start, other.before
+        if other.before is not None:
+            other.before.after = chunk
+    else:
+        chunk.after = other.after
+        if other.after is not None:
+            other.after.before = chunk
+    chunk.size += other.size
+
+
+def round_up(size: int, unit: int) -> int:
+    return max(unit, -(-size // unit) * unit)
+
+
+def segment_size(size: int) -> int:
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < OWN_SEGMENT else round_up(size, OWN_ROUNDING)
+
+
+def total(sizes: Iterable[int]) -> int:
+    """Bytes that the allocator counts for blocks of these sizes where none is cut from a large segment."""
+    return sum(round_up(size, BLOCK) for size in sizes if size)

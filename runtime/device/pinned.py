@@ -1,0 +1,95 @@
+"""Pinned host memory by the rules of PyTorch's caching host allocator, with a limit.
+
+A block has a power of two bytes, is given back to blocks of its own size only, and never returned to the
+system. One that copies still read or fill when it is given back is handed to nobody before they have ended:
+until then it counts as held.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import weakref
+from threading import RLock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+POISON = 0xFF
+"""NaN in every floating type, -1 in integers."""
+
+
+class PinnedBlock:
+    """copies: that use it now. held: bytes, 0 when the block is free."""
+
+    __slots__ = ("bytes", "copies", "given_back", "held")
+
+    def __init__(self, size: int) -> None:
+        self.bytes = np.full(size, POISON, np.uint8)
+        self.copies, self.held, self.given_back = 0, 0, False
+
+    def first(self, size: int) -> Tensor:
+        """Its first bytes; what holds them does not hold the block."""
+        return torch.from_numpy(self.bytes[:size])
+
+
+class PinnedMemory:
+    """held: bytes asked for and not free yet. reserved: bytes taken from the system. Peaks: the most so far."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.held = self.held_peak = self.reserved = 0
+        self._free: dict[int, list[PinnedBlock]] = {}
+        self._blocks: dict[int, PinnedBlock] = {}
+        self._lock = RLock()
+
+    def take(self, size: int) -> Tensor:
+        """Raises RuntimeError, as PyTorch does, where the limit is reached."""
+        rounded = 1 << max(0, size - 1).bit_length()
+        with self._lock:
+            free = self._free.get(rounded)
+            block = free.pop() if free else self._reserved(rounded)
+            block.held, block.given_back = size, False
+            self.held += size
+            self.held_peak = max(self.held_peak, self.held)
+        view = block.bytes[:size]
+        weakref.finalize(view, self._give_back, block).atexit = False
+        return torch.from_numpy(view)
+
+    def block_of(self, tensor: Tensor) -> PinnedBlock | None:
+        """The block that the tensor's memory is; None for other memory."""
+        return self._blocks.get(tensor.untyped_storage().data_ptr())
+
+    def use(self, block: PinnedBlock) -> None:
+        """A copy of it was given to a stream."""
+        with self._lock:
+            block.copies += 1
+
+    def used(self, block: PinnedBlock) -> None:
+        """A copy of it has ended."""
+        with self._lock:
+            block.copies -= 1
+            self._free_if_idle(block)
+
+    def _reserved(self, size: int) -> PinnedBlock:
+        if self.limit is not None and self.reserved + size > self.limit:
+            raise RuntimeError(
+                f"CUDA error: out of memory (pinned memory has a limit of {self.limit:,} bytes)"
+            )
+        block = PinnedBlock(size)
+        self.reserved += size
+        self._blocks[block.bytes.ctypes.data] = block
+        return block
+
+    def _give_back(self, block: PinnedBlock) -> None:
+        with self._lock:
+            block.given_back = True
+            self._free_if_idle(block)
+
+    def _free_if_idle(self, block: PinnedBlock) -> None:
+        if block.given_back and not block.copies:
+            block.bytes.fill(POISON)
+            self.held -= block.held
+            block.held, block.given_back = 0, False
+            self._free.setdefault(len(block.bytes), []).append(block)

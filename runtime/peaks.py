@@ -2,8 +2,8 @@
 
 Device: what stays there, and the tracker's count of what comes and goes, exact on the CPU (live_bytes.py).
 The tracker knows only blocks that were made while it counted: so what the schedule moves away is copied under
-its eyes first; a device's own allocator knows all. Host and disk: the blocks and files themselves are counted, and the workspace of updates on
-the CPU as it was profiled.
+its eyes first; a device's own allocator knows all. Host and disk: the blocks and files themselves are
+counted, and the workspace of updates on the CPU as it was profiled.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> i
 def _known(cycle: Cycle) -> dict[int, int]:
     """The moved copies on the device, in memory that the tracker knows: address and bytes."""
     if isinstance(cycle.device, StreamDevice):
-        there = blocks_of(copy for copy in cycle.carried or () if isinstance(copy, Tensor))
+        there = blocks_of(copy for copy in cycle.held.values() if isinstance(copy, Tensor))
         return {address: cycle.device.rounded(size) for address, size in there.items()}
 
     def renew() -> None:

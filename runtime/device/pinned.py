@@ -35,7 +35,7 @@ class PinnedBlock:
 
 
 class PinnedMemory:
-    """held: bytes asked for and not free yet. reserved: bytes taken from the system. Peaks: the most so far."""
+    """held: bytes asked for and not free yet. reserved: taken from the system. held_peak: the most so far."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
@@ -74,9 +74,7 @@ class PinnedMemory:
 
     def _reserved(self, size: int) -> PinnedBlock:
         if self.limit is not None and self.reserved + size > self.limit:
-            raise RuntimeError(
-                f"CUDA error: out of memory (pinned memory has a limit of {self.limit:,} bytes)"
-            )
+            raise RuntimeError(f"CUDA error: out of memory: {self.limit:,} bytes of pinned memory")
         block = PinnedBlock(size)
         self.reserved += size
         self._blocks[block.bytes.ctypes.data] = block

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..away import Away
 from ..below_autograd import as_traced
 from ..copies import raw, value
 from ..fused import dropout_mask
@@ -221,6 +222,8 @@ class SimulatedDevice(StreamDevice):
         """Those that are elsewhere move, their objects stay."""
         moved: dict[int, Tensor] = {}
         for tensor in residents:
+            if isinstance(tensor, Away):
+                continue
             storage = tensor.untyped_storage()
             if not storage.nbytes() or self.has(tensor):
                 continue

@@ -1,0 +1,237 @@
+"""The simulated device is as hostile as CUDA; on it too schedules give what eager gives, in planned memory."""
+
+import threading
+import time
+
+import pytest
+import torch
+from hostile import NETS, check
+from iterations import mean_square
+from memplan.planner.plain import plain_schedule
+from memplan.runtime.cycle import Terms
+from memplan.runtime.device.pinned import PinnedMemory
+from memplan.runtime.device.simulated import SimulatedDevice
+from memplan.runtime.device.threads import Delays, DeviceFaultError
+from memplan.runtime.execute import PlannedStep
+from memplan.runtime.iteration import Iteration
+from memplan.runtime.trace import trace
+from torch import nn
+from transfers import assert_equal, everything, train_eagerly, unmeasured
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def device():
+    return SimulatedDevice(delays=lambda seed: Delays(seed, 0.0))
+
+
+class Gate:
+    """What a stream stands before until it is opened."""
+
+    def __init__(self, device, stream):
+        self._event = threading.Event()
+        stream.give(lambda: self._event.wait(30))
+
+    def open(self):
+        self._event.set()
+
+
+def full(device, value, size=8):
+    """Memory of the device that has its content already."""
+    made = device.room(size)
+    device.synchronize()
+    made.fill_(value)
+    return made
+
+
+def is_poison(tensor):
+    return bool((tensor == 255).all())
+
+
+# ── the device ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_memory_has_no_content_when_it_is_handed_out_and_none_when_it_is_given_back(device):
+    made = full(device, 7)
+    alias = device.alias(made)
+    assert (device.allocated_bytes(), alias.tolist()) == (512, [7] * 8)
+    del made
+    assert device.allocated_bytes() == 0
+    device.synchronize()
+    assert is_poison(alias)
+    again = device.room(8)
+    device.synchronize()
+    assert again.data_ptr() == alias.data_ptr()
+    assert is_poison(again)
+
+
+def test_memory_is_free_at_once_and_poisoned_in_the_order_of_the_stream(device):
+    made = full(device, 7)
+    alias, gate = device.alias(made), Gate(device, device.current_stream())
+    del made
+    assert device.allocated_bytes() == 0
+    assert alias.tolist() == [7] * 8
+    gate.open()
+    device.synchronize()
+    assert is_poison(alias)
+
+
+def test_a_view_keeps_its_storage(device):
+    made = full(device, 7)
+    view = made[2:4]
+    del made
+    assert device.allocated_bytes() == 512
+    del view
+    assert device.allocated_bytes() == 0
+
+
+def test_a_copy_is_queued_and_its_target_poison_until_it_ends(device):
+    source, target = full(device, 7), device.host_memory(8).fill_(1)
+    stream = device.stream()
+    gate = Gate(device, stream)
+    with device.on(stream):
+        device.copy(source, target)
+        event = device.event()
+        event.record()
+    assert target.tolist() == [1] * 8
+    gate.open()
+    event.synchronize()
+    assert target.tolist() == [7] * 8
+
+
+def test_a_copy_from_or_to_memory_that_is_not_pinned_is_waited_for():
+    device = SimulatedDevice(delays=lambda seed: Delays(seed, 1.0, 0.02))
+    source, target = full(device, 7), torch.zeros(8, dtype=torch.uint8)
+    device.copy(source, target)
+    assert target.tolist() == [7] * 8
+    device.copy(torch.full((8,), 9, dtype=torch.uint8), source)
+    assert source.tolist() == [9] * 8
+
+
+def test_a_stream_waits_for_the_place_where_an_event_was_recorded_last(device):
+    done, one, other = [], device.stream(), device.stream()
+    gate = Gate(device, one)
+    one.give(lambda: done.append("one"))
+    event = one.record_event()
+    other.wait_event(event)
+    other.give(lambda: done.append("other"))
+    time.sleep(0.05)
+    assert done == []
+    gate.open()
+    other.synchronize()
+    assert done == ["one", "other"]
+
+
+def test_an_event_that_was_never_recorded_is_passed(device):
+    stream = device.stream()
+    stream.wait_event(device.event())
+    device.event().synchronize()
+    stream.synchronize()
+
+
+@pytest.mark.parametrize("end", ["source", "target"])
+def test_a_copy_has_both_ends_for_itself(device, end):
+    """A free that does not wait for it, and whoever has the memory next."""
+    memory, host, stream = full(device, 7), device.host_memory(8).fill_(1), device.stream()
+    begun, pauses = threading.Event(), iter((lambda: None, lambda: begun.set() or time.sleep(0.1), time.time))
+    stream.delays.pause = lambda: next(pauses)()
+    with device.on(stream):
+        device.copy(*((memory, host) if end == "source" else (host, memory)))
+    begun.wait(10)
+    device.alias(memory).fill_(3)
+    with pytest.raises(DeviceFaultError, match=f"a copy's {end} (changed|was written) before it ended"):
+        device.synchronize()
+
+
+def test_pinned_memory_has_powers_of_two_bytes_and_a_limit():
+    pinned = PinnedMemory(limit=4096 + 1024)
+    one, other = pinned.take(2049), pinned.take(600)
+    assert (pinned.held, pinned.reserved) == (2649, 5120)
+    with pytest.raises(RuntimeError, match="out of memory: 5,120 bytes of pinned memory"):
+        pinned.take(1)
+    del other
+    assert (pinned.held, pinned.reserved) == (2049, 5120)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pinned.take(512)  # a block of 1,024 bytes is free, which is for its own size only
+    assert is_poison(pinned.take(1000))
+    del one
+
+
+def test_pinned_memory_is_held_until_its_copies_have_ended(device):
+    source, target, stream = full(device, 7), device.host_memory(8), device.stream()
+    gate = Gate(device, stream)
+    with device.on(stream):
+        device.copy(source, target)
+    del target
+    assert device.pinned.held == 8
+    gate.open()
+    stream.synchronize()
+    assert device.pinned.held == 0
+
+
+def test_errors_by_choice(device):
+    device.faults.plan("allocation", 2, torch.OutOfMemoryError("by choice"))
+    device.room(8)
+    with pytest.raises(torch.OutOfMemoryError, match="by choice"):
+        device.room(8)
+    device.faults.plan("copy", 1, RuntimeError("by choice"))
+    with pytest.raises(RuntimeError, match="by choice"):
+        device.copy(full(device, 7), device.host_memory(8))
+    device.room(8)
+
+
+def test_out_of_memory_says_what_there_is():
+    device = SimulatedDevice(capacity=2 * 2**20)
+    kept = device.room(2**20)
+    with pytest.raises(torch.OutOfMemoryError, match=r"tried to allocate 2,097,152 bytes; 1,048,576 of"):
+        device.room(2 * 2**20)
+    del kept
+
+
+def test_what_fails_on_the_device_is_told_by_whoever_asks_it_next(device):
+    device.current_stream().give(lambda: 1 / 0)
+    with pytest.raises(DeviceFaultError, match="ZeroDivisionError"):
+        device.synchronize()
+    with pytest.raises(DeviceFaultError, match="ZeroDivisionError"):
+        device.room(8)
+
+
+# ── iterations ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plain_schedule_is_queued_and_right(device):
+    """The call returns while the device still stands; nothing of the results is there."""
+
+    def iteration():
+        torch.manual_seed(0)
+        return Iteration(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), (torch.randn(5, 3),), mean_square)
+
+    planned = iteration()
+    program = trace(planned)
+    graph = unmeasured(program)
+    step = PlannedStep(planned, program, plain_schedule(graph), Terms(graph, device=device))
+    step.run(planned.inputs)
+    device.synchronize()
+    gate = Gate(device, device.current_stream())
+    outcome = step.run(planned.inputs)
+    loss = outcome.loss.item()
+    gate.open()
+    device.synchronize()
+    assert loss != outcome.loss.item()
+    assert_equal(([outcome], everything(planned)), train_eagerly(iteration(), 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "count"),
+    [(name, optimizer, 5 if number < 3 else 1) for number, (name, optimizer) in enumerate(NETS)],
+)
+def test_random_schedules_give_what_eager_gives_in_the_memory_planned(name, optimizer, count):
+    for number in range(count):
+        check(name, optimizer, number)

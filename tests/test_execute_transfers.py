@@ -245,7 +245,7 @@ def test_nothing_is_left_when_the_step_is_gone():
     assert disk.count.peak > 0
     folder = disk.new_path().parent
     assert folder.is_dir()
-    assert not list(folder.iterdir())
+    assert not list(folder.glob("*.bytes"))
     del step, disk
     gc.collect()
     assert host.count.bytes == 0

@@ -1,4 +1,4 @@
-"""The simulated device is as hostile as CUDA; on it too schedules give what eager gives, in planned memory."""
+"""The simulated device is as hostile as CUDA; schedules on it give what eager gives, in planned memory."""
 
 import threading
 import time

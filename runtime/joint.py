@@ -25,9 +25,10 @@ from .captured import Captured
 from .forms import Forms, TrueFakes
 from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
+from .kept import caches_forgotten, kept
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import attributes_kept, compiling, not_called_fake, silent, without_checkpoints
+from .pretence import compiling, not_called_fake, silent, without_checkpoints
 from .reach import Path
 from .torch_internals import FakeTensor, FakeTensorMode, kept_whole, make_fx, memory_of
 
@@ -74,7 +75,8 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         silent(),
         without_checkpoints(),
         kept_whole(flat[0].device if flat else torch.device("cpu")),
-        attributes_kept(iteration.module),
+        caches_forgotten(),
+        kept(iteration, tensors=False),
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):

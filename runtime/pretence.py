@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .torch_internals import (
     FAKE_TENSOR_LOGGER,
-    MODULE_REGISTERS,
     checkpoints_replaced,
     say_compiling,
     says_compiling,
@@ -48,24 +47,6 @@ def not_called_fake() -> Generator[None]:
         yield
     finally:
         module.is_fake_tensor = before
-
-
-@contextmanager
-def attributes_kept(module: nn.Module) -> Generator[None]:
-    """Some models keep masks and tables as attributes: what they set meanwhile is fake, and is undone."""
-    before = [
-        (part, dict(vars(part)), {name: dict(vars(part)[name]) for name in MODULE_REGISTERS})
-        for part in module.modules()
-    ]
-    try:
-        yield
-    finally:
-        for part, attributes, registers in before:
-            vars(part).clear()
-            vars(part).update(attributes)
-            for name, entries in registers.items():
-                vars(part)[name].clear()
-                vars(part)[name].update(entries)
 
 
 def without_checkpoints() -> AbstractContextManager[None]:

@@ -1,7 +1,8 @@
 """What can be reached from an object by its attributes and containers, and by which path.
 
-Classes, modules, functions, tensors and objects of Python's own library are ends: a walk from a model stays
-within the model.
+Classes, modules, tensors and objects of Python's own library are ends: a walk from a model stays within the
+model. Functions are ends too, unless what code holds is asked for: closures, defaults, and the globals that a
+user's own function names.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -24,8 +25,13 @@ Path = tuple[object, ...]
 
 Parts = Iterator[tuple[object, Any]]
 
-_ENDS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial, Tensor)
+LONGEST = 10_000
+"""Containers of more entries are data: a walk does not enter them."""
+
+_ENDS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial, Tensor, CellType)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_HELD = (Tensor, list, dict, tuple, set)
+_LIBRARIES = ("site-packages", "dist-packages")
 
 
 def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterator[tuple[Path, Any]]:
@@ -44,14 +50,36 @@ def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterato
 
 def parts_of(thing: Any) -> Parts:
     """Attributes, those that its class holds included, and the entries of containers."""
-    if isinstance(thing, Mapping):
-        yield from list(thing.items())
+    if isinstance(thing, dict | list | tuple | deque | set | frozenset) and len(thing) > LONGEST:
+        return
+    if isinstance(thing, dict):
+        yield from list(dict.items(thing))  # not a method of its own, which may load or make what it lists
     elif isinstance(thing, list | tuple | deque):
         yield from enumerate(list(thing))
     elif isinstance(thing, set | frozenset):
         yield from ((part, part) for part in list(thing))
-    if not isinstance(thing, _ENDS) and not _is_of_python(type(thing)):
+    if not isinstance(thing, _ENDS) and not is_of_python(type(thing)):
         yield from _attributes(thing)
+
+
+def parts_with_code(thing: Any) -> Parts:
+    """As `parts_of`; also what functions hold, and the methods of a user's own classes."""
+    yield from parts_of(thing)
+    if isinstance(thing, FunctionType):
+        yield from enumerate(thing.__defaults__ or ())
+        yield from zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
+        if is_of_user(thing):
+            named = (name for name in names_in(thing.__code__) if name in thing.__globals__)
+            yield from ((name, thing.__globals__[name]) for name in named)
+    elif isinstance(thing, CellType) and (held := cell_contents(thing)):
+        yield "", held[0]
+    elif isinstance(thing, MethodType):
+        yield from (("__self__", thing.__self__), ("__func__", thing.__func__))
+    elif isinstance(thing, partial):
+        yield from (("func", thing.func), ("args", thing.args), ("keywords", thing.keywords))
+    elif not isinstance(thing, _ENDS):
+        for kind in type(thing).__mro__:
+            yield from ((each.__name__, each) for each in methods_of_user(kind))
 
 
 def follow(root: Any, path: Path) -> Any:
@@ -63,7 +91,43 @@ def follow(root: Any, path: Path) -> Any:
 
 def spelled(path: Path) -> str:
     """`layers.0.mask`: the path as a user would write it."""
-    return ".".join(str(key) for key in path if key not in MODULE_REGISTERS)
+    return ".".join(str(key) for key in path if key not in ("", *MODULE_REGISTERS))
+
+
+def cell_contents(cell: CellType) -> tuple[Any, ...]:
+    """What the variable of a closure holds, if anything."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def is_of_python(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+@cache
+def names_in(code: CodeType) -> tuple[str, ...]:
+    """The globals (and attributes) that a function and those inside of it name."""
+    inner = (name for part in code.co_consts if isinstance(part, CodeType) for name in names_in(part))
+    return (*code.co_names, *inner)
+
+
+@cache
+def methods_of_user(kind: type) -> list[FunctionType]:
+    return [each for each in vars(kind).values() if isinstance(each, FunctionType) and is_of_user(each)]
+
+
+def is_of_user(function: FunctionType) -> bool:
+    """Whether its code is neither a library's nor Python's own."""
+    return not _is_of_library(function.__code__.co_filename)
+
+
+@cache
+def _is_of_library(filename: str) -> bool:
+    return any(folder in filename for folder in _LIBRARIES) or filename.startswith(
+        (sys.base_prefix, "<frozen")
+    )
 
 
 def _attributes(thing: Any) -> Parts:
@@ -71,14 +135,9 @@ def _attributes(thing: Any) -> Parts:
     if isinstance(own, dict):
         yield from list(own.items())
     for kind in type(thing).__mro__:
-        if _is_of_python(kind) or kind.__module__.partition(".")[0] == "torch":
+        if is_of_python(kind) or kind.__module__.partition(".")[0] == "torch":
             continue
         for name in getattr(kind, "__slots__", ()):
             if hasattr(thing, name):
                 yield name, getattr(thing, name)
-        held = (Tensor, list, dict, tuple, set)
-        yield from ((name, part) for name, part in list(vars(kind).items()) if isinstance(part, held))
-
-
-def _is_of_python(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        yield from ((name, part) for name, part in list(vars(kind).items()) if isinstance(part, _HELD))

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ..graphs.errors import InputError
 from ..planner.budget import Budget
 from ..solvers import registry
 from ..solvers.comparison import Row, trials
@@ -99,15 +100,19 @@ def bench(
     rows = {trial.key: known[trial.key] for trial in asked if trial.key in known}
     if destination and len(left) < len(asked):
         output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")
-    interrupted = False
+    interrupted, fault = False, None
     try:
         with closing(run(left, workers, bound_time, known.values())) as solved:
             for row in _kept(solved, len(left), destination, output):
                 rows[row.key] = row
     except KeyboardInterrupt:
         interrupted = True
+    except InputError as error:  # the table can't be written any more
+        fault = error
     found = [rows[trial.key] for trial in asked if trial.key in rows]
     _show(found, matches(found, published), interrupted, output)
+    if fault:
+        raise fault
     if interrupted:
         there = f" in {destination}" if destination else ""
         output.note(f"interrupted: {len(found)} of {len(asked)} rows are{there or ' done'}")
@@ -119,10 +124,12 @@ def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: O
     with output.progress("comparing") as progress:
         progress(0, total, "")
         for done, row in enumerate(solved, start=1):
-            if destination:
-                append_row(destination, row)
             progress(done, total, row.solver)
-            yield row
+            try:
+                if destination:
+                    append_row(destination, row)
+            finally:
+                yield row
 
 
 def _show(rows: list[Row], matched: list[Match], interrupted: bool, output: Output) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 import click
@@ -31,12 +32,17 @@ class NothingFitsError(MemplanError):
     """No batch of a model fits the GPU."""
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Faults of a disk, or of what stands behind standard output."""
+
 EXTRAS = {"torch": "torch", "gurobipy": "gurobi"}
 """Packages that memplan can do without -> the extra that installs them."""
 
 
 def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]:
     """The exit code for an error that ended a command, and its line. interrupted: by a signal, before."""
+    if isinstance(error, click.Abort) and isinstance(error.__cause__, EOFError):
+        error = error.__cause__  # to click it is Ctrl-D at a prompt, and we have none
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return Exit.INTERRUPTED, "interrupted"
     if isinstance(error, click.UsageError):
@@ -50,6 +56,8 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         extra = f"memplan[{EXTRAS[error.name]}]"
         return Exit.MISSING, f"this needs {error.name}, which is not installed: pip install '{extra}'"
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return Exit.USAGE, f"{error.filename or 'output'}: cannot be written: {error.strerror}"
     if interrupted:  # an import or a compiler that a signal ended in the middle says so in many ways
         return Exit.INTERRUPTED, "interrupted"
     return Exit.FAULT, f"a fault of ours: {type(error).__name__}: {error} (--debug shows where)"

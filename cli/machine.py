@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ..graphs.presets import Preset, find_preset, presets
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
 from .figures import rate
+from .kept import Kept, keep
 from .options import FILE, destination_option, output_options
 from .output import Output, Row, labelled, table
 
@@ -86,15 +88,16 @@ def _short(size: int) -> str:
 
 
 def _show(preset: Preset, destination: Path | None, output: Output) -> None:
-    _write(preset.machine, destination)
+    kept = _keep(preset.machine, destination)
     sources = (f"{part}: {source}" for part, source in preset.sources.items())
     rows = [
         ("machine", f"{preset.name}: {preset.gpu.name}"),
         *_machine_rows(preset.machine),
         *zip(("sources", *[""] * (len(preset.sources) - 1)), sources, strict=True),
-        *_written(destination),
+        *_written(kept),
     ]
-    output.result({**_document(preset), "file": destination and str(destination)}, labelled(rows))
+    output.result({**_document(preset), "file": kept.name}, labelled(rows))
+    kept.tell()
 
 
 def _measure(device: str | None, disk: Path | None, destination: Path | None, output: Output) -> None:
@@ -102,22 +105,23 @@ def _measure(device: str | None, disk: Path | None, destination: Path | None, ou
 
     with output.status("measuring") as report:
         found = measure_machine(device, disk, report)
-    _write(found.machine, destination)
+    kept = _keep(found.machine, destination)
     output.result(
         {
             "device": found.device,
             "machine": machine_to_document(found.machine),
             "measured": [one._asdict() for one in found.rates],
             "notes": list(found.notes),
-            "file": destination and str(destination),
+            "file": kept.name,
         },
         [
             *_rate_lines(found),
-            *labelled([("machine", found.device), *_machine_rows(found.machine), *_written(destination)]),
+            *labelled([("machine", found.device), *_machine_rows(found.machine), *_written(kept)]),
         ],
     )
     for note in found.notes:
         output.note(note)
+    kept.tell()
 
 
 def _rate_lines(found: Measured) -> Iterator[Text]:
@@ -148,10 +152,9 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
             yield f"updates on the {place}", f"{rate(value)} of weights by AdamW"
 
 
-def _write(machine: Machine, destination: Path | None) -> None:
-    if destination is not None:
-        write_document(machine_to_document(machine), destination)
+def _keep(machine: Machine, destination: Path | None) -> Kept:
+    return keep(destination, partial(write_document, machine_to_document(machine)))
 
 
-def _written(destination: Path | None) -> list[Row]:
-    return [("written", str(destination))] if destination else []
+def _written(kept: Kept) -> list[Row]:
+    return [("written", kept.name)] if kept.name else []

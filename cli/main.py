@@ -14,6 +14,7 @@ from .. import __version__
 from ..graphs.scratch import sweep
 from .exits import Exit, verdict
 from .signals import interruptible
+from .streams import give_up_output, say
 
 COMMANDS = {
     "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
@@ -54,11 +55,13 @@ class Plan(click.Group):
             if hasattr(stream, "reconfigure"):  # names in files may hold what a terminal's encoding lacks
                 stream.reconfigure(errors="backslashreplace")  # pyright: ignore
         sweep()
+        output = sys.stdout
         with interruptible() as interruption:
             try:
                 code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
             except SystemExit as leaving:
-                code = leaving.code
+                gone = sys.stdout is not output  # click replaces it where nobody reads the help any more
+                code = Exit.DONE if gone else leaving.code
             except click.exceptions.NoArgsIsHelpError as error:
                 click.echo(error.format_message(), err=True)
                 code = Exit.USAGE
@@ -68,7 +71,9 @@ class Plan(click.Group):
                     traceback.print_exception(error)
                 code, line = verdict(error, interruption.signal is not None)
                 label = "" if code == Exit.INTERRUPTED else "error: "
-                click.echo(f"plan: {label}{' '.join(line.split())}", err=True)
+                say(f"{label}{line}")
+                if isinstance(error, OSError):
+                    give_up_output()
             interruption.over()
             sys.exit(interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE)
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ..graphs.errors import InputError
+from .streams import CONTROLS, give_up_output, say
 
 _PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "..."})
 """What is printed where there is only ASCII; names in files are escaped by the stream."""
+
+_NARROWEST = 20
 
 Row = tuple[str, str]
 """A label and what it labels."""
@@ -49,6 +50,7 @@ class Output:
         there, written = _console(), io.StringIO()
         console = _console(file=written, force_terminal=there.is_terminal, width=there.width)
         for line in lines:
+            line.plain = line.plain.translate(CONTROLS)
             console.print(line, soft_wrap=True)
         text = written.getvalue()
         _write(text if self.blocks else text.translate(_PLAIN))
@@ -56,7 +58,7 @@ class Output:
     def note(self, line: str) -> None:
         """One line for the user on standard error."""
         if not self.quiet:
-            click.echo(f"plan: {line}", err=True)
+            say(line)
 
     @contextmanager
     def status(self, line: str) -> Generator[Callable[[str], None]]:
@@ -65,8 +67,8 @@ class Output:
         if self.quiet or not console.is_terminal:
             yield lambda _line: None
             return
-        with console.status(Text(line)) as status:
-            yield lambda line: status.update(Text(line))
+        with console.status(Text(line.translate(CONTROLS))) as status:
+            yield lambda line: status.update(Text(line.translate(CONTROLS)))
 
     @contextmanager
     def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:
@@ -111,7 +113,9 @@ def table(heads: list[str], rows: Iterable[list[str]], *, indent: int = 0) -> It
 
 
 def _console(**options: Any) -> Console:
-    return Console(highlight=False, markup=False, emoji=False, **options)
+    console = Console(highlight=False, markup=False, emoji=False, **options)
+    console.width = max(_NARROWEST, console.width)
+    return console
 
 
 def _write(text: str) -> None:
@@ -123,6 +127,6 @@ def _write(text: str) -> None:
         stream.write(text)
         stream.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        give_up_output()
         if not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output cannot be written: {error.strerror}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ..graphs.graph import Graph
 from ..planner.budget import spelled
 from ..planner.plain import baseline
 from .figures import duration, graph_row
+from .kept import keep
 from .models import model_code
 from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
@@ -55,8 +57,7 @@ def profile(
         graph = _estimated(model, gpu, choice, output)
     else:
         graph = _measured(model, device or "cpu", choice, output)
-    if destination is not None:
-        save_graph(graph, destination)
+    kept = keep(destination, partial(save_graph, graph))
     plain = baseline(graph)
     output.result(
         {
@@ -66,14 +67,14 @@ def profile(
             "baseline_time": plain.time,
             "baseline_peak": plain.peak,
             "source": dict(graph.source),
-            "graph": None if destination is None else str(destination),
+            "graph": kept.name,
         },
         labelled(
             [
                 graph_row(graph),
                 ("plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
                 *_source_rows(graph.source),
-                *([("written", str(destination))] if destination else []),
+                *([("written", kept.name)] if kept.name else []),
             ]
         ),
     )

@@ -22,6 +22,7 @@ from ..solvers import registry
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
+from .kept import keep
 from .options import (
     FILE,
     allowance_argument,
@@ -102,8 +103,7 @@ def solve(
             output.note(line)
         raise
     outcome = Report(solution.figures, plain, solution.lower_bound)
-    if destination is not None:
-        _write(destination, problem, solution, outcome)
+    kept = keep(destination, lambda path: _write(path, problem, solution, outcome))
     output.result(
         {
             **report_document(outcome, problem.budget),
@@ -113,7 +113,7 @@ def solve(
             "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
-            "schedule": None if destination is None else str(destination),
+            "schedule": kept.name,
         },
         labelled(
             [
@@ -122,12 +122,13 @@ def solve(
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
-                *([("schedule", str(destination))] if destination else []),
+                *([("schedule", kept.name)] if kept.name else []),
             ]
         ),
     )
     for line in solution.notes:
         output.note(line)
+    kept.tell()
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)

@@ -72,7 +72,7 @@ def write_document(document: object, path: Path) -> None:
 
 def write_whole(data: bytes, path: Path) -> None:
     """Write beside, then rename: the old file or the new one, never half of it."""
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, beside = tempfile.mkstemp(prefix=".memplan-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)

@@ -32,6 +32,7 @@ def read_rows(path: Path) -> dict[Key, Row]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if text[: len(_HEAD)] != _HEAD[: len(text)]:
         raise InputError(f"{path}: not a table of plan bench: it has other columns")
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))
     lines = csv.reader(io.StringIO(_whole_lines(text)[len(_HEAD) :], newline=""))
     rows = [_row(path, number, line) for number, line in enumerate(lines, start=2)]
     return {row.key: row for row in rows}

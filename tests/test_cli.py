@@ -282,6 +282,16 @@ def test_the_graph_files_own_digest_is_accepted(plan: Plan) -> None:
     assert plan("check", "byfile.json", "--graph", "chain.json").exit_code == 0
 
 
+def test_the_end_of_some_file_is_no_interruption(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_args: object, **_more: object) -> None:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("memplan.solvers.registry.solve", ended)
+    result = plan("solve", "chain.json", "--budget", "60%")
+    assert result.exit_code == 1
+    assert "a fault of ours: EOFError" in result.stderr
+
+
 def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_args: object, **_more: object) -> None:
         raise RuntimeError("out of cheese")

@@ -1,0 +1,52 @@
+"""What a command has worked for is written where it was asked for, or else beside, and never lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from tempfile import gettempdir
+
+from ..graphs.errors import InputError
+
+
+@dataclass(frozen=True)
+class Kept:
+    """path: where it lies, None where nothing was asked for or nowhere was room. fault: of what was asked."""
+
+    path: Path | None = None
+    fault: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        return None if self.path is None else str(self.path)
+
+    def tell(self) -> None:
+        """Raises InputError where it lies elsewhere than was asked for. To be called behind the result."""
+        if self.fault:
+            raise InputError(f"{self.fault}; it is in {self.path} instead" if self.path else self.fault)
+
+
+def keep(destination: Path | None, write: Callable[[Path], None]) -> Kept:
+    """write: raises InputError where a place can't be written."""
+    if destination is None:
+        return Kept()
+    try:
+        write(destination)
+        return Kept(destination)
+    except InputError as error:
+        for folder in (destination.parent, Path(), *map(Path, _others())):
+            beside = folder / f"memplan-{token_hex(4)}.json"
+            with suppress(InputError):
+                write(beside)
+                return Kept(beside, str(error))
+        return Kept(None, str(error))
+
+
+def _others() -> Iterator[str]:
+    with suppress(FileNotFoundError):  # there is none that can be written
+        yield gettempdir()
+    yield os.path.expanduser("~")

@@ -58,6 +58,8 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
         return Exit.MISSING, f"this needs {error.name}, which is not installed: pip install '{extra}'"
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return Exit.USAGE, f"{error.filename or 'output'}: cannot be written: {error.strerror}"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return Exit.USAGE, f"{error.filename}: {error.strerror}"
     if interrupted:  # an import or a compiler that a signal ended in the middle says so in many ways
         return Exit.INTERRUPTED, "interrupted"
     return Exit.FAULT, f"a fault of ours: {type(error).__name__}: {error} (--debug shows where)"

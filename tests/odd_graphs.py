@@ -29,7 +29,7 @@ from weights_only import weights_only
 Document = dict[str, Any]
 
 SIZES = (0, 0, 1, 3, 1000, 2**20, 2**40)
-TIMES = (0.0, 0.0, 5e-324, 1e-9, 0.1, 1.0, 1e6, 1e300)
+TIMES = (0.0, 0.0, 5e-324, 1e-9, 0.1, 1.0, 1e6, 1e16)
 RATES = (None, 1.0, 3.0, 1e3, 1e9, 12e9, 2.0**62)
 PERSISTENT = ("parameter", "buffer", "optimizer_state")
 NAMES = (

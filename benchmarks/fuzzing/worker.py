@@ -9,6 +9,7 @@ import faulthandler
 import os
 import resource
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
@@ -92,6 +93,8 @@ class Worker:
 def work(pipe: Connection, seed: int, folder: Path, log: Path, areas: list[str]) -> None:
     """What a worker does, until its pipe is closed."""
     os.setpgid(0, 0)
+    if os.access("/dev/shm", os.W_OK):  # files that nobody keeps
+        tempfile.tempdir = "/dev/shm"
     stream = log.open("w")
     os.dup2(stream.fileno(), sys.stderr.fileno())
     faulthandler.enable(stream)

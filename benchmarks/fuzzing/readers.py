@@ -14,6 +14,7 @@ from random import Random
 from time import process_time
 from typing import Any, NamedTuple
 
+import pytest
 from memplan.graphs.documents import read_document, write_document
 from memplan.graphs.errors import InputError
 from memplan.graphs.files import graph_digest, load_graph, save_graph
@@ -27,7 +28,6 @@ from memplan.solvers.comparison import COLUMNS
 from memplan.solvers.comparison_file import read_rows
 from memplan.solvers.published import load_published
 from odd_graphs import odd_graph, odd_machine
-from pytest import approx
 from reference_replay import Accepted, replay
 from strategies import Case, random_graph
 from two_replays import disagreement
@@ -211,7 +211,10 @@ def _read_graph(path: Path, case: FileCase) -> list[Fault]:
     if graph_digest(load_graph(again)) != graph_digest(graph):
         return [Fault("graph: not the same again", "written and read again it is another graph")]
     second, first = replay(graph, plain_schedule(graph), turns=1), baseline(graph)
-    same = isinstance(second, Accepted) and (second.peak, second.time) == (first.peak, approx(first.time))
+    same = isinstance(second, Accepted) and (second.peak, second.time) == (
+        first.peak,
+        pytest.approx(first.time),
+    )
     return [] if same else [Fault("graph: the replays differ", f"{first} and {second}")]
 
 

@@ -14,7 +14,6 @@ from random import Random
 from time import process_time
 from typing import Any, NamedTuple
 
-import pytest
 from memplan.graphs.documents import read_document, write_document
 from memplan.graphs.errors import InputError
 from memplan.graphs.files import graph_digest, load_graph, save_graph

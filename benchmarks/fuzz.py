@@ -82,10 +82,12 @@ class Fuzzer:
     def _fresh(self) -> Worker:
         self.started += 1
         worker = Worker.start(self.context, self.seed, self.folder, self.started, self.areas)
-        if not worker.pipe.poll(START_SECONDS):
-            raise SystemExit(f"worker {self.started} does not start: {worker.log}")
-        worker.pipe.recv()
-        return worker
+        with suppress(EOFError):
+            if worker.pipe.poll(START_SECONDS):
+                worker.pipe.recv()
+                return worker
+        worker.end()
+        raise SystemExit(f"worker {self.started} does not start: {worker.log} says why")
 
     def _task(self, end: float, most: int | None) -> Task | None:
         """Of the area that has had least of its share."""

@@ -51,7 +51,7 @@ def load_published(path: Path) -> dict[tuple[str, float], Published]:
     try:
         rows = cast(Any, document)["rows"]
         return {(str(row["graph"]), float(row["budget_percent"])): _best(row) for row in rows}
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise InputError(f"{path}: not a table of published results") from None
 
 

@@ -265,6 +265,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "no-text": (["graphs", "-o", "bytes.csv"], 2, "bytes.csv: not UTF-8 text"),
     "spoilt-row": (["graphs", "-o", "spoilt.csv"], 2, "spoilt.csv: line 2 is no row of this table"),
     "published": (["graphs", "--published", "graphs/plan.json"], 2, "not a table of published results"),
+    "published-huge": (["graphs", "--published", "huge.json"], 2, "not a table of published results"),
     "published-rows": (["graphs", "--published", "bad.json"], 2, "not a table of published results"),
 }
 
@@ -278,6 +279,7 @@ def test_errors_are_one_line(bench: Callable[..., Result], case: str) -> None:
         "other.csv": "a,b\n1,2\n",
         "line.csv": "one precious line",
         "bad.json": '{"rows": [{"graph": 1}]}',
+        "huge.json": f'{{"rows": [{{"graph": "g", "budget_percent": {10**400}}}]}}',
     }
     for name, text in others.items():
         Path(name).write_text(text)

@@ -15,9 +15,11 @@ from memplan.graphs.documents import write_document
 from memplan.graphs.files import save_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine_file import machine_to_document
+from memplan.graphs.partition import partition
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule_file import save_schedule
 from odd_graphs import odd_graph, odd_machine
+from training_graphs import training
 
 from .area import Area, Fault, Verdict
 from .command_line import faults_of
@@ -122,6 +124,8 @@ class Commands(Area):
 
     def warm_up(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="memplan-fuzz-commands-"))
+        found = partition(training(3, 0), top=2)
+        assert found.root.identity  # compiled
 
     def make(self, random: Random) -> CommandCase:
         command = random.choice(list(GRAMMAR))

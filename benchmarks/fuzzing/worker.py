@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import resource
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -96,7 +95,7 @@ def work(pipe: Connection, seed: int, folder: Path, log: Path, areas: list[str])
     if os.access("/dev/shm", os.W_OK):  # files that nobody keeps
         tempfile.tempdir = "/dev/shm"
     stream = log.open("w")
-    os.dup2(stream.fileno(), sys.stderr.fileno())
+    os.dup2(stream.fileno(), 2)
     faulthandler.enable(stream)
     held = {name: area_called(name) for name in areas}
     for area in held.values():

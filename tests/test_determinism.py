@@ -1,0 +1,82 @@
+"""The same solver, seed and number of moves give the same schedule, whatever the process hashes with.
+
+Without a time limit: what a clock decides differs from run to run. moccasin's search runs on threads and is
+not among them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SETTINGS = {
+    "auto": {"moves": "20", "workers": "1"},
+    "joint": {"moves": "5"},
+    "search": {"moves": "20"},
+    "offload-greedy": {"moves": "2000"},
+    "h-ilp": {"cache": "off"},
+    "hiremate": {"cache": "off", "partitioner": "sequential"},
+    "moccasin": {"threads": "1"},
+}
+
+SOLVE = """
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from dataclasses import replace
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.solvers import registry
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
+from random import Random
+from small_offload import small_training
+from training_graphs import training
+
+settings = {settings!r}
+moving = small_training(Random(1), 4, states=True, host=True, saved=True, moving=12)
+problems = [
+    Problem(training(3, 5, update="early"), 0),
+    Problem(chain(7, seed=2), 0),
+    Problem(moving, 0, Machine(links=Links(2, 2, 2, 2))),
+    Problem(chain(5, seed=1), 0, Machine(links=Links(2**20, 2**20))),
+]
+for entry in registry.entries():
+    for place, problem in enumerate(problems):
+        low, high = memory_floor(problem.graph, problem.machine), baseline(problem.graph).peak
+        if problem.machine is not None and entry.name == "auto":
+            continue
+        with suppress(InfeasibleError, NotAcceptedError):
+            within = replace(problem, budget=(low + high) // 2)
+            found = registry.solve(entry.name, within, None, settings.get(entry.name), bound_seconds=0)
+            steps = found.schedule
+            digest = sha256(b"".join(c.tobytes() for c in (steps.verbs, steps.targets, steps.wheres)))
+            digest.update(repr(sorted(map(sorted, (steps.initial.host, steps.initial.disk)))).encode())
+            print(entry.name, place, digest.hexdigest(), found.figures, flush=True)
+"""
+
+
+@pytest.mark.timeout(900)
+def test_every_solver_gives_the_same_schedule_in_another_process() -> None:
+    code = SOLVE.format(settings=SETTINGS)
+    told = [_run(code, seed) for seed in ("1", "2")]
+    assert told[0] == told[1]
+    answered = {line.split()[0] for line in told[0].splitlines()}
+    assert len(answered) >= 24
+
+
+def _run(code: str, hash_seed: str) -> str:
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": str(Path(__file__).parent),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=400
+    ).stdout

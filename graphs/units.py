@@ -16,6 +16,7 @@ UNITS = {
 _BY_LOWER_CASE = {unit.lower(): factor for unit, factor in UNITS.items()}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
 _LARGEST = 2**62
+_SLOWEST = 1e-9
 
 
 def parse_bytes(value: object) -> int:
@@ -23,21 +24,14 @@ def parse_bytes(value: object) -> int:
 
     Raises InputError: not a number, negative, not finite, an unknown unit.
     """
-    if isinstance(value, str):
-        return _from_text(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{value!r} is not a number of bytes")
-    if not 0 <= value < inf:
-        raise InputError(f"{value!r} is not a finite, non-negative number of bytes")
-    return _in_range(Decimal(value), value)
+    return int(_quantity(value))
 
 
 def parse_rate(value: object) -> float:
-    """A rate in bytes/s: 12e9, '12GB/s', '12 GiB'. Raises InputError like parse_bytes; 0 is no rate."""
-    text = value.removesuffix("/s") if isinstance(value, str) else value
-    rate = float(parse_bytes(text))
-    if rate == 0:
-        raise InputError(f"{value!r} is not a rate: it must be above 0")
+    """A rate in bytes/s: 12e9, '12GB/s', '12 GiB', 0.5. Raises InputError like parse_bytes; 0 is no rate."""
+    rate = float(_quantity(value.removesuffix("/s") if isinstance(value, str) else value))
+    if rate < _SLOWEST:
+        raise InputError(f"{value!r} is not a rate: it must be above 0 ({_SLOWEST} or more)")
     return rate
 
 
@@ -49,7 +43,17 @@ def format_bytes(count: int) -> str:
     return f"{count / 1024**power:.2f} {'KMGTP'[power - 1]}iB"
 
 
-def _from_text(text: str) -> int:
+def _quantity(value: object) -> Decimal:
+    if isinstance(value, str):
+        return _from_text(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number of bytes")
+    if not 0 <= value < inf:
+        raise InputError(f"{value!r} is not a finite, non-negative number of bytes")
+    return _in_range(Decimal(value), value)
+
+
+def _from_text(text: str) -> Decimal:
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise InputError(f"{text!r} is not a number of bytes, like 12GB or 11.5GiB")
@@ -59,7 +63,7 @@ def _from_text(text: str) -> int:
     return _in_range(Decimal(number) * _BY_LOWER_CASE[unit.lower() or "b"], text)
 
 
-def _in_range(count: Decimal, value: object) -> int:
+def _in_range(count: Decimal, value: object) -> Decimal:
     if count > _LARGEST:
         raise InputError(f"{value!r} is more bytes than any machine has")
-    return int(count)
+    return count

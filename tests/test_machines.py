@@ -14,7 +14,7 @@ from memplan.graphs.machine import Links, Machine, Updates
 from memplan.graphs.machine_file import load_machine, machine_from_document, machine_to_document
 from memplan.graphs.presets import HOST_UPDATES, find_machine, find_preset, presets
 
-rates = st.none() | st.integers(1, 10**13).map(float)
+rates = st.none() | st.integers(1, 10**13).map(float) | st.floats(1e-6, 1e13)
 capacities = st.none() | st.integers(0, 2**50)
 machines = st.builds(
     Machine,

@@ -59,6 +59,7 @@ def test_format_is_within_its_last_digit(count: int) -> None:
 
 
 def test_rates() -> None:
+    assert parse_rate(0.5) == parse_rate("0.5B/s") == 0.5
     assert parse_rate("12GB/s") == parse_rate("12e9") == parse_rate(12e9) == 12e9
     with pytest.raises(InputError, match="must be above 0"):
         parse_rate(0)

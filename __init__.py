@@ -11,6 +11,7 @@ and for those who compare schedulers: `load_graph`, `solve`, `simulate`, `load_s
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ def optimize(
     update: When = "in-backward",
     solver: str = "auto",
     time_limit: float | None = None,
+    compare: bool = True,
 ) -> PlannedStep:
     """Plan one training iteration of `module` within `budget`: a callable in place of forward and backward.
 
@@ -79,7 +81,11 @@ def optimize(
     optimizer: torch.optim.AdamW or SGD: then the step updates the weights too, each right behind its gradient
     (`in-backward`) or all behind backward (`after`). Without one it adds gradients to the parameters'
     `.grad`, like `loss.backward()`. It holds for these shapes.
-    Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), …
+    compare: run three iterations of the plan and of plain PyTorch, which may need more than the budget, and
+    compare all that they make, bit by bit; weights, buffers and random numbers are afterwards as before.
+    Where memory does not suffice there is a warning instead.
+    Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), not what plain
+    PyTorch computes (DifferenceError), …
     """
     from .planner.budget import parse_budget
     from .planner.plain import baseline
@@ -88,6 +94,7 @@ def optimize(
     from .runtime.iteration import Iteration, Updates, with_targets
     from .runtime.profile import graph_from, measure_program
     from .runtime.settle import residents, settled
+    from .runtime.verdict import NOT_COMPARED, compared
     from .solvers.problem import Problem
     from .solvers.registry import solve
 
@@ -97,4 +104,7 @@ def optimize(
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
     limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)
     solution = solve(solver, Problem(graph, limit), time_limit)
-    return PlannedStep(iteration, program, solution.schedule, Terms(graph, limit))
+    step = PlannedStep(iteration, program, solution.schedule, Terms(graph, limit))
+    if compare and compared(iteration, step, graph) is None:
+        warnings.warn(NOT_COMPARED, stacklevel=2)
+    return step

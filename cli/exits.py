@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import click
 
-from ..graphs.errors import MemplanError, MismatchError, MissingPackageError
+from ..graphs.errors import DifferenceError, MemplanError, MismatchError, MissingPackageError
 
 
 class Exit(IntEnum):
@@ -82,6 +82,7 @@ def _code(error: MemplanError) -> Exit:
         NothingFitsError: Exit.NO_SCHEDULE,
         MissingPackageError: Exit.MISSING,
         CheckFailedError: Exit.CHECK_FAILED,
+        DifferenceError: Exit.CHECK_FAILED,
         MismatchError: Exit.MISMATCH,
     }
     return next((code for kind, code in codes.items() if isinstance(error, kind)), Exit.USAGE)

@@ -86,7 +86,7 @@ def _measured(model: str, device: str, optimizer: Choice | None, output: Output)
 
     with model_code(model, device), output.progress("profiling") as progress:
         graph = measure(model, device, progress, optimizer)
-    if line := warning(graph):
+    if line := warning(graph.source["eager"]):
         output.note(f"warning: {line}")
     return graph
 
@@ -107,11 +107,9 @@ def _source_rows(source: Any) -> list[Row]:
     if estimated := source.get("estimate"):
         rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
     if eager := source.get("eager"):
-        equal = {True: "bitwise equal", False: "different", None: "not compared"}[eager["equal"]]
-        what = (
-            "weights, states and buffers of 3 iterations"
-            if source.get("optimizer")
-            else "gradients and buffers"
+        equal = "equal within its own spread" if eager.get("spread") else "bitwise equal"
+        what = "weights, states and buffers" if source.get("optimizer") else "gradients and buffers"
+        rows.append(
+            ("eager", f"losses, {what} of 3 iterations {equal if eager['equal'] else 'not compared'}")
         )
-        rows.append(("eager", f"loss, {what} {equal}"))
     return rows

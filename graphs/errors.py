@@ -37,5 +37,9 @@ class MismatchError(MemplanError):
     """Graph, model, schedule and machine do not belong together."""
 
 
+class DifferenceError(MemplanError):
+    """What was traced does not compute what the model computes."""
+
+
 class MissingPackageError(MemplanError):
     """A needed package or external solver is not installed."""

@@ -23,7 +23,7 @@ from ..graphs.errors import MismatchError
 from .iteration import Iteration
 from .reach import Path, follow, reachable, spelled
 from .refusals import TraceError, is_users
-from .torch_internals import FakeTensor, TorchDispatchMode, tree_leaves, version_of
+from .torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of
 
 aten: Any = torch.ops.aten
 _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
@@ -44,6 +44,11 @@ class Captured(TorchDispatchMode):
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor):
                     self._note(leaf)
+                    if schema_of(func).is_mutable and leaf is args[0]:
+                        raise TraceError(
+                            f"{_users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
+                            "(register_buffer), so that it goes on from iteration to iteration"
+                        )
         return func(*args, **(kwargs or {}))
 
     def held_by(self, iteration: Iteration) -> dict[int, Path]:
@@ -85,15 +90,17 @@ def _roots(iteration: Iteration) -> dict[str, Any]:
 
 
 def _refusal(tensor: Tensor, place: str) -> str:
-    what = (
-        f"{place}uses a tensor from outside, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-    )
+    what = f"{place}uses {_form(tensor)}"
     if tensor.requires_grad:
-        return f"{what}, that needs a gradient and is no parameter of the module"
+        return f"{what} that needs a gradient and is no parameter of the module"
     return (
-        f"{what}, that is no parameter, buffer or input: every later iteration would compute with its values "
+        f"{what} that is no parameter, buffer or input: every later iteration would compute with its values "
         "of now; give labels as targets, for loss_fn(output, targets), or make it a buffer or an input"
     )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"a tensor from outside, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)},"
 
 
 def _users_line() -> str:

@@ -76,11 +76,11 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         without_checkpoints(),
         kept_whole(flat[0].device if flat else torch.device("cpu")),
         caches_forgotten(),
-        kept(iteration, tensors=False),
         mode,
         torch.autograd.set_multithreading_enabled(False),
     ):
-        traced = make_fx(forward_backward)(*examples)
+        with kept(iteration, tensors=False):
+            traced = make_fx(forward_backward)(*examples)
         held = captured.held_by(iteration)
         graph = functional_graph(traced, examples, flat)
     return Joint(graph, parameters, buffers, inputs, gradients, held)

@@ -56,7 +56,7 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     comparison = compare_if_it_fits(iteration, step)
 
     def eager() -> None:
-        with compiling(step.program.compiling):
+        with compiling(comparison is not None and comparison.compiling):
             run_eager(iteration)
 
     def planned() -> None:

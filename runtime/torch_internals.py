@@ -110,6 +110,11 @@ def version_of(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+def has_hooks(tensor: Tensor) -> bool:
+    """Whether something is to be done with the tensor's gradient."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
 @contextmanager
 def functionalising() -> Generator[None]:
     """Changes in place of functional tensors become new ones. `torch.func.functionalize` does so too, but

@@ -163,15 +163,16 @@ def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: p
     assert "not compared with plain PyTorch" in result.stderr
 
 
-def test_a_profile_that_differs_from_eager_warns(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_differs_from_eager_is_an_error(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from memplan.runtime import verdict
     from memplan.runtime.eager import Comparison
 
     monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("loss", 0.5, 17))
     result = plan("profile", "model.py", "-o", "graph.yaml")
-    assert result.exit_code == 0
-    assert "warning: the traced iteration differs from plain PyTorch's: loss by up to 0.5" in result.stderr
-    assert "different" in result.stdout
+    assert result.exit_code == 5
+    assert "the traced iteration is not the model's: loss differs from eager by up to 0.5" in result.stderr
+    assert result.stdout == ""
+    assert not Path("graph.yaml").exists()
 
 
 def test_what_the_model_prints_is_not_the_result(plan: Plan) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from memplan.graphs.errors import InputError
+from memplan.graphs.errors import DifferenceError, InputError
 from memplan.graphs.files import load_graph, save_graph
 from memplan.graphs.validate import validate
 from memplan.planner.plain import plain_schedule
@@ -356,9 +356,9 @@ def test_a_profile_says_where_it_comes_from_and_how_good_it_is(model, tmp_path):
     assert (source["kind"], source["device"], source["threads"]) == ("torch", "cpu", 1)
     assert source["torch"] == torch.__version__
     assert source["fingerprint"].startswith("sha256:")
-    assert source["eager"] == {"equal": True, "tensors": 3}
+    assert source["eager"] == {"equal": True, "tensors": 5}
     assert set(source["measured"]) == {"signatures", "spread", "spread_by_time"}
-    assert verdicts.warning(graph) is None
+    assert verdicts.warning(source["eager"]) is None
     save_graph(graph, tmp_path / "tiny.json")
     assert load_graph(tmp_path / "tiny.json").source == source
 
@@ -385,12 +385,21 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
     ("comparison", "eager", "words"),
     [
         (Comparison(None, 0.0, 9), {"equal": True, "tensors": 9}, None),
-        (Comparison("w", 1e-6, 9), {"equal": False, "first": "w", "largest": 1e-6}, "w by up to 1e-06"),
-        (Comparison("b", float("nan"), 9), {"equal": False, "first": "b", "largest": None}, "b beyond"),
+        (
+            Comparison(None, 0.0, 9, compiling=True),
+            {"equal": True, "tensors": 9, "compiling": True},
+            "only under",
+        ),
+        (
+            Comparison(None, 0.0, 9, plain=True),
+            {"equal": True, "tensors": 9, "plain": True},
+            "own checkpoints",
+        ),
+        (Comparison(None, 0.0, 9, spread=1e-6), {"equal": True, "tensors": 9, "spread": 1e-6}, "up to 1e-06"),
         (MemoryError(), {"equal": None}, "not compared"),
         (RuntimeError("CPUAllocator: can't allocate memory: you tried"), {"equal": None}, "not compared"),
     ],
-    ids=["equal", "unequal", "not a number", "no memory", "no memory, as the allocator says it"],
+    ids=["equal", "compiling", "plain", "spread", "no memory", "no memory, as the allocator says it"],
 )
 def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, eager, words):
     def compare(_iteration, _step):
@@ -403,9 +412,28 @@ def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, e
     program = trace(iteration)
     graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
     assert verdicts.verdict(iteration, program, graph) == eager
-    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations), source={"eager": eager})
-    line = verdicts.warning(graph)
+    line = verdicts.warning(eager)
     assert line is None if words is None else words in line
+
+
+@pytest.mark.parametrize(
+    ("comparison", "words"),
+    [
+        (Comparison("w", 1e-6, 9), "w differs from eager by up to 1e-06"),
+        (
+            Comparison("b", float("nan"), 9, suspects=("it draws", "it counts")),
+            r"b .* \(suspects: it draws; it counts\)",
+        ),
+    ],
+    ids=["by a number", "not by a number"],
+)
+def test_a_trace_that_is_not_the_model_s_is_an_error(monkeypatch, comparison, words):
+    monkeypatch.setattr(verdicts, "compare", lambda *_: comparison)
+    iteration = example("mlp")
+    program = trace(iteration)
+    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    with pytest.raises(DifferenceError, match=words):
+        verdicts.verdict(iteration, program, graph)
 
 
 def test_another_fault_of_the_comparison_is_not_hidden(monkeypatch):

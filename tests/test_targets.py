@@ -198,3 +198,19 @@ def test_the_fingerprint_is_the_same_whatever_is_in_a_table():
     other.mask = torch.tensor([7.0, 7.0])
     prints = {trace(Iteration(module, (torch.randn(2, 3),))).fingerprint for module in (one, other)}
     assert len(prints) == 1
+
+
+def test_state_that_changes_in_place_must_be_a_buffer():
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 2)
+            self.count = torch.zeros(())
+
+        def forward(self, x):
+            self.count.add_(1)
+            return super().forward(x).sum() * self.count
+
+    with pytest.raises(
+        TraceError, match=r"test_targets.py:\d+: changes a tensor from outside.*register_buffer"
+    ):
+        trace(Iteration(Counting(), (torch.ones(2, 3),)))

@@ -25,7 +25,6 @@ from time import monotonic
 
 from joblib import cpu_count
 
-from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..planner.bounds import time_bound
 from . import auto_moving, portfolio, rk_rotor, search
@@ -35,6 +34,7 @@ from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, O
 from .residency_schedule import residency_schedule
 from .search_instance import instance_of
 from .search_rounds import load
+from .settings_text import check_workers
 
 NAME = "auto"
 
@@ -52,8 +52,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise InputError(f"workers must be 0 or more, not {self.workers}")
+        check_workers(self.workers, 0)
         search.Settings(self.moves, self.seed)
 
 

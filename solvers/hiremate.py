@@ -32,6 +32,7 @@ from .hiremate_partitions import tree_of
 from .hiremate_slack import without_repeats
 from .hiremate_tree import Hierarchy, hierarchy_of
 from .problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
+from .settings_text import check_workers
 from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
@@ -73,8 +74,7 @@ class Settings:
                 raise InputError(f"{name} must be 1 or more, not {getattr(self, name)}")
         if not 0 <= self.gap < 1:
             raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
-        if self.workers < 0:
-            raise InputError(f"workers must be 0 or more, not {self.workers}")
+        check_workers(self.workers, 0)
         if self.backend not in BACKENDS:
             raise InputError(f"unknown backend {self.backend!r}: {', '.join(BACKENDS)}")
         level_solver(self.leaf)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..graphs.errors import InputError, MissingPackageError
 from .milp_model import Floats, Program
+from .settings_text import check_workers
 
 TOLERANCE = 1e-5
 """How far an answer may lie outside a row, a bound or an integer; backends promise 1e-6."""
@@ -33,8 +34,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"threads must be 1 or more, not {self.threads}")
+        if self.threads is not None:
+            check_workers(self.threads, 1, "threads")
         if not 0 <= self.gap < 1:
             raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
         if not 0 <= self.seed < 2**31:

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 
 from ..graphs.errors import InputError, MissingPackageError
 from .problem import Answer, Options, Problem
+from .settings_text import check_workers
 
 NAME = "moccasin"
 
@@ -38,8 +39,7 @@ class Settings:
             raise InputError(f"copies must be 1 or more, not {self.copies}")
         if self.most < self.copies:
             raise InputError(f"most must be at least copies, which is {self.copies}, not {self.most}")
-        if self.threads < 0:
-            raise InputError(f"threads must be 0 or more, not {self.threads}")
+        check_workers(self.threads, 0, "threads")
         if not 0 <= self.seed < 2**31:
             raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
 

@@ -31,6 +31,23 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
         raise InputError(f"{solver}: {error}") from None
 
 
+MOST_WORKERS = 256
+"""Processes or threads of a solver: more have brought machines to a stop."""
+
+
+def check_workers(count: int, least: int, name: str = "workers") -> None:
+    """Raises InputError."""
+    if not least <= count <= MOST_WORKERS:
+        raise InputError(f"{name} must be from {least} to {MOST_WORKERS}, not {count}")
+
+
+def _whole_number(text: str) -> int:
+    number = int(text)
+    if abs(number) > 2**31:
+        raise ValueError
+    return number
+
+
 def _number(text: str) -> float:
     number = float(text)
     if not isfinite(number):
@@ -39,12 +56,17 @@ def _number(text: str) -> float:
 
 
 _READERS: dict[type, Callable[[str], Any]] = {
-    int: int,
+    int: _whole_number,
     float: _number,
     bool: lambda text: _BOOLS[text.lower()],
     str: str,
 }
-_WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_WORDS: dict[type, str] = {
+    int: "a whole number of at most 2^31",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

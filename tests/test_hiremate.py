@@ -205,7 +205,7 @@ def test_the_plain_schedule_where_it_fits() -> None:
         ({"leaf": "magic"}, "unknown level solver 'magic'"),
         ({"lower": 0}, "lower must be 1 or more, not 0"),
         ({"gap": 1.5}, "gap must be at least 0 and below 1, not 1.5"),
-        ({"workers": -1}, "workers must be 0 or more, not -1"),
+        ({"workers": -1}, "workers must be from 0 to 256, not -1"),
         ({"backend": "mpi"}, "unknown backend 'mpi': loky, dask, ray"),
     ],
 )

@@ -208,7 +208,7 @@ def test_without_or_tools_one_line_says_what_to_install(monkeypatch: pytest.Monk
     [
         ({"copies": 0}, "copies must be 1 or more, not 0"),
         ({"copies": 4}, "most must be at least copies, which is 4, not 3"),
-        ({"threads": -1}, "threads must be 0 or more, not -1"),
+        ({"threads": -1}, "threads must be from 0 to 256, not -1"),
         ({"seed": -1}, "seed must be from 0 to 2,147,483,647, not -1"),
     ],
 )

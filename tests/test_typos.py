@@ -64,6 +64,18 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
         yield lambda words: CliRunner().invoke(main, words)
 
 
+NUMBERS = ["", "1.5", "9" * 25, "9" * 400, "-1", "100000"]
+COUNTED = {"checkmate": "threads", "auto": "workers", "hiremate": "workers", "h-ilp": "workers"}
+
+
+@pytest.mark.parametrize("solver", COUNTED)
+def test_a_setting_beyond_reason_is_refused(solver: str, plan: Plan) -> None:
+    for number in NUMBERS:
+        setting = f"{COUNTED[solver]}={number}"
+        result = plan(["solve", "g.json", "--budget", "80%", "--solver", solver, "--set", setting])
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), (setting, result.stderr)
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, "sovle"])
 def test_a_typo_is_one_line_before_any_work(name: str, plan: Plan) -> None:
     before = set(Path().iterdir())

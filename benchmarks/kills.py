@@ -1,0 +1,63 @@
+"""Commands killed at random moments by SIGKILL, SIGTERM and SIGINT: what is wrong then, and what is left.
+
+Each command is run once undisturbed, then killed. What must hold is in tests/killing.py. Exit code 1 where
+there was a fault.
+
+    python benchmarks/kills.py [--kills N] [--seed S] [--only COMMAND,COMMAND]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from killing import ALL, SIGNALS, Range, moment
+
+PREPARE = (
+    ("profile", "m.py", "-o", "m.json"),
+    ("solve", "m.json", "--budget", "90%", "--solver", "rotor", "-o", "m-s.json"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default=",".join(ALL))
+    asked = parser.parse_args()
+    names: list[str] = asked.only.split(",")
+    chance = Random(asked.seed)
+    counts: Counter[str] = Counter()
+    codes: Counter[tuple[str, int]] = Counter()
+    faults = 0
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder, Range(Path(folder) / "range") as place:
+        for words in PREPARE:
+            if {"run", "profile"} & set(names) and place.start(words).wait():
+                sys.exit(f"{' '.join(words)}: {(place.folder / 'said').read_text()}")
+        sound = {name: place.sound(ALL[name]) for name in names}
+        for name, (seconds, code) in sound.items():
+            print(f"{name}: {seconds:.1f} s, exit code {code}", flush=True)
+        for number in range(asked.kills):
+            name, signal = names[number % len(names)], chance.choice(SIGNALS)
+            seconds, code = sound[name]
+            at = moment(chance, seconds)
+            killed = place.kill(ALL[name], signal, at, code)
+            counts["over before" if killed.sound else signal] += 1
+            codes[signal, killed.code] += 1
+            for fault in killed.faults:
+                faults += 1
+                print(f"{number}: {name}, {signal} after {at:.2f} s: {fault}", flush=True)
+    print(", ".join(f"{signal}: {count}" for signal, count in sorted(counts.items())))
+    print(", ".join(f"{signal} {code}: {count}" for (signal, code), count in sorted(codes.items())))
+    print(f"{asked.kills} kills, {faults} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,7 @@ from .away import bring_back, put_away, restore
 from .blocks import memory_of
 from .copies import raw, value
 from .cycle import Cycle
+from .granted import described
 from .program import Program, Value
 
 Owner = Callable[[], Tensor]
@@ -90,8 +91,3 @@ class Custody:
         )
         if found != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
-
-
-def described(form: Value) -> str:
-    """`torch.float32 [4, 8] with strides [8, 1] on cpu`."""
-    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"

@@ -19,7 +19,7 @@ from .joint import residents
 from .kept import NUMPY_NUMBERS, PYTHON_NUMBERS, kept
 from .pretence import compiling, without_checkpoints
 from .program import Program
-from .torch_internals import has_hooks
+from .torch_internals import uncompiled
 from .unchanged import changing, copies, unchanged
 
 CYCLE = 3
@@ -85,10 +85,11 @@ def run_eager(iteration: Iteration) -> Outcome:
     for tensor in tensors:
         tensor.grad = None
     try:
-        output = call(iteration.module, iteration.inputs)
-        loss = loss_of(output, iteration.loss_fn, iteration.inputs)
-        del output
-        loss.backward()
+        with uncompiled():
+            output = call(iteration.module, iteration.inputs)
+            loss = loss_of(output, iteration.loss_fn, iteration.inputs)
+            del output
+            loss.backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         if iteration.updates is not None:
             _step(iteration.updates.optimizer)
@@ -178,8 +179,7 @@ def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
     changed = [change for change in changes if change not in (PYTHON_NUMBERS, NUMPY_NUMBERS)]
     more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
     named = [f"it changes {', '.join(changed[:_MOST_NAMED])}{more}"] if changed else []
-    hooked = [name for name, tensor in iteration.module.named_parameters() if has_hooks(tensor)]
-    return (*draws, *named, *([f"a hook on the gradient of {hooked[0]}"] if hooked else []))
+    return (*draws, *named)
 
 
 _MOST_NAMED = 3

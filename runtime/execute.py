@@ -19,6 +19,7 @@ from .codegen import generate, is_plain
 from .custody import Custody, Owner
 from .cycle import Cycle, Terms
 from .device.choice import device_of
+from .granted import Granted
 from .iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
 from .optimizer_state import OptimizerState
 from .program import Program
@@ -41,8 +42,8 @@ class PlannedStep:
 
     Weights are updated with the states, the learning rates and the step count that the optimizer has when
     the step is called, and these go on with it: `state_dict()` and learning rate schedules work as ever.
-    A step holds for the shapes, types, other arguments and train or eval mode it was traced with: inputs
-    of another form raise MismatchError, a module that has changed its mode is not noticed.
+    A step holds for the shapes, types, other arguments, train or eval mode, autocast, hooks and parts of the
+    module that it was traced with: inputs of another form and a module that has changed raise MismatchError.
 
     Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
     who reads one has it back first (custody.py), and `recall` fetches all.
@@ -58,8 +59,8 @@ class PlannedStep:
         self._has_targets = isinstance(iteration.inputs, Labelled)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held)
-        self._places = [_place(self._module, name) for name in (*program.parameters, *program.buffers)]
-        self._parameters = list(program.parameters)
+        self._granted = Granted(iteration, program)
+        self._places = {name: _place(self._module, name) for name in (*program.parameters, *program.buffers)}
         self._constants = _apart(program.constants)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         self.device = (terms and terms.device) or device_of(program.device)
@@ -83,7 +84,7 @@ class PlannedStep:
         outcome = self.run(with_targets(keywords or arguments, targets))
         if outcome.gradients:
             self.recall()
-        tensors = dict(zip(self._parameters, self._residents(), strict=False))
+        tensors = self._residents()
         for name, gradient in outcome.gradients.items():
             parameter = tensors[name]
             gradient = gradient.to(parameter.device)
@@ -94,8 +95,10 @@ class PlannedStep:
         """The loss and the gradients; `.grad` is left alone."""
         given = self._checked(inputs)
         self._attributes.check()
+        tensors = self._residents()
+        self._granted.check(tensors)
         states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
-        residents = (*self._residents(), *states, *given, *self._constants.values())
+        residents = (*tensors.values(), *states, *given, *self._constants.values())
         residents = self.device.adopted(residents)
         self.place()
         with as_traced(self.program.device):
@@ -119,8 +122,7 @@ class PlannedStep:
         program = self.program
         named = {**program.parameters, **program.buffers}
         owners: dict[int, tuple[str, Owner]] = {
-            value: (name, partial(getattr, module, attribute))
-            for (name, value), (module, attribute) in zip(named.items(), self._places, strict=True)
+            value: (name, partial(getattr, *self._places[name])) for name, value in named.items()
         }
         if self._optimizer is not None:
             for key, value in program.states.items():
@@ -129,9 +131,9 @@ class PlannedStep:
             owners[value] = ("a constant of the trace", partial(self._constants.__getitem__, value))
         return {value: owner for value, owner in owners.items() if program.values[value].storage in moved}
 
-    def _residents(self) -> list[Tensor]:
+    def _residents(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
-        return [getattr(module, name) for module, name in self._places]
+        return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
 
     def _checked(self, inputs: Inputs) -> list[Tensor]:
         tensors = tensors_in(inputs)

@@ -150,7 +150,7 @@ _RULES: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any], int], Rul
 
 def _settings(group: Mapping[str, Any], number: int, *names: str) -> dict[str, Any]:
     """A weight decay of 0 stays 0: it takes operations away."""
-    now = dict(zip(_FOLLOWED, numbers(group), strict=True))
+    now: dict[str, float] = dict(zip(_FOLLOWED, numbers(group), strict=True))
     return {
         name: 0.0 if name == "weight_decay" and not now[name] else setting(number, name, now[name])
         for name in names

@@ -12,6 +12,7 @@ import torch
 from .device.choice import device_of
 from .eager import Comparison, run_eager
 from .execute import PlannedStep
+from .granted import plain_attributes_kept
 from .iteration import Iteration
 from .live_bytes import live_peak
 from .peaks import Peaks, peaks, resident_bytes
@@ -56,7 +57,10 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     comparison = compare_if_it_fits(iteration, step)
 
     def eager() -> None:
-        with compiling(comparison is not None and comparison.compiling):
+        with (
+            compiling(comparison is not None and comparison.compiling),
+            plain_attributes_kept(iteration.module),
+        ):
             run_eager(iteration)
 
     def planned() -> None:

@@ -9,6 +9,7 @@ out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.ut
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -167,6 +168,16 @@ def checkpoints_replaced(
         yield
 
 
+@contextmanager
+def uncompiled() -> Generator[None]:
+    """What `torch.compile` has compiled runs as it was before, where it is traced too."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, then
+        yield
+        return
+    with torch._dynamo.config.patch(error_on_nested_fx_trace=False), torch.compiler.set_stance("force_eager"):
+        yield
+
+
 def below_autograd() -> Any:
     """A context: calls go straight to the kernels, nothing is recorded for a backward."""
     return torch._C._AutoDispatchBelowAutograd()
@@ -179,6 +190,18 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
+
+
+def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
+    """What a module consists of: its parts, the identities of its hooks, the names of its own tensors."""
+    hooks: tuple[object, ...] = (
+        *module._forward_pre_hooks.values(),
+        *module._forward_hooks.values(),
+        *module._backward_pre_hooks.values(),
+        *module._backward_hooks.values(),
+    )
+    parts = (*module._modules, *map(id, module._modules.values()))
+    return parts, tuple(map(id, hooks)), [*module._parameters, *module._buffers]
 
 
 def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 from time import perf_counter
 
+from .away import bring_back
 from .fingerprint import fingerprint
 from .forms import Forms
 from .fused import drop_copies, fuse_dropout_masks
+from .granted import refuse
 from .iteration import Iteration
 from .joint import joint_graph
 from .lowering import lower
@@ -28,6 +30,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     forms: of results that PyTorch's fake kernels have wrong, see settle.py.
     """
     start = perf_counter()
+    refuse(iteration.module)
+    bring_back((*iteration.module.parameters(), *iteration.module.buffers()))
     try:
         program = _trace(iteration, forms or {}, flag=False)
     except Exception as error:

@@ -71,22 +71,12 @@ class OwnGenerator(nn.Linear):
         return super().forward(x).square().mean() * float(self.numbers.random())
 
 
-class Hooked(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 4)
-        self.weight.register_hook(lambda gradient: 2 * gradient)
-
-    def forward(self, x):
-        return super().forward(x).square().mean()
-
-
 CASES = {
     "counter": (lambda: Ramp(4, 4), "loss 2 .*it changes module.step"),
     "state": (Stateful, "loss 2 .*it changes module.h"),
     "random": (lambda: PythonNumbers(4, 4), "it draws Python's random numbers"),
     "numpy": (lambda: NumpyNumbers(4, 4), "it draws NumPy's random numbers"),
     "own generator": (OwnGenerator, "it changes module.numbers"),
-    "hook": (Hooked, r"weight.grad .*a hook on the gradient of weight"),
 }
 
 

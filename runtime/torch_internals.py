@@ -194,14 +194,11 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 
 def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
     """What a module consists of: its parts, the identities of its hooks, the names of its own tensors."""
-    hooks: tuple[object, ...] = (
-        *module._forward_pre_hooks.values(),
-        *module._forward_hooks.values(),
-        *module._backward_pre_hooks.values(),
-        *module._backward_hooks.values(),
-    )
+    own: Any = module
+    registers = (own._forward_pre_hooks, own._forward_hooks, own._backward_pre_hooks, own._backward_hooks)
+    hooks = [id(hook) for register in registers for hook in register.values()]
     parts = (*module._modules, *map(id, module._modules.values()))
-    return parts, tuple(map(id, hooks)), [*module._parameters, *module._buffers]
+    return parts, tuple(hooks), [*module._parameters, *module._buffers]
 
 
 def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:

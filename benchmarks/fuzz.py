@@ -34,7 +34,7 @@ from fuzzing.area import Fault
 from fuzzing.areas import SHARES, area_called
 from fuzzing.worker import EACH_KIND, Outcome, Shrinking, Task, Worker
 
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 SHRINK_SECONDS = 400.0
 """How long a worker may take to start, and to make a fault smaller."""
 

@@ -1,13 +1,17 @@
 """Updates as early as they can run: right behind the last run that they must wait for.
 
 An update of a weight waits for its gradient, for the last run that reads the weight and for changes that
-stand before it in the file. On the CPU it then runs beside the backward computations, and its gradient leaves
-the host. All other runs keep their order. Linear in the edges but for one sort.
+stand before it in the file; one that draws random numbers for what draws before it. On the CPU it then runs
+beside the backward computations, and its gradient leaves the host. All other runs keep their order. Linear in
+the edges but for one sort.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from ..graphs.graph import Graph, Phase
 from ..planner.sequence import Run
@@ -19,8 +23,10 @@ def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
     others = [run for run in runs if phase[run[0]] != Phase.UPDATE]
     last = {operation: position for position, (operation, _mode) in enumerate(others)}
     updates = [run for run in runs if phase[run[0]] == Phase.UPDATE]
+    drawn = {after: before for before, after in pairwise(np.flatnonzero(graph.operations.random).tolist())}
     for operation, _mode in updates:
-        last[operation] = max((last[o] for o in _before(graph, operation) if o in last), default=-1)
+        before = (*_before(graph, operation), drawn.get(operation))
+        last[operation] = max((last[o] for o in before if o in last), default=-1)
     places = [(position, 0, run) for position, run in enumerate(others)]
     places += [(last[run[0]], number, run) for number, run in enumerate(updates, start=1)]
     return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]

@@ -30,7 +30,7 @@ from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
 from .pretence import compiling, not_called_fake, silent, without_checkpoints
 from .reach import Path
-from .torch_internals import FakeTensor, FakeTensorMode, kept_whole, make_fx, memory_of, uncompiled
+from .torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]
@@ -75,7 +75,6 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         silent(),
         without_checkpoints(),
         uncompiled(),
-        kept_whole(flat[0].device if flat else torch.device("cpu")),
         caches_forgotten(),
         mode,
         torch.autograd.set_multithreading_enabled(False),

@@ -1,7 +1,8 @@
 """Every name that torch does not promise to keep, with what it is for. The runtime takes them from here.
 
 Not promised: names that begin with `_`, modules that do, operators that do, and what its documentation leaves
-out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.utils.weak`).
+out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.utils.weak`). All did what they
+are for in torch 2.10.0, 2.13.0 and 2.15.0.
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
@@ -137,21 +138,6 @@ def from_functional(tensor: Tensor) -> Tensor:
         return tensor
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor)
-
-
-def kept_whole(device: torch.device) -> Any:
-    """A context: make_fx takes no operator apart that has a kernel of its own on the device. Until 2.12 it
-    takes `silu_backward` apart, which eager does not."""
-    decompose: Any = OpOverload.decompose
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    key = device.type.upper()
-
-    def whole(operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        if has_kernel(operator.name(), key):
-            return NotImplemented
-        return decompose(operator, *arguments, **keywords)
-
-    return patch.object(OpOverload, "decompose", whole)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ define (on `self`: no file of the package); such names as strings. Not the publi
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,11 +49,11 @@ def private_names(source: str) -> list[str]:
     """`line: name` for each name of torch's that is not promised."""
     tree = ast.parse(source)
     own = defined(tree)
-    in_texts = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts = {part for node in ast.walk(tree) for part in _parts_of_texts(node)}
     return [
         f"{getattr(node, 'lineno', 0)}: {name}"
         for node in ast.walk(tree)
-        if node not in in_texts
+        if node not in parts
         for name in _private(node, own)
     ]
 
@@ -71,6 +72,14 @@ def _private(node: ast.AST, own: set[str]) -> Iterator[str]:
             yield node.value
 
 
+def _parts_of_texts(node: ast.AST) -> list[ast.expr]:
+    """Strings that are a piece of another: in an f-string, or looked for at the end of one."""
+    if isinstance(node, ast.JoinedStr):
+        return node.values
+    ends = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return node.args if ends and node.func.attr in {"endswith", "removesuffix"} else []
+
+
 def _torch_modules(node: ast.AST) -> Iterator[str]:
     """The modules and names of torch that an import or a dotted name reaches."""
     names: list[str] = []
@@ -80,7 +89,7 @@ def _torch_modules(node: ast.AST) -> Iterator[str]:
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.Attribute):
         names = [ast.unparse(node)]
-    return (name for name in names if name.split(".")[0] == "torch")
+    return (name for name in names if re.fullmatch(r"torch(\.\w+)*", name))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -124,6 +133,8 @@ def test_what_counts(line: str) -> None:
         "tensor.__torch_dispatch__",
         "'a text with _underscores'",
         "f'{name}_peak'",
+        "name.endswith('_like')",
+        "self._own = torch.empty(0)\ntorch.stack(self._own).sum",
     ],
 )
 def test_what_does_not(line: str) -> None:

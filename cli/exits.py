@@ -32,6 +32,10 @@ class NothingFitsError(MemplanError):
     """No batch of a model fits the GPU."""
 
 
+class OverPlanError(MemplanError):
+    """A planned run took more memory than planned: a fault of ours."""
+
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Faults of a disk, or of what stands behind standard output."""
 
@@ -83,6 +87,7 @@ def _code(error: MemplanError) -> Exit:
         MissingPackageError: Exit.MISSING,
         CheckFailedError: Exit.CHECK_FAILED,
         DifferenceError: Exit.CHECK_FAILED,
+        OverPlanError: Exit.FAULT,
         MismatchError: Exit.MISMATCH,
     }
     return next((code for kind, code in codes.items() if isinstance(error, kind)), Exit.USAGE)

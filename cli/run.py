@@ -12,7 +12,7 @@ import click
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
 from ..planner.budget import spelled
-from .exits import CheckFailedError
+from .exits import CheckFailedError, OverPlanError
 from .figures import duration, graph_row, signed
 from .models import model_code
 from .options import FILE, graph_option, output_options
@@ -20,6 +20,7 @@ from .output import Output, Row, labelled
 from .replay import Held, judged, open_schedule
 
 if TYPE_CHECKING:
+    from ..runtime.peaks import Peaks
     from ..runtime.side_by_side import Measured, SideBySide
 
 
@@ -51,8 +52,8 @@ def run(
 
     The model is traced again, with the optimizer that the graph was profiled with; its fingerprint must be
     the graph's. Exit code 5 where loss, gradients or buffers differ in any bit, or, where weights are
-    updated, these or the optimizer's states after 3 iterations. Where eager has not memory enough, the
-    schedule runs alone.
+    updated, these or the optimizer's states after 3 iterations; 1 where the run took more memory than
+    planned. Where eager has not memory enough, the schedule runs alone.
     """
     held = open_schedule(schedule, graph_path)
     replay = judged(held, schedule)
@@ -71,6 +72,18 @@ def run(
     )
     if found.comparison and not found.comparison.equal:
         raise CheckFailedError(f"{schedule}: the planned run differs from eager: {found.comparison}")
+    _within_plan(predicted, found.planned.peaks)
+
+
+def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
+    for place, peak, key in (
+        ("device", peaks.device, "peak"),
+        ("host", peaks.host, "host_peak"),
+        ("disk", peaks.disk, "disk_peak"),
+    ):
+        if peak > predicted[key]:
+            over = f"{peak:,} bytes on the {place}, {peak - predicted[key]:,} more than planned"
+            raise OverPlanError(f"a fault of ours: the planned run took {over}")
 
 
 def _side_by_side(

@@ -15,8 +15,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from .forms import TrueFakes
 from .refusals import is_value_dependent
-from .torch_internals import FakeTensorMode, applied, applied_by, buffers_of, parameters_of
+from .torch_internals import applied, applied_by, buffers_of, parameters_of
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ def fake_build(build: Callable[[], T]) -> T:
     """What `build` returns, its tensors fake if that can be."""
     replacing = applied_by(_Replacing().apply)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), replacing:
+        with TrueFakes({}), replacing:
             return build()
     except Exception as error:
         if not is_value_dependent(error.__cause__ or error):

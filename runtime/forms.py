@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from .batch_norm import FUNCTIONAL
+from .grouped import grouped_product, is_grouped
 from .program import Call, Program, Ref
 from .stand_ins import elements_spanned
-from .torch_internals import FakeTensorMode, memory_of
+from .torch_internals import GROUPED_PRODUCT, FakeTensorMode, memory_of
 
 aten: Any = torch.ops.aten
 
@@ -119,6 +120,9 @@ class TrueFakes(FakeTensorMode):
         self._targets = {key[0] for key in forms}  # pyright: ignore[reportIndexIssue]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_grouped(func, args) and func is GROUPED_PRODUCT and not kwargs:
+            with self:
+                return grouped_product(*args)
         made = super().__torch_dispatch__(func, types, args, kwargs)
         target = FUNCTIONAL.get(func, func)
         if target not in self._targets:

@@ -21,6 +21,7 @@ from ..graphs.graph import Graph
 from .below_autograd import as_traced
 from .device.choice import check_device
 from .iteration import on_device
+from .live_bytes import live_peak
 from .measure import Measurement, measure
 from .model_file import load_model_file
 from .optimizers import Choice, updated
@@ -91,8 +92,11 @@ def measure_program(
 
 
 def _measured(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
-    """An update of weights, which may run in host memory too, is measured there as well."""
+    """An update of weights, which may run in host memory too, is measured there as well. A call whose memory
+    depends on the data takes as much as it takes at worst."""
     found = measure(stand_ins.calls(), str(program.device))
+    worst = (live_peak(call, program.device).peak_bytes for call in stand_ins.calls_by_data())
+    found = found._replace(peak_bytes=max((found.peak_bytes, *worst)))
     if not updates_weights(operation):
         return found
     host = found if program.device.type == "cpu" else measure(stand_ins.calls_on_host())

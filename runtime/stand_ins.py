@@ -10,7 +10,8 @@ made to their last use:
   positions, masks and buckets that some models compute through floating numbers.
 
 An integer that depends on a parameter (where a maximum lies, what a dropout keeps) comes from its operation
-run on stand-ins: it is possible, though not the one of training.
+run on stand-ins: it is possible, though not the one of training. Where groups of rows end, which decides what
+the call takes, is made up: groups of one size for the time, and others for the memory.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,6 +25,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .grouped import ENDS, is_grouped, routings, with_ends
 from .measure import copies
 from .program import Call, Operation, Program, Ref, Setting, Value, values_read
 
@@ -55,6 +57,13 @@ class StandIns:
         """The operation's call, once."""
         operation = self._program.operations[self._position]
         return self._bind(operation.call, own=bool(operation.mutates))
+
+    def calls_by_data(self) -> list[Callable[[], Any]]:
+        """The call on other data, where that decides what memory it takes."""
+        call = self.call()
+        if not is_grouped(call.func, call.args):
+            return []
+        return [partial(call.func, *with_ends(call.args, ends)) for ends in routings(call.args)]
 
     def calls_on_host(self) -> list[Callable[[], Any]]:
         """Alike, with all tensors in host memory. For calls without true storages."""
@@ -115,7 +124,12 @@ class StandIns:
                 empty = torch.empty(0, dtype=value.dtype, device=value.device)
                 tensors[index] = empty.set_(storage, value.offset, value.shape, value.strides)
         arguments = substitute(call.arguments, tensors)
+        if is_grouped(call.target, arguments) and not self._is_exact(call.arguments[ENDS]):
+            arguments = with_ends(arguments, routings(arguments)[0])
         return partial(call.target, *arguments, **substitute(call.keywords, tensors))
+
+    def _is_exact(self, argument: Ref) -> bool:
+        return self._program.values[argument.value].storage in self.exact
 
     def _stand_in(self, value: Value) -> torch.Tensor:
         pool = self._pools.get((value.dtype, value.device))

@@ -72,6 +72,8 @@ ASKS_FOR_A_NUMBER = aten._local_scalar_dense.default
 """`.item()`."""
 FUNCTIONAL_BATCH_NORM = aten._native_batch_norm_legit_functional.default
 """Batch norm that returns its new statistics."""
+GROUPED_PRODUCT = getattr(getattr(aten, "_grouped_mm", None), "default", None)
+"""Matrix products in groups, since torch 2.8."""
 OLD_CONVOLUTION = aten._convolution
 CPU_ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu,

@@ -144,6 +144,21 @@ def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.Mon
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memplan.runtime import side_by_side
+
+    ready(plan)
+    true = side_by_side.peaks
+    monkeypatch.setattr(side_by_side, "peaks", lambda *run: true(*run)._replace(host=7))
+    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
+    result = plan(*run)
+    assert result.exit_code == 1
+    line = "a fault of ours: the planned run took 7 bytes on the host, 7 more than planned"
+    assert result.stderr.splitlines() == [f"plan: error: {line}"]
+
+
 def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from memplan.runtime import eager

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ..graphs.graph import Graph
 from ..graphs.machine import Memory
 from ..planner.clock import Queue
-from ..planner.schedule import Schedule
+from ..planner.schedule import Schedule, Verb
 from .codegen import Writer
 from .copies import loaded, raw, read, value, write
 from .device.device import Device
@@ -25,7 +25,11 @@ def variable(memory: Memory, x: int) -> str:
 
 
 class CopyWriter(Writer):
-    """there: copies that have a variable d, h or k. awaited: tickets the compute queue has waited for."""
+    """there: copies that have a variable d, h or k. awaited: tickets the compute queue has waited for.
+
+    files_are_late: some take room on the disk that a job lets go of: then each takes it when it is written,
+    in the order of the queue that writes.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,8 @@ class CopyWriter(Writer):
         self.awaited: set[int] = set()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.ends = program.ends
+        to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
+        self.files_are_late = any(step >= 0 and bool(to_disk[step]) for step in turn.ends)
         self.moved = {storage for _memory, storage in carried}
         self.residents = tuple(v for v in self.residents if program.values[v].storage not in self.moved)
         for storage in self.moved:
@@ -70,7 +76,8 @@ class CopyWriter(Writer):
         else:
             if not there:
                 self.there.add((Memory.DISK, x))
-                self.lines.append(f"k{x} = file(h{x}.size)")
+                late = "" if self.files_are_late else ".open()"
+                self.lines.append(f"k{x} = file(h{x}.size){late}")
             self.add(step, Queue.DISK_WRITE, "write", f"(h{x}, k{x})")
         if x in self.moved and not there:
             self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")

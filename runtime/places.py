@@ -118,17 +118,28 @@ class Disk:
 
 
 class File:
-    """A copy on the disk: raw bytes, removed when nobody has it any more."""
+    """A copy on the disk: raw bytes, there from `open` or `write` until nobody has it any more.
 
-    __slots__ = ("_disk", "_path", "size")
+    size: room. What is written may be less: a host's result has its own bytes, not the device's whole blocks.
+    """
+
+    __slots__ = ("_counted", "_disk", "_path", "_written", "size")
 
     def __init__(self, disk: Disk, size: int) -> None:
-        self.size, self._disk = size, disk
+        self.size, self._disk, self._counted, self._written = size, disk, 0, 0
         self._path = disk.new_path()
-        disk.count.take(size)
+
+    def open(self) -> File:
+        """Take the room, unless it is taken."""
+        if not self._counted:
+            self._counted = self.size
+            self._disk.count.take(self.size)
+        return self
 
     def write(self, source: Tensor) -> None:
         """Raises MemplanError, one line, as `read` does."""
+        self.open()
+        self._written = source.nbytes
         try:
             with self._path.open("wb", buffering=0) as file:
                 _all(file.write, source)
@@ -138,12 +149,12 @@ class File:
     def read(self, target: Tensor) -> None:
         try:
             with self._path.open("rb", buffering=0) as file:
-                _all(file.readinto, target)
+                _all(file.readinto, target[: self._written])
         except OSError as error:
             raise MemplanError(f"{self._path}: can't read: {error.strerror}") from error
 
     def __del__(self) -> None:
-        self._disk.count.give_back(self.size)
+        self._disk.count.give_back(self._counted)
         self._path.unlink(missing_ok=True)
 
 

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
+import transfers
+from iterations import mean_square
 from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Machine
 from memplan.planner.schedule import Schedule
 from memplan.planner.simulate import simulate
+from memplan.runtime import places, queues
 from memplan.runtime.cycle import Terms
 from memplan.runtime.device.simulated import SimulatedDevice
+from memplan.runtime.eager import run_eager
 from memplan.runtime.execute import PlannedStep
-from memplan.runtime.iteration import Iteration
+from memplan.runtime.host_calls import CpuOperation
+from memplan.runtime.iteration import Iteration, Updates
 from memplan.runtime.program import Program
 from memplan.runtime.program_graph import Cost, graph_of
 from memplan.runtime.trace import trace
-from transfers import MACHINE, adamw, assert_equal, everything, seeded, train_eagerly, wandering, with_modes
+from torch import nn
+from transfers import MACHINE, adamw, assert_equal, everything, holds, train_eagerly, wandering, with_modes
 
 TURNS = 3
 NETS = (
+    ("blocks", adamw),
     ("perceptron", adamw),
     ("tied", adamw),
     ("perceptron", None),
@@ -32,16 +44,32 @@ NETS = (
 """Names and optimizers. The first are small, and have the most kinds of tensors that move."""
 
 
+def blocks() -> Iteration:
+    """All tensors are whole blocks of 512 bytes: so none is smaller than what is planned with."""
+    layers = [nn.Linear(16, 128), nn.GELU(), nn.Dropout(0.3), nn.Linear(128, 128), nn.Tanh()]
+    module = nn.Sequential(*layers, nn.Linear(128, 16, bias=False))
+    return Iteration(module, (torch.randn(8, 16),), mean_square)
+
+
+def seeded(name, optimizer) -> Iteration:
+    if name != "blocks":
+        return transfers.seeded(name, optimizer)
+    torch.manual_seed(0)
+    iteration = blocks()
+    return iteration._replace(updates=Updates(optimizer(iteration.module.parameters())))
+
+
 class Case(NamedTuple):
     iteration: Iteration
     program: Program
     graph: Graph
     schedule: Schedule
     budget: int | None
+    machine: Machine
 
 
 def case(name, optimizer, rng) -> Case:
-    """In whole blocks of 512 bytes, in little room or much; runs on the CPU among them."""
+    """In whole blocks of 512 bytes, in little room or much; runs on the CPU among the steps."""
     program = _program(name, optimizer)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations), block_bytes=512)
     modes = with_modes(graph, program, rng).operations.modes
@@ -51,13 +79,27 @@ def case(name, optimizer, rng) -> Case:
     schedule = wandering(graph, rng)
     figures = simulate(graph, schedule, machine=MACHINE).figures
     budget = rng.choice((None, figures.least_budget, figures.least_budget))
-    return Case(seeded(name, optimizer), program, graph, schedule, budget)
+    machine = MACHINE
+    for memory in rng.choice(((), ("host_capacity",), ("host_capacity", "disk_capacity"))):
+        machine = _tight(graph, schedule, budget, machine, memory)
+    return Case(seeded(name, optimizer), program, graph, schedule, budget, machine)
+
+
+def _tight(graph: Graph, schedule: Schedule, budget: int | None, machine: Machine, memory: str) -> Machine:
+    """The machine with the least of that memory, in whole blocks, with which the schedule holds."""
+    least, enough = -1, 2**20
+    while enough - least > 1:
+        middle = (least + enough) // 2
+        if holds(graph, schedule, budget, replace(machine, **{memory: 512 * middle})):
+            enough = middle
+        else:
+            least = middle
+    return replace(machine, **{memory: 512 * enough})
 
 
 def planned_step(case: Case, device: SimulatedDevice) -> PlannedStep:
-    return PlannedStep(
-        case.iteration, case.program, case.schedule, Terms(case.graph, case.budget, MACHINE, device=device)
-    )
+    terms = Terms(case.graph, case.budget, case.machine, device=device)
+    return PlannedStep(case.iteration, case.program, case.schedule, terms)
 
 
 def train(case: Case, step: PlannedStep, device: SimulatedDevice, turns: int = TURNS) -> Any:
@@ -75,16 +117,139 @@ def check(name, optimizer, number: int) -> None:
     """Bitwise what eager gives, the peaks as planned. Raises AssertionError, or what the device found."""
     rng = random.Random(number)
     made, device = case(name, optimizer, rng), SimulatedDevice(number)
-    step = planned_step(made, device)
-    assert_equal(train(made, step, device), eagerly(name, optimizer))
-    figures = simulate(made.graph, made.schedule, budget=made.budget, machine=MACHINE).figures
-    assert device.pinned.held_peak <= figures.host_peak
-    device.reset_peak()
-    for _turn in range(TURNS):
-        step.run(made.iteration.inputs)
-    step.place()
-    device.synchronize()
-    assert device.peak_bytes() == figures.peak
+    figures = simulate(made.graph, made.schedule, budget=made.budget, machine=made.machine).figures
+    with late_jobs(number):
+        step = planned_step(made, device)
+        assert_equal(train(made, step, device), eagerly(name, optimizer))
+        step.place()  # all is on the device before that
+        device.reset_peak()
+        for _turn in range(TURNS):
+            step.run(made.iteration.inputs)
+        device.synchronize()
+        assert device.peak_bytes() == figures.peak, "device memory"
+        if step.cycle is not None:
+            assert step.cycle.host.count.peak <= figures.host_peak, "host memory"
+            assert device.pinned.held_peak <= figures.host_peak, "pinned memory"
+            assert step.cycle.disk is None or step.cycle.disk.count.peak <= figures.disk_peak, "disk"
+        step.recall()
+
+
+FAULTS: dict[str, BaseException] = {
+    "allocation": torch.OutOfMemoryError("by choice"),
+    "copy": RuntimeError("CUDA error: by choice"),
+    "launch": KeyboardInterrupt("by choice"),
+    "pinned": RuntimeError("CUDA error: out of memory, by choice"),
+    "disk": OSError(28, "No space left, by choice"),
+    "cpu": MemoryError("by choice"),
+}
+"""Where an iteration may fail, and with what."""
+
+
+def check_fault(name, optimizer, number: int, kind: str) -> str:
+    """One fault in an iteration, somewhere; then it goes on. What came of it; "" where nothing can fail so.
+
+    The error is told; the tensors are those of before the iteration or of after it; the iterations that
+    follow give what eager gives. Raises AssertionError where that is not so, or what the device found.
+    """
+    rng = random.Random(f"{number} {kind}")
+    made, device = case(name, optimizer, rng), SimulatedDevice(number)
+    states = _states(name, optimizer)
+    with late_jobs(number), counted(device):
+        step, seen = planned_step(made, device), device.faults.seen
+        _turn(made, step, 0)
+        before = seen.get(kind, 0)
+        _turn(made, step, 1)
+        events = seen.get(kind, 0) - before
+        if not events:
+            return ""
+        device.faults.plan(kind, rng.randint(1, events), FAULTS[kind])
+        try:
+            for turn in range(2, FAULT_TURNS):
+                _turn(made, step, turn)
+            step.recall()
+            return "the error did not reach the iterations"
+        except BaseException as error:
+            if not _is_by_choice(error):
+                raise
+        step.recall()
+        device.synchronize()
+        found = everything(made.iteration)
+        turns = [turn for turn, state in enumerate(states) if same(found, state)]
+        assert turns, "the tensors are of no iteration's end"
+        outcomes = [_turn(made, step, turn) for turn in range(turns[0], FAULT_TURNS)]
+        step.recall()
+        device.synchronize()
+        assert same(everything(made.iteration), states[-1]), "the iterations that followed went wrong"
+        return f"{len(outcomes)} turns followed"
+
+
+FAULT_TURNS = 5
+
+
+def _turn(made: Case, step: PlannedStep, turn: int) -> Any:
+    torch.manual_seed(turn)
+    return step.run(made.iteration.inputs)
+
+
+def _is_by_choice(error: BaseException | None) -> bool:
+    return error is not None and ("by choice" in str(error) or _is_by_choice(error.__cause__))
+
+
+def same(found: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+
+
+@cache
+def _states(name, optimizer) -> list[dict[str, torch.Tensor]]:
+    """All tensors before each turn, and after the last."""
+    iteration = seeded(name, optimizer)
+    states = [everything(iteration)]
+    for turn in range(FAULT_TURNS):
+        torch.manual_seed(turn)
+        run_eager(iteration)
+        states.append(everything(iteration))
+    return states
+
+
+@contextmanager
+def counted(device: SimulatedDevice) -> Iterator[None]:
+    """Uses of the disk and of the CPU are places for faults too."""
+    move, compute = places._all, CpuOperation.__call__
+
+    def moved(*arguments: Any) -> None:
+        device.faults.pass_by("disk")
+        move(*arguments)
+
+    def computed(*arguments: Any) -> None:
+        device.faults.pass_by("cpu")
+        compute(*arguments)
+
+    with patch.object(places, "_all", moved), patch.object(CpuOperation, "__call__", computed):
+        yield
+
+
+@contextmanager
+def late_jobs(seed: int) -> Iterator[None]:
+    """The threads that give copies to streams, read and write files and update on the CPU are late too."""
+    rng, punctual = random.Random(seed), queues.Job.run
+
+    def late() -> None:
+        if rng.random() < 0.2:
+            time.sleep(rng.random() * 0.001)
+
+    def run(job: queues.Job) -> None:
+        work = job.work
+
+        def late_work(*arguments: Any) -> None:
+            late()
+            work(*arguments)
+
+        job.work = late_work
+        late()
+        punctual(job)
+
+    with patch.object(queues.Job, "run", run):
+        yield
 
 
 @cache
@@ -94,4 +259,8 @@ def eagerly(name, optimizer) -> Any:
 
 @cache
 def _program(name, optimizer) -> Program:
-    return trace(seeded(name, optimizer))
+    program = trace(seeded(name, optimizer))
+    if name != "blocks":
+        return program
+    storages = [storage._replace(bytes=-(-storage.bytes // 512) * 512) for storage in program.storages]
+    return replace(program, storages=storages)

@@ -484,10 +484,14 @@ def test_a_disk_that_fails_while_it_is_used(monkeypatch):
 
 def test_a_file_that_is_cut_short(tmp_path):
     disk = Disk(0, tmp_path)
-    file = File(disk, 100)
-    file.write(torch.zeros(50, dtype=torch.uint8))
+    file, target = File(disk, 100), torch.zeros(100, dtype=torch.uint8)
+    file.write(torch.ones(50, dtype=torch.uint8))
+    file.read(target)
+    assert target.sum() == 50
+    with file._path.open("r+b") as cut:
+        cut.truncate(49)
     with pytest.raises(MemplanError, match=r"can't read: the file is too short"):
-        file.read(torch.zeros(100, dtype=torch.uint8))
+        file.read(target)
 
 
 def test_host_memory_is_counted_while_a_block_lives():

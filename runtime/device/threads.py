@@ -124,5 +124,5 @@ def _run(queue: SimpleQueue[Work | None], trouble: Trouble) -> None:
 
 
 def _passed(flag: Flag) -> None:
-    if not flag.wait(60):
-        raise DeviceFaultError("a stream has waited for a minute")
+    if not flag.wait(300):
+        raise DeviceFaultError("a stream has waited for five minutes")

@@ -1,0 +1,317 @@
+"""Every wait of the runtime taken out, one at a time: does the simulated device notice?
+
+Protocol: per wait a process of its own loads the runtime with one line changed as the table tells, and runs
+random schedules of tests/hostile.py (nets in turn, seeds from 0 on) until one fails: another result than
+eager's, another peak than planned, a hazard that the device itself found, an error, or no end. The exit code
+is 1 if one was not noticed.
+Usage: python benchmarks/removed_waits.py [schedules [words]]     (default 200, all whose name has the words)
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import hypothesis  # noqa: F401  (what all of them need is loaded once)
+import numba  # noqa: F401
+import torch
+import torch.fx.experimental.proxy_tensor
+
+ROOT = Path(__file__).parents[1]
+PATIENCE_SECONDS = 20
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+
+class Removal(NamedTuple):
+    """A line of a file in runtime/, and what stands there instead."""
+
+    name: str
+    file: str
+    line: str
+    instead: str = "pass"
+
+
+REMOVALS = (
+    # ── streams ──
+    Removal(
+        "a copy waits for the computations before it", "streams", "self.stream.wait_event(self.computed)"
+    ),
+    Removal(
+        "a copy waits for copies on the other stream",
+        "streams",
+        "if self.gone or not wait_on(self.stream, ticket):",
+        "if self.gone or not isinstance(ticket, DeviceTicket):",
+    ),
+    Removal(
+        "a copy waits for jobs of other threads",
+        "streams",
+        "if self.gone or not wait_on(self.stream, ticket):",
+        "if not wait_on(self.stream, ticket) and self.gone:",
+    ),
+    Removal(
+        "host memory that goes is idle",
+        "streams",
+        "if self.gone or not wait_on(self.stream, ticket):",
+        "if not wait_on(self.stream, ticket):",
+    ),
+    Removal("an event is waited for once it is recorded", "streams", "    ticket.on_stream()", "    pass"),
+    Removal("a stream waits for an event", "streams", "stream.wait_event(ticket.event)"),
+    Removal(
+        "a thread waits until a copy is given",
+        "streams",
+        "        super().wait()\n        self.event",
+        "        self.event",
+    ),
+    Removal("a thread waits until a copy has ended", "streams", "self.event.synchronize()"),
+    Removal(
+        "an event is recorded behind its copy",
+        "streams",
+        "                work(*arguments)\n                event.record()",
+        "                event.record()\n                work(*arguments)",
+    ),
+    Removal(
+        "the computations wait for jobs of other threads",
+        "streams",
+        "            ticket.wait()\n\n\ndef wait_on",
+        "            pass\n\n\ndef wait_on",
+    ),
+    # ── queues ──
+    Removal(
+        "a job waits for the tickets of others",
+        "queues",
+        "            ticket.wait()\n\n    def run",
+        "            pass\n\n    def run",
+    ),
+    Removal("a job lets go before it works", "queues", "            self.gone = ()\n", ""),
+    Removal(
+        "a job lets go before its ticket ends",
+        "queues",
+        "        self.after = self.gone = self.arguments = ()\n        del self.work\n",
+        "",
+    ),
+    # ── the code of a turn ──
+    Removal(
+        "computations wait for copies",
+        "codegen_copies",
+        'self.lines.append(f"wait({self.ticket(step)})")',
+    ),
+    Removal("a step's waits", "codegen_copies", "self.wait_for(self.turn.waits.get(step, ()))"),
+    Removal("a prefetch's room is waited for", "codegen_copies", "self.wait_for(ends.transfers)"),
+    Removal(
+        "a transfer waits for others",
+        "codegen_copies",
+        "for other in self.due(self.turn.waits.get(step, ())))",
+        "for other in ())",
+    ),
+    Removal(
+        "a transfer lets go of host memory",
+        "codegen_copies",
+        'gone = "" if ends is None or on_device else',
+        'gone = "" if True else',
+    ),
+    Removal(
+        "a computation lets go of memory that it waited for",
+        "codegen_copies",
+        "self._pop(ends)\n\n    def wait_for",
+        "pass\n\n    def wait_for",
+    ),
+    Removal(
+        "a prefetch lets go of memory that it waited for",
+        "codegen_copies",
+        '            self._pop(ends)\n        self.lines.append(f"d{x} = room',
+        '            pass\n        self.lines.append(f"d{x} = room',
+    ),
+    Removal(
+        "a pending delete keeps the memory", "codegen_copies", "if key in self.turn.pending:", "if False:"
+    ),
+    Removal(
+        "a pending delete at the end keeps the memory",
+        "codegen_turn",
+        'self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")',
+    ),
+    Removal(
+        "a late block is opened by its job", "codegen_copies", "late = step in self.turn.late", "late = False"
+    ),
+    Removal("the loss and gradients wait for their copies", "codegen_turn", "self.wait_for(makers)"),
+    Removal(
+        "a result on the host is waited for",
+        "codegen_turn",
+        'self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))',
+    ),
+    # ── the rehearsal ──
+    Removal(
+        "a copy that is refreshed waits for its users",
+        "rehearsal",
+        "            self._wait_for_users((target, x), queue)",
+        "            pass",
+    ),
+    Removal(
+        "what is changed in place waits for its users",
+        "rehearsal",
+        "            self._wait_for_users((memory, x), queue)",
+        "            pass",
+    ),
+    Removal(
+        "host memory waits for the gate",
+        "rehearsal",
+        "                self._wait(self._gate)",
+        "                pass",
+    ),
+    Removal(
+        "the workspace on the CPU is a gate",
+        "rehearsal",
+        "            if workspace:\n                self._gate = self.step",
+        "            pass",
+    ),
+    Removal(
+        "memory that the CPU uses is a gate",
+        "rehearsal",
+        "            self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])",
+        "            pass",
+    ),
+    Removal(
+        "an allocation waits for what its room waits for",
+        "rehearsal",
+        "            self._ends[self.step].transfers.extend(waits[makers:])",
+        "            pass",
+    ),
+    Removal(
+        "an allocation that waits is a gate",
+        "rehearsal",
+        "            self._gate = self.step\n\n    def _end(",
+        "\n    def _end(",
+    ),
+    Removal(
+        "uses go on into the next turn",
+        "rehearsal",
+        "self._users = {copy: users for copy, users in moved.items() if users}",
+        "self._users = {}",
+    ),
+    Removal(
+        "an allocation on the host is late",
+        "rehearsal",
+        "            self._late.add(self.step)",
+        "            pass",
+    ),
+    # ── from turn to turn ──
+    Removal(
+        "a turn waits for the turn before the last",
+        "cycle",
+        "        for ticket in self._last.values():\n            ticket.wait()",
+        "",
+    ),
+    Removal(
+        "who puts or gets a tensor waits for all jobs",
+        "cycle",
+        "        for ticket in (*self._last.values(), *self._now.values()):\n            ticket.wait()",
+        "",
+    ),
+    Removal(
+        "what is put on the host is there",
+        "cycle",
+        "        offload(self.device, bytes_, block)\n        self.device.synchronize()",
+        "        offload(self.device, bytes_, block)",
+    ),
+    Removal(
+        "what is got from the host is there",
+        "cycle",
+        "        self.device.copy(bytes_, made)\n        self.device.synchronize()",
+        "        self.device.copy(bytes_, made)",
+    ),
+)
+
+
+def main() -> int:
+    given = sys.argv[1:]
+    schedules = int(given[0]) if given else 200
+    chosen = [removal for removal in REMOVALS if " ".join(given[1:]) in removal.name]
+    survived = 0
+    print("| wait that is taken out | file | noticed by | schedules |\n|---|---|---|---:|", flush=True)
+    for removal in chosen:
+        noticed = in_a_process_of_its_own(removal, schedules)
+        survived += noticed.startswith("nothing")
+        print(f"| {removal.name} | {removal.file} | {noticed} |", flush=True)
+    print(f"\n{len(chosen)} removals, {survived} not noticed in {schedules} schedules")
+    return 1 if survived else 0
+
+
+def in_a_process_of_its_own(removal: Removal, schedules: int) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            answer = one(removal, schedules)
+        except BaseException as error:
+            answer = f"an error outside: {error!r} | 0"
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return answer or "the process died | "
+
+
+def without(removal: Removal) -> None:
+    """From now on the file is loaded so."""
+    loader, path = importlib.machinery.SourceFileLoader, str(ROOT / "runtime" / f"{removal.file}.py")
+    whole = loader.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> object:
+        if self.path != path:
+            return whole(self, name)
+        source = Path(path).read_text()
+        if source.count(removal.line) != 1:
+            raise ValueError(f"{removal.line!r} stands {source.count(removal.line)} times in {path}")
+        return compile(source.replace(removal.line, removal.instead), path, "exec")
+
+    loader.get_code = get_code  # type: ignore[method-assign]
+
+
+def one(removal: Removal, schedules: int) -> str:
+    """What noticed, and after how many schedules."""
+    without(removal)
+    from hostile import NETS, check
+
+    found: list[str] = []
+
+    def run(net: tuple[str, object], number: int) -> None:
+        try:
+            check(*net, number)
+        except BaseException as error:
+            found.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+
+    for number in range(schedules):
+        thread = Thread(target=run, args=(NETS[number % 3], number // 3), daemon=True)
+        thread.start()
+        if not ended(thread):
+            return f"no end | {number + 1}"
+        if found:
+            return f"{found[0][:120].replace('|', '/')} | {number + 1}"
+    return f"nothing | {schedules}"
+
+
+def ended(thread: Thread) -> bool:
+    """Whether it does; it does not where the process has not computed for a while."""
+    while True:
+        before = time.process_time()
+        thread.join(PATIENCE_SECONDS)
+        if not thread.is_alive():
+            return True
+        if time.process_time() - before < 0.01:
+            return False
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    code = main()
+    print(f"{time.perf_counter() - start:.0f} s")
+    sys.exit(code)

@@ -21,7 +21,7 @@ from killing import ALL, SIGNALS, Range, moment
 
 PREPARE = (
     ("profile", "m.py", "-o", "m.json"),
-    ("solve", "m.json", "--budget", "90%", "--solver", "rotor", "-o", "m-s.json"),
+    ("solve", "m.json", "--budget", "100%", "--solver", "store-all", "-o", "m-s.json"),
 )
 
 

@@ -1,0 +1,26 @@
+"""A few kills at random moments, always the same ones; benchmarks/kills.py does hundreds, of all commands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from killing import LIGHT, SIGNALS, Range, moment
+
+KILLS_EACH = 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals, looks into /proc")
+@pytest.mark.parametrize("name", ["show", "cbc", "bench"])
+def test_whoever_is_killed_leaves_nothing(name: str, tmp_path: Path) -> None:
+    chance = Random(name)
+    with Range(tmp_path / "range") as place:
+        seconds, sound = place.sound(LIGHT[name])
+        assert sound == 0, (place.folder / "said").read_text()
+        faults: list[str] = []
+        for number in chance.sample(SIGNALS, KILLS_EACH):
+            killed = place.kill(LIGHT[name], number, moment(chance, seconds), sound)
+            faults += [f"{number}: {fault}" for fault in killed.faults]
+    assert not faults

@@ -13,7 +13,7 @@ KILLS_EACH = 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals, looks into /proc")
-@pytest.mark.parametrize("name", ["show", "cbc", "bench"])
+@pytest.mark.parametrize("name", ["show", "cbc"])
 def test_whoever_is_killed_leaves_nothing(name: str, tmp_path: Path) -> None:
     chance = Random(name)
     with Range(tmp_path / "range") as place:

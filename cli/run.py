@@ -21,6 +21,7 @@ from .replay import Held, judged, open_schedule
 
 if TYPE_CHECKING:
     from ..runtime.peaks import Peaks
+    from ..runtime.program import Program
     from ..runtime.side_by_side import Measured, SideBySide
 
 
@@ -114,6 +115,7 @@ def _side_by_side(
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
         program = settled(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
+        program = _aligned(program, held.graph, graph_path)
         say("running eager and planned in turn")
         terms = Terms(held.graph, held.budget, held.machine, disk)
         return side_by_side(iteration, PlannedStep(iteration, program, held.file.schedule, terms), repeats)
@@ -142,6 +144,15 @@ def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str) ->
         f"{model} is not the model that {graph_path} was profiled from: its fingerprint is "
         f"{_short(fingerprint)}, the graph's {_short(expected)}{versions}"
     )
+
+
+def _aligned(program: Program, graph: Graph, graph_path: Path) -> Program:
+    from ..runtime.align import aligned
+
+    try:
+        return aligned(program, graph)
+    except MismatchError as error:
+        raise MismatchError(f"{graph_path}: {error}") from None
 
 
 def _short(fingerprint: str) -> str:

@@ -1,71 +1,56 @@
-"""What makes two traces the same program: everything but the values of weights and inputs."""
+"""What makes two traces the same program: everything but the values of weights and inputs, and the order in
+which independent operations were traced."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any
 
-import torch
-
-from .names import full_name
-from .program import Call, Program, Ref
-from .torch_internals import FakeTensor
+from .call_text import call_text, content
+from .program import Program
 
 
 def fingerprint(program: Program) -> str:
     """`sha256:…` over calls, argument structure, shapes, strides, types, devices and parameter names.
 
     Constants that the code makes count by their values: they are part of it, like its numbers. Those that
-    attributes of the module hold count by their form alone, like weights.
+    attributes of the module hold count by their form alone, like weights. Names stand for operations and
+    storages: they do not depend on the order in which they were traced (canonical.py), except that of
+    operations that draw random numbers, which counts.
     """
     digest = sha256()
-    for line in _lines(program):
+    for line in (*_head(program), *sorted(_lines(program))):
         digest.update(line.encode())
         digest.update(b"\n")
     return f"sha256:{digest.hexdigest()}"
 
 
-def _lines(program: Program) -> Iterator[str]:
+def _head(program: Program) -> Iterator[str]:
     yield f"device {program.device.type} compiling {program.compiling}"
-    for value in program.values:
-        yield (
-            f"value {value.storage} {value.shape} {value.strides} {value.offset} {value.dtype} "
-            f"{value.device.type}"
-        )
+    yield f"loss {_value(program, program.loss)}"
+    groups = (program.parameters, program.buffers, program.inputs, program.gradients)
+    for group in (*groups, {f"{name} {state}": v for (name, state), v in program.states.items()}):
+        yield ", ".join(f"{name}: {_value(program, value)}" for name, value in group.items())
+    draws = (operation.name for operation in program.operations if operation.random)
+    yield f"draws {', '.join(draws)}"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    def value(index: int) -> str:
+        return _value(program, index)
+
     for operation in program.operations:
-        yield f"{operation.phase.word} {_call(operation.call)} {operation.writes} {operation.mutates}"
-    for value, call in program.views.items():
-        yield f"view {value} {_call(call)}"
-    for group in (program.parameters, program.buffers, program.inputs, program.gradients):
-        yield f"{list(group.items())!r}"
-    if program.states:
-        yield f"states {list(program.states.items())!r}"
-    for value, constant in program.constants.items():
-        content = program.held.get(value) or _content(constant)
-        yield f"constant {value} {content}"
-    yield f"loss {program.loss}"
+        changed = [program.storages[storage].name for storage in operation.mutates]
+        results = [None if output is None else value(output) for output in operation.call.outputs]
+        call = call_text(operation.call, value)
+        yield f"{operation.name} {operation.phase.word} {call} {results} {changed}"
+    for index, call in program.views.items():
+        yield f"view {value(index)} {call_text(call, value)} {call.outputs.index(index)}"
+    for index, constant in program.constants.items():
+        yield f"constant {value(index)} {program.held.get(index) or content(constant)}"
 
 
-def _call(call: Call) -> str:
-    return f"{full_name(call.target)} {_text(call.arguments)} {_text(call.keywords)} {call.outputs}"
-
-
-def _text(argument: Any) -> str:
-    """Like repr, but the same in every process: the only objects in it are torch's own types."""
-    if isinstance(argument, Ref):
-        return f"%{argument.value}"
-    if isinstance(argument, Mapping):
-        return f"{{{', '.join(f'{name!r}: {_text(part)}' for name, part in argument.items())}}}"  # pyright: ignore
-    if isinstance(argument, tuple | list):
-        return f"[{', '.join(_text(part) for part in argument)}]"  # pyright: ignore
-    if isinstance(argument, torch.device):
-        return argument.type
-    return repr(argument)
-
-
-def _content(constant: torch.Tensor) -> str:
-    if isinstance(constant, FakeTensor):
-        return "unknown"
-    data = constant.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return sha256(data.numpy().tobytes()).hexdigest()
+def _value(program: Program, index: int) -> str:
+    """A value by the name of its storage and where in that it lies."""
+    storage, shape, strides, offset, dtype, device = program.values[index]
+    return f"{program.storages[storage].name} {shape} {strides} {offset} {dtype} {device.type}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from .away import bring_back
+from .canonical import named
 from .fingerprint import fingerprint
 from .forms import Forms
 from .fused import drop_copies, fuse_dropout_masks
@@ -50,7 +51,7 @@ def _trace(iteration: Iteration, forms: Forms, *, flag: bool) -> Program:
     joint = joint_graph(iteration, forms, flag=flag)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
-    program = replace(lower(joint), compiling=flag)
+    program = named(replace(lower(joint), compiling=flag))
     if iteration.updates is None:
         return program
     optimizer, when = iteration.updates

@@ -128,6 +128,20 @@ def test_another_model_is_a_mismatch(plan: Plan) -> None:
     assert "fingerprint" in result.stderr
 
 
+def test_a_graph_that_was_changed_by_hand_is_a_mismatch(plan: Plan) -> None:
+    """Its fingerprint is still the model's, and a schedule was found for it."""
+    assert plan("profile", "model.py", "-o", "graph.json").exit_code == 0
+    document = json.loads(Path("graph.json").read_text())
+    smaller = next(tensor for tensor in document["tensors"] if tensor["kind"] == "activation")
+    smaller["bytes"] //= 2
+    Path("graph.json").write_text(json.dumps(document))
+    solve = ("solve", "graph.json", "--budget", "100%", "--solver", "store-all", "-o", "schedule.json")
+    assert plan(*solve).exit_code == 0
+    result = plan("run", "schedule.json", "--graph", "graph.json", "--model", "model.py", "--repeats", "1")
+    assert result.exit_code == 6
+    assert "graph.json: the graph was changed since it was profiled" in result.stderr
+
+
 def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from memplan.runtime import verdict
     from memplan.runtime.eager import Comparison

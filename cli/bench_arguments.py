@@ -30,8 +30,8 @@ def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None
         return None
     if path.suffix != ".csv":
         raise click.BadParameter(f"{path}: the suffix must be .csv", ctx, param)
-    if path.is_dir():
-        raise click.BadParameter(f"{path}: cannot be written: it is a folder", ctx, param)
+    if path.exists() and not path.is_file():
+        raise click.BadParameter(f"{path}: cannot be written: it is no regular file", ctx, param)
     return path
 
 

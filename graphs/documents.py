@@ -12,8 +12,10 @@ import os
 import re
 import tempfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from time import time
 from typing import Any
 
 from .errors import InputError
@@ -72,7 +74,8 @@ def write_document(document: object, path: Path) -> None:
 
 def write_whole(data: bytes, path: Path) -> None:
     """Write beside, then rename: the old file or the new one, never half of it."""
-    handle, beside = tempfile.mkstemp(prefix=".memplan-", dir=path.parent)
+    _sweep(path.parent)
+    handle, beside = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -83,6 +86,18 @@ def write_whole(data: bytes, path: Path) -> None:
     except BaseException:
         os.unlink(beside)
         raise
+
+
+_BESIDE = ".memplan-"
+_FORGOTTEN_SECONDS = 3600.0
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left there."""
+    for beside in folder.glob(f"{_BESIDE}*"):
+        with suppress(OSError):
+            if time() - beside.lstat().st_mtime > _FORGOTTEN_SECONDS:
+                beside.unlink()
 
 
 def document_suffix(path: Path) -> str:

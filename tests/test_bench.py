@@ -258,7 +258,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "time-limit": (["graphs", "--time-limit", "-1"], 2, "it must be above 0 and finite"),
     "workers": (["graphs", "--workers", "0"], 2, "0 is not in the range x>=1"),
     "suffix": (["graphs", "-o", "rows.json"], 2, "rows.json: the suffix must be .csv"),
-    "folder-as-table": (["graphs", "-o", "graphs.csv"], 2, "cannot be written: it is a folder"),
+    "folder-as-table": (["graphs", "-o", "graphs.csv"], 2, "cannot be written: it is no regular file"),
     "no-such-folder": (["graphs", "-o", "none/rows.csv"], 2, "none/rows.csv: cannot be written"),
     "another-table": (["graphs", "-o", "other.csv"], 2, "other.csv: not a table of plan bench"),
     "another-line": (["graphs", "-o", "line.csv"], 2, "line.csv: not a table of plan bench"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         write_whole(b"new", path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_write_left_is_swept_later(tmp_path: Path) -> None:
+    old, young = tmp_path / ".memplan-old", tmp_path / ".memplan-young"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    write_whole(b"new", tmp_path / "g.json")
+    assert {path.name for path in tmp_path.iterdir()} == {"g.json", young.name}
 
 
 def test_unwritable_place_is_one_line(tmp_path: Path) -> None:

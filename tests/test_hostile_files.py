@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from memplan.cli.main import main
 from memplan.graphs.documents import MOST_UNPACKED, read_document
 from memplan.graphs.errors import InputError
 from memplan.graphs.files import load_graph, save_graph
@@ -74,6 +76,10 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     for read in (load_graph, load_machine):
         with pytest.raises(InputError, match="no regular file"):
             read(pipe)
+    save_graph(chain(2), tmp_path / "g.json")
+    os.mkfifo(tmp_path / "rows.csv")
+    result = CliRunner().invoke(main, ["bench", str(tmp_path / "g.json"), "-o", str(tmp_path / "rows.csv")])
+    assert (result.exit_code, "no regular file" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 400, "1e999"])

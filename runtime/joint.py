@@ -76,13 +76,13 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         without_checkpoints(),
         uncompiled(),
         caches_forgotten(),
-        mode,
         torch.autograd.set_multithreading_enabled(False),
     ):
-        with kept(iteration, tensors=False):
+        with kept(iteration, tensors=False), mode:
             traced = make_fx(forward_backward)(*examples)
         held = captured.held_by(iteration)
-        graph = functional_graph(traced, examples, flat)
+        with mode:
+            graph = functional_graph(traced, examples, flat)
     return Joint(graph, parameters, buffers, inputs, gradients, held)
 
 

@@ -153,20 +153,23 @@ class Range:
         if left := self._left_over():
             faults.append(f"left running: {left}")
         sweep(self.scratch)
-        faults += [f"left in the temporary folder: {path.name}" for path in self.scratch.iterdir()]
+        faults += [f"left in the temporary folder: {path.name}" for path in self._scraps()]
         for path in self.folder.glob(".memplan-*"):
             faults += [f"left beside: {path.name}"] if number != "SIGKILL" else []
             path.unlink()
         return Killed(code, tuple(faults), over)
 
+    def _scraps(self) -> list[Path]:
+        """torch keeps a cache of its own there, also when nobody kills it."""
+        return [path for path in self.scratch.iterdir() if not path.name.startswith("torchinductor_")]
+
     def _wrong_code(self, code: int, number: str, over: bool, sound: int) -> list[str]:
         """Before our first line runs Python has its own ways: by the signal, SIGINT with a traceback."""
         signum = getattr(signal, number)
         said = (self.folder / "said").read_text(errors="replace")
-        early = code == -signum
-        faults = (
-            [] if code in (sound, -signum, 128 + signum) or over else [f"exit code {code}: {said[-300:]}"]
-        )
+        early = code == -signum or "<frozen site>" in said
+        known = over or early or code in (sound, 128 + signum)
+        faults = [] if known else [f"exit code {code}: {said[-300:]}"]
         if "Traceback" in said and not (early and number == "SIGINT"):
             faults.append(f"exit code {code}, a traceback: {said[-1500:]}")
         return faults

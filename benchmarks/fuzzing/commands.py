@@ -7,6 +7,8 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -126,6 +128,8 @@ class Commands(Area):
         self.folder = Path(tempfile.mkdtemp(prefix="memplan-fuzz-commands-"))
         found = partition(training(3, 0), top=2)
         assert found.root.identity  # compiled
+        with suppress(ModuleNotFoundError):
+            import_module("torch")  # some commands do, before they find a fault
 
     def make(self, random: Random) -> CommandCase:
         command = random.choice(list(GRAMMAR))

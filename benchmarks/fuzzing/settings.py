@@ -120,12 +120,10 @@ class SettingsArea(Area):
         known = registry.settings_of(solver) or {"moves": 1}
         chosen: dict[str, str] = {}
         for _setting in range(random.choice((1, 1, 2, 3))):
-            key = (
-                random.choice(known)
-                if random.random() < 0.95
-                else random.choice(("", "x", " ", "time_limit"))
-            )
-            chosen[key] = random.choice(VALUES) if random.random() < 0.8 else str(random.randint(0, 50))
+            key = random.choice(list(known))
+            likely = FITTING[type(known[key])] if random.random() < 0.7 else VALUES
+            unknown = random.random() < 0.03
+            chosen[random.choice(("", "x", " ", "time_limit")) if unknown else key] = random.choice(likely)
         return SettingsCase(
             _problem(random, registry.entry(solver).needs_links),
             solver,

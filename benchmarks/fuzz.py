@@ -185,6 +185,7 @@ def main() -> int:
     fuzzer = Fuzzer(
         options.only or list(SHARES), options.seed, folder, options.case if alone else options.first
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     begin = monotonic()
     with suppress(KeyboardInterrupt):
         fuzzer.run(1 if alone else options.jobs, 60 * options.minutes, options.case + 1 if alone else None)

@@ -7,6 +7,7 @@ More of them than fit in a test run: benchmarks/fuzz.py --only solvers.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,7 +22,7 @@ from memplan.planner.plain import baseline
 from memplan.planner.schedule import Schedule, Verb
 from memplan.solvers import registry
 from memplan.solvers.chains import device_limit
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution
 from small_graphs import small_graph
 from strategies import Case, random_graph
 from training_graphs import training
@@ -100,7 +101,7 @@ def verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: flo
 
 
 def _verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: float) -> Verdict:
-    start = perf_counter()
+    start, worked = perf_counter(), _processor_seconds()
     try:
         found = registry.solve(solver, problem, time_limit, bound_seconds=bound_seconds)
     except Exception as error:
@@ -124,9 +125,15 @@ def _verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: fl
         holds = in_file_order(found.schedule) and bound.order == "file" and (bound.transfers or not moves)
         if holds and bound.seconds > figures.time * (1 + PROVEN):
             faults.append(f"{bound} does not hold: it takes {figures.time} in the file's order")
-    if found.seconds > 2 * time_limit + 5:
+    if min(found.seconds, _processor_seconds() - worked) > 2 * time_limit + 5:
         faults.append(f"it took {found.seconds:.1f} s, its limit was {time_limit:g} s")
     return Verdict(solver, "ok", found.seconds, figures.time, figures.peak, found.lower_bound, tuple(faults))
+
+
+def _processor_seconds() -> float:
+    """Of this process and its children: on a busy machine time passes without."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def in_file_order(schedule: Schedule) -> bool:
@@ -160,12 +167,24 @@ def _refusal_faults(
     machine = problem.machine or graph.machine
     if machine is not None:
         machine = replace(machine, device_capacity=None)
+    named = Problem(graph, error.least, machine)
     try:
-        again = registry.solve(solver, Problem(graph, error.least, machine), 2 * time_limit, bound_seconds=0)
+        again = _found_in(solver, named, 2 * time_limit) or _solved(solver, named, 20 * time_limit)
         if again.figures.peak > error.least:
             yield f"its peak {again.figures.peak} is over the least budget that it named, {error.least}"
     except Exception as refusal:
         yield f"does not reach the least budget that it named, {error.least}: {refusal}"
+
+
+def _found_in(solver: str, problem: Problem, seconds: float) -> Solution | None:
+    """None where it did not find any in this time, on a machine that may be busy."""
+    with suppress(NotFoundError):
+        return _solved(solver, problem, seconds)
+    return None
+
+
+def _solved(solver: str, problem: Problem, seconds: float) -> Solution:
+    return registry.solve(solver, problem, seconds, bound_seconds=0)
 
 
 def contradictions(problem: Problem, verdicts: Iterable[Verdict]) -> Iterator[str]:

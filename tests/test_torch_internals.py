@@ -2,7 +2,7 @@
 
 Read from the syntax trees of the package. What counts: modules of torch with an underscore in their path, and
 those that its documentation leaves out; attributes with a leading underscore that the same file does not
-define (on `self`: no file of the package); such names as strings. Not the public ones of named tuples.
+define (on `self`: no file of the package); such names as strings. Not those that Python documents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 PACKAGE = Path(memplan.__file__).parent
 FILES = sorted(path for part in ("runtime", "cli") for path in (PACKAGE / part).glob("**/*.py"))
-NAMED_TUPLES = {"_replace", "_fields", "_asdict", "_make"}
+DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit"}
 UNDOCUMENTED = ("torch.fx.experimental", "torch.utils.flop_counter", "torch.utils.weak")
 
 
@@ -31,7 +31,7 @@ def is_on_self(node: ast.Attribute) -> bool:
 
 def defined(tree: ast.AST) -> set[str]:
     """What a file binds: functions, classes, variables, attributes that it sets on `self`."""
-    names = set(NAMED_TUPLES)
+    names = set(DOCUMENTED)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)

@@ -68,7 +68,7 @@ def chain_of(graph: Graph) -> Chain:
     forward, backward, after = _parts(graph)
     loss = np.flatnonzero(graph.operations.phase[forward] == Phase.LOSS)
     end = int(loss[0]) if len(loss) else max(0, len(forward) - 1)
-    cuts = forward_cuts(graph, forward, end, _made_once(graph, forward[:end]))
+    cuts = forward_cuts(graph, forward, end, _made_once(graph, forward, end))
     blocks = _forward_blocks(graph, forward, end, cuts)
     assigned, ranges = backward_blocks(graph, blocks, backward.tolist())
     rows: list[tuple[list[int], list[int]]] = [([], []) for _ in range(blocks.count)]
@@ -113,15 +113,16 @@ def _parts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     return operations[~part], operations[part], np.arange(stop, len(phase))
 
 
-def _made_once(graph: Graph, forward: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Per tensor: made by a forward operation that can't run again, so it is to be kept."""
+def _made_once(graph: Graph, forward: NDArray[np.int64], end: int) -> NDArray[np.bool_]:
+    """Per tensor: to be kept: made by a forward operation that can't run again, or changed once made."""
     operations = graph.operations
     fixed = ~operations.recompute | (operations.mutates.counts() > 0)
-    for x in {x for o in map(int, forward) for x in graph.mutate_lists[o]}:
-        readers = graph.consumers[x]
-        fixed[readers[readers < graph.mutators[x].max()]] = True
-    once = np.zeros(len(graph.tensors), np.bool_)
-    for operation in forward[fixed[forward]].tolist():
+    once = ~graph.resident & (graph.mutators.counts() > 0)
+    early = {x for o in map(int, forward) for x in graph.mutate_lists[o]}
+    for x in early.union(np.flatnonzero(once).tolist()):
+        users = np.union1d(graph.consumers[x], graph.producers[x])
+        fixed[users[users < graph.mutators[x].max()]] = True
+    for operation in forward[:end][fixed[forward[:end]]].tolist():
         once[operations.writes[operation]] = True
     return once
 

@@ -81,7 +81,10 @@ def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleEr
     """The one that names the smallest budget, else the one that proves most."""
     best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
     if isinstance(best, NotFoundError):
-        refusal = NotFoundError(NAME, best.budget, best.floor)
+        found = [
+            each.found for each in refusals if isinstance(each, NotFoundError) and each.found is not None
+        ]
+        refusal = NotFoundError(NAME, best.budget, best.floor, min(found, default=None))
     else:
         refusal = InfeasibleError(NAME, best.budget, best.least, best.floor)
     refusal.notes = tuple(faults)

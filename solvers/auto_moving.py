@@ -84,8 +84,10 @@ def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError
     """The one that names the smallest budget; not found where somebody did not finish."""
     floor, limit = memory_floor(problem.graph, problem.machine), device_limit(problem)
     least = min((refusal.least for refusal in outcomes.refusals if refusal.least is not None), default=None)
+    unproven = [each.found for each in outcomes.refusals if isinstance(each, NotFoundError)]
+    found = min((each for each in (least, *unproven) if each is not None and each > limit), default=None)
     if least is None or least <= limit:
-        refusal = NotFoundError(name, limit, floor)
+        refusal = NotFoundError(name, limit, floor, found)
     else:
         refusal = InfeasibleError(name, limit, least, floor)
     refusal.notes = tuple(outcomes.faults)

@@ -69,8 +69,8 @@ def device_limit(problem: Problem) -> int:
     return problem.budget if capacity is None else min(problem.budget, capacity)
 
 
-def infeasible(solver: str, problem: Problem, least: int) -> InfeasibleError:
-    """least: the smallest budget that the solver can reach, bytes."""
+def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:
+    """least: the smallest budget that the solver can reach, bytes; None where it can't tell."""
     return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))
 
 

@@ -45,7 +45,11 @@ SCALE = 1000.0
 TOLERANCE = 1e-9
 """SCALE is the capacity in (4), so what exceeds it by 1e-12 of it is noticed: bytes are exact."""
 
-NEGLIGIBLE = 1e-9
+ROOM = 2e-8
+"""What (4) gives at least beyond its limit: a solver can't tell more from less by the tolerance. Where that
+are bytes, an answer above the budget is found out by the simulator, and the capacity lowered."""
+
+NEGLIGIBLE = 1e-8
 """Coefficients below this are left out of (4): solvers drop them."""
 
 
@@ -91,7 +95,8 @@ class Unrolling:
         quantum = gcd(*sizes, *(way.workspace for ways in self.ways for way in ways)) or 1
         whole = capacity // quantum
         self.unit = float(max(whole, 1) * quantum) / SCALE
-        self.limit = (whole + 0.5) * quantum / self.unit  # half a quantum: rounding can't forbid what fits
+        room = max(0.5 * quantum / self.unit, ROOM)  # half a quantum: rounding can't forbid what fits
+        self.limit = whole * quantum / self.unit + room
         self.peak = self.model.column(upper=self.limit, cost=1.0) if least else None
         mean = float(operations.time.sum()) / max(1, len(operations))
         self.seconds = mean if mean > 0 else 1.0

@@ -112,7 +112,7 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
         raise _refusal(problem, limit, starts, interrupted)
     options.report(f"{NAME}: {start.outcome.seconds:.6g} s before annealing")
     anneal = Anneal(start.state, start.outcome, host_modes(graph), settings.seed)
-    moves = min(_MOST_MOVES, _MOST_RUNS // len(graph.operations), settings.moves * len(anneal.gaps))
+    moves = min(_MOST_MOVES, _MOST_RUNS // max(1, len(graph.operations)), settings.moves * len(anneal.gaps))
 
     def progress() -> float:
         if interrupted or not moves or anneal.best.outcome.seconds <= bound * (1 + _ENOUGH):
@@ -160,6 +160,6 @@ def _refusal(problem: Problem, limit: int, starts: Starts, interrupted: bool) ->
     floor = memory_floor(problem.graph, problem.machine)
     if interrupted:
         return KeyboardInterrupt()
-    if starts.least <= limit:
-        return NotFoundError(NAME, limit, floor)
-    return InfeasibleError(NAME, limit, int(starts.least), floor)
+    if starts.least <= limit or not starts.complete:
+        return NotFoundError(NAME, limit, floor, None if starts.least == inf else int(starts.least))
+    return InfeasibleError(NAME, limit, None if starts.least == inf else int(starts.least), floor)

@@ -3,7 +3,8 @@
 A dropped tensor is made again right before the first operation of the backward part that needs it, with what
 that needs and is dropped too; from then on it stays. So what crosses from block to block is the last to drop
 (graphs/structure.py): without it all blocks would be made again at once, and stay. Updates move behind the
-last run that touches what they change. Linear in the runs.
+last run that touches what they change, unless somebody behind them in the file depends on them. Linear in the
+runs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from ..planner.sequence import Run, prune
 
 class Drops:
     """boundary: the first operation that is not forward. makers: per tensor that may be dropped the operation
-    that makes it."""
+    that makes it. movable: updates that may run as soon as what they touch is done with."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         behind = np.flatnonzero(graph.operations.phase != Phase.FORWARD)
         self.boundary = int(behind[0]) if len(behind) else len(graph.operations)
+        self.movable = _movable(graph)
         results, resident = set(graph.results), graph.resident
         changed = graph.mutators.counts() > 0
         self.makers: dict[int, int] = {}
@@ -39,8 +41,12 @@ class Drops:
                 self.makers[x] = maker
 
     def _again(self, operation: int) -> bool:
+        """It may run a second time: nothing that it touches is changed in place by then."""
         graph = self.graph
-        return bool(graph.operations.recompute[operation]) and not graph.mutate_lists[operation]
+        touched = {*graph.read_lists[operation], *graph.operations.writes[operation].tolist()}
+        changes = {change for x in touched for change in graph.mutators[x].tolist() if change > operation}
+        once = graph.mutate_lists[operation] or not graph.operations.recompute[operation]
+        return not once and changes <= self.movable
 
     @cached_property
     def passing(self) -> frozenset[int]:
@@ -76,7 +82,7 @@ class Drops:
         again = [False] * len(order)
         updates: list[int] = []
         for operation in range(self.boundary, len(graph.operations)):
-            if graph.operations.phase[operation] == Phase.UPDATE:
+            if operation in self.movable:
                 updates.append(operation)
                 continue
             for maker in self._needed(operation, missing):
@@ -108,7 +114,7 @@ class Drops:
         graph = self.graph
         last = [-1] * len(graph.tensors)
         for position, (operation, mode) in enumerate(runs):
-            for x in graph.read_lists[operation]:
+            for x in graph.read_lists[operation] + graph.mutate_lists[operation]:
                 last[x] = position
             for x, _bit in graph.contributions(operation, mode):
                 last[x] = position
@@ -117,4 +123,26 @@ class Drops:
             touched = graph.read_lists[update] + graph.mutate_lists[update]
             position = max((last[x] for x in touched), default=len(runs) - 1)
             behind.setdefault(position, []).append((update, modes[update]))
-        return [each for position, run in enumerate(runs) for each in (run, *behind.get(position, ()))]
+        first = behind.get(-1, [])
+        return first + [
+            each for position, run in enumerate(runs) for each in (run, *behind.get(position, ()))
+        ]
+
+
+def _movable(graph: Graph) -> frozenset[int]:
+    """The updates that nobody behind them in the file depends on, nor changes what they read."""
+    updates = np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist()
+    users, mutators = graph.consumers, graph.mutators
+
+    def last(x: int, changes_only: bool) -> int:
+        rows = (mutators[x],) if changes_only else (mutators[x], users[x], graph.producers[x])
+        return max((int(row[-1]) for row in rows if len(row)), default=-1)
+
+    movable = set[int]()
+    for update in updates:
+        made = [*graph.mutate_lists[update], *graph.operations.writes[update].tolist()]
+        alone = all(last(x, False) <= update for x in made)
+        unchanged = all(last(x, True) <= update for x in graph.read_lists[update])
+        if alone and unchanged and not graph.operations.random[update]:
+            movable.add(update)
+    return frozenset(movable)

@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from ..graphs.graph import Graph, Phase
+from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..planner.residence import Place
 from ..planner.schedule import PLAIN
@@ -59,9 +59,9 @@ class Start:
 
 
 class Starts:
-    """best: of the choices tried. least: the smallest demand of all, in bytes.
+    """best: of the choices tried. least: the smallest budget with which one of them holds, in bytes.
 
-    proceed: false once time is over.
+    complete: no choice was left out because time was over. proceed: false once it is.
     """
 
     def __init__(self, graph: Graph, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
@@ -71,6 +71,7 @@ class Starts:
         self.smallest = _smallest(graph, budget)
         self.best: Start | None = None
         self.least = inf
+        self.complete = True
         self._tried: set[Choice] = set()
 
     def search(self) -> None:
@@ -103,7 +104,10 @@ class Starts:
 
     def attempt(self, choice: Choice) -> bool:
         """Whether it is the best so far."""
-        if choice in self._tried or not (self.proceed() or self.best is None):
+        if choice in self._tried:
+            return False
+        if self.best is not None and not self.proceed():
+            self.complete = False
             return False
         self._tried.add(choice)
         start = self._worth(choice)
@@ -141,11 +145,19 @@ class Starts:
         state = State(self.graph, self.machine, self.budget, runs, all_away=True, smallest=self.smallest)
         if state.demand > self.budget:
             state = State(self.graph, self.machine, self.budget, runs, all_away=True)
-        self.least = min(self.least, state.demand)
         if state.demand > self.budget:
+            least = _least(state)
+            if least == inf and self.least == inf:
+                least = _least(State(self.graph, self.machine, self.budget, runs))
+            self.least = min(self.least, least)
             return None
         found = min(self._fillings(state), key=lambda found: found[0])
-        (_excess, _seconds), outcome, away = found
+        (excess, _seconds), outcome, away = found
+        if excess:  # the host is too small: perhaps nothing has to leave
+            staying = State(self.graph, self.machine, self.budget, runs)
+            self.least = min(self.least, _least(staying))
+            outcome = staying.evaluate(LOOK_AHEADS[0])
+            return None if outcome.excess else Start(choice, staying, outcome)
         state.keep([where for where in state.away if where not in away])
         state.send([where for where in away if where not in state.away])
         return Start(choice, state, outcome)
@@ -164,6 +176,16 @@ class Starts:
                     yield (outcome.excess, outcome.seconds), outcome, dict(state.away)
 
 
+def _least(state: State) -> float:
+    """The device bytes with which it holds as it is; ∞ where another memory is too small."""
+    limits = state.instance.limits
+    before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
+    spill(state)
+    holds = not state.evaluate(LOOK_AHEADS[0]).excess
+    limits[Memory.DEVICE] = before
+    return state.demand if holds else inf
+
+
 def _smallest(graph: Graph, budget: int) -> int:
     """The bytes of a tensor worth moving: all smaller ones together are a small share of the budget."""
     sizes = np.sort(graph.tensors.bytes)
@@ -172,11 +194,21 @@ def _smallest(graph: Graph, budget: int) -> int:
 
 
 def host_modes(graph: Graph) -> dict[int, int]:
-    """Per operation with modes on the host the fastest of them; the last layers' updates first."""
+    """Per update with modes on the host the fastest of them; the last layers' updates first.
+
+    Not where it uses the batch, which is on the device for good, or adds to what others make there.
+    """
     found: dict[int, int] = {}
+    alone = graph.producers.counts() == 1
     for operation, modes in graph.operations.modes.items():
-        ways = [(mode.time, index + 1) for index, mode in enumerate(modes) if mode.on_host]
-        if ways and graph.operations.phase[operation] == Phase.UPDATE:
+        written = graph.operations.writes[operation]
+        whole = [
+            index for index, mode in enumerate(modes) if mode.on_host and len(mode.writes) == len(written)
+        ]
+        ways = [(modes[index].time, index + 1) for index in whole]
+        used = graph.read_lists[operation] + graph.mutate_lists[operation]
+        fits = alone[written].all() and (graph.tensors.kind[used] != Kind.INPUT).all()
+        if ways and fits and graph.operations.phase[operation] == Phase.UPDATE:
             found[operation] = min(ways)[1]
     return dict(sorted(found.items()))
 

@@ -90,7 +90,9 @@ class State:
         self.ways = Ways(graph)
         self.instance: Instance = self.ways.instance(machine, budget)
         self.turn = turn_length(len(self.runs))
-        self.lives = [life for life in lives(graph, self.runs) if graph.tensors.bytes[life.tensor] > 0]
+        moving = graph.tensors.bytes > 0
+        moving[_read_on_host(graph)] = True  # without bytes they have to be there too
+        self.lives = [life for life in lives(graph, self.runs) if moving[life.tensor]]
         self.touching: dict[int, list[int]] = {}
         for number, life in enumerate(self.lives):
             for use in life.uses:
@@ -275,6 +277,16 @@ class State:
             row["shift"] = self.shift.get((life.tensor, position_of(fetch.use)), 0)
         start = sum(1 << memory for memory in memories_at_start(levels, self.turn))
         return _Rows(np.array(moves, MOVE), rows, tuple(occupied(life, device, self.turn)), start)
+
+
+def _read_on_host(graph: Graph) -> list[int]:
+    """What some mode reads or changes in host memory."""
+    found: list[int] = []
+    for operation, modes in graph.operations.modes.items():
+        for mode in modes:
+            inputs = graph.read_lists[operation] + graph.mutate_lists[operation]
+            found += [*inputs, *mode.writes] if mode.on_host else mode.reads_host
+    return found
 
 
 def _put(table: dict[Place, int], where: Place, value: int | None) -> None:

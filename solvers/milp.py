@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from inspect import signature
 from math import inf
@@ -29,6 +30,7 @@ from . import highs
 from .milp_model import Program
 from .milp_process import answer, solve_apart
 from .milp_result import BackendError, Outcome, Progress, Result, Settings, checked
+from .milp_scaling import scaled
 
 _GUROBI = "GUROBI"
 """PuLP's name of Gurobi through gurobipy."""
@@ -47,12 +49,21 @@ def solve(
     start: values of some columns, from which a first solution is completed (highs and gurobi).
     progress: called now and then (highs). Ctrl-C ends the search; highs gives its best answer then.
     """
-    settings = settings or Settings()
+    settings, fit = settings or Settings(), scaled(program)
+
+    def tell(news: Progress) -> None:
+        progress(Progress(fit.cost(news.incumbent), fit.cost(news.bound), news.seconds))
+
+    values = fit.start(start or {})
     if settings.backend.lower() == "highs":
-        result = highs.solve(program, settings, time_limit, start or {}, progress)
+        result = highs.solve(fit.program, settings, time_limit, values, tell)
     else:
-        result = solve_apart(__name__, program, settings, time_limit, start or {})
-    return checked(program, result, settings.backend)
+        result = solve_apart(__name__, fit.program, settings, time_limit, values)
+    result = checked(fit.program, result, settings.backend)
+    if result.x is None or result.objective is None:
+        return replace(result, bound=fit.cost(result.bound))
+    x, bound = fit.x(result.x), fit.cost(result.bound)
+    return replace(result, x=x, objective=fit.cost(result.objective), bound=bound)
 
 
 def solve_with_pulp(

@@ -30,6 +30,7 @@ from ..planner.simulate import simulate
 from . import highs
 from .linear import relaxed
 from .milp_result import Settings
+from .milp_scaling import scaled
 from .offload_bound_program import OffloadProgram
 from .problem import Bound
 
@@ -91,8 +92,9 @@ def weight_offload_bound(
     """The paper's program, eqs. 2 to 8, in whole numbers; a bound for schedules that recompute nothing."""
     trivial = time_bound(graph)
     program = OffloadProgram(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
-    result = highs.solve(program.program(), Settings(threads=1), time_limit, {}, lambda _progress: None)
-    bound = result.bound if result.bound == inf else result.bound * program.unit * (1 - SLACK)
+    fit = scaled(program.program())
+    result = highs.solve(fit.program, Settings(threads=1), time_limit, {}, lambda _progress: None)
+    bound = result.bound if result.bound == inf else fit.cost(result.bound) * program.unit * (1 - SLACK)
     return Bound(max(trivial, bound), "weight-offload", "file")
 
 

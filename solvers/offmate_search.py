@@ -24,7 +24,7 @@ from ..planner.schedule import Schedule
 from ..planner.sequence import in_plain_mode
 from ..planner.simulate import Figures
 from ..planner.transfers import judged, placed
-from . import highs, milp
+from . import linear, milp
 from .milp_model import Floats, Program
 from .milp_result import Settings as MilpSettings
 from .offmate_iteration import Iteration, Limits
@@ -172,7 +172,7 @@ class Search:
 
 def relaxed(written: Program, seconds: float) -> Floats | None:
     """An answer with fractions, None where there is none or it isn't found in time."""
-    answer = highs.relax(written, seconds)
+    answer = linear.relaxed(written, seconds)
     if answer.interrupted:
         raise KeyboardInterrupt
     x = answer.x

@@ -53,7 +53,8 @@ def answer(problem: Problem, module: str, seconds: float, path: Path) -> None:
         told = {"status": found.status, "interrupted": found.interrupted, "notes": list(found.notes)}
     except InfeasibleError as refusal:
         figures = refusal.solver, refusal.budget, refusal.least, refusal.floor
-        told = {"refused": figures, "not_found": isinstance(refusal, NotFoundError)}
+        found = refusal.found if isinstance(refusal, NotFoundError) else None
+        told = {"refused": figures, "not_found": isinstance(refusal, NotFoundError), "found": found}
     except NotAcceptedError as refusal:
         told = {"not_accepted": str(refusal)}
     except KeyboardInterrupt:

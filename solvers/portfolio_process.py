@@ -167,7 +167,7 @@ def _read(path: Path) -> Answer:
     if "refused" in told:
         solver, budget, least, floor = told["refused"]
         if told["not_found"]:
-            raise NotFoundError(solver, budget, floor)
+            raise NotFoundError(solver, budget, floor, told["found"])
         raise InfeasibleError(solver, budget, least, floor)
     if "not_accepted" in told:
         raise NotAcceptedError(told["not_accepted"])

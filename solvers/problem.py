@@ -132,13 +132,18 @@ class InfeasibleError(MemplanError):
 
 
 class NotFoundError(InfeasibleError):
-    """The time limit came before any schedule within the budget, and before a proof that there is none."""
+    """The time limit came before any schedule within the budget, and before a proof that there is none.
 
-    def __init__(self, solver: str, budget: int, floor: int) -> None:
+    found: bytes of the smallest budget for which there was one; with another time limit that may differ.
+    """
+
+    def __init__(self, solver: str, budget: int, floor: int, found: int | None = None) -> None:
         super().__init__(solver, budget, None, floor)
+        self.found = found
+        nearest = "" if found is None else f"; the smallest budget for which it found one is {spelled(found)}"
         self.args = (
             f"{solver} found no schedule within {budget:,} B in its time, nor that there is none: "
-            f"it needs more time or a larger budget (no schedule can pass below {floor:,} B)",
+            f"it needs more time or a larger budget (no schedule can pass below {floor:,} B){nearest}",
         )
 
 

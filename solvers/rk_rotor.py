@@ -180,11 +180,11 @@ class ChainSearch:
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
-            if self.least == inf:
-                raise NotFoundError(
-                    self.name, self.chained.limit, memory_floor(self.problem.graph, self.problem.machine)
-                )
-            raise infeasible(self.name, self.problem, int(self.least))
+            least = None if self.least == inf else int(self.least)
+            if least is None or not self.proceed():
+                floor = memory_floor(self.problem.graph, self.problem.machine)
+                raise NotFoundError(self.name, self.chained.limit, floor, least)
+            raise infeasible(self.name, self.problem, least)
         status = Status.HEURISTIC if self.proceed() and not self.interrupted else Status.FEASIBLE
         return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
 

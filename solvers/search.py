@@ -124,18 +124,20 @@ def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     KeyboardInterrupt where the user ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
-    floor = memory_floor(graph, problem.machine)
+    floor, nearest = memory_floor(graph, problem.machine), None
     if rounds.proceed():
         least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest())
         least.anneal(in_plain_mode(range(len(graph.operations))))
         rounds.interrupted |= least.interrupted
         if least.peak <= limit:
             rounds.anneal(least.runs())
-        elif not least.stopped:
+        elif not (least.stopped or least.cut_short):
             raise InfeasibleError(NAME, limit, least.peak, floor)
+        else:
+            nearest = least.peak
     if rounds.interrupted and not rounds.fits:
         raise KeyboardInterrupt
     if limit < floor:
         raise InfeasibleError(NAME, limit, None, floor)
     if not rounds.fits:
-        raise NotFoundError(NAME, limit, floor)
+        raise NotFoundError(NAME, limit, floor, nearest)

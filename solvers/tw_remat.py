@@ -88,7 +88,7 @@ def solve(problem: Problem, options: Options) -> Answer:
             if not proceed():
                 break
         for promising in sorted(found)[:PROMISING]:
-            tries = ENTRIES // len(promising.runs)
+            tries = ENTRIES // max(1, len(promising.runs))
             take(tried(graph, promising.runs, limit, tries, proceed))
     except KeyboardInterrupt:
         if not found:

@@ -59,8 +59,10 @@ def chosen_absences(cycle: Cycle, taste: Taste) -> list[int] | None:
     late = np.array(cycle.covered_seconds) < copies if taste.patient else np.zeros(len(size), np.bool_)
     siblings = _siblings(cycle)
     excess, chosen = operations.excess, list[int]()
-    while excess.max() > 0.0:
-        profit = _benefit(excess, values, kind, spans) / size * worth
+    while excess.max(initial=0.0) > 0.0:
+        if not len(size):
+            return None
+        profit = _benefit(excess, values, kind, spans) / np.maximum(size, 1.0) * worth
         for allowed in (open_ & ~late, open_):
             best = int(np.argmax(np.where(allowed, profit, -1.0)))
             if allowed[best] and profit[best] > 0.0:

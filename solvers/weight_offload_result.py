@@ -13,6 +13,7 @@ from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from .chains import infeasible
 from .problem import Answer, NotAcceptedError, Options, Problem, Status
+from .weight_offload_choice import moved_bytes
 from .weight_offload_cycle import Cycle, cycle_of
 
 
@@ -50,9 +51,14 @@ def seconds_of(problem: Problem, schedule: Schedule) -> float:
 
 
 def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
-    """The device, even if every weight leaves whenever it can; the host, for what must leave at least."""
+    """The device, even if every weight leaves whenever it can; the host, for what must leave at least.
+
+    The least budget is only named where the host holds all that can leave.
+    """
     if cycle.limit < cycle.least_budget:
-        raise infeasible(solver, problem, cycle.least_budget)
+        everything = moved_bytes(cycle, range(len(cycle.absences)))
+        roomy = cycle.host_limit is None or cycle.host_limit >= everything
+        raise infeasible(solver, problem, cycle.least_budget if roomy else None)
     if cycle.host_limit is not None and cycle.host_limit < must_leave(cycle):
         raise host_too_small(solver, cycle)
 

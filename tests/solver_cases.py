@@ -17,6 +17,7 @@ from time import perf_counter
 
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule import Schedule, Verb
@@ -69,9 +70,10 @@ def _graph(random: Random) -> Graph:
 def warm_up(solvers: Iterable[str]) -> None:
     """Compile what is compiled at the first use, before anything is timed."""
     graph = chain(8)
-    for solver in solvers:
-        with suppress(Exception):
-            registry.solve(solver, Problem(graph, baseline(graph).peak * 4 // 5), 0.2)
+    for machine in (None, Machine(links=Links(1e9, 1e9))):
+        for solver in solvers:
+            with suppress(Exception):
+                registry.solve(solver, Problem(graph, baseline(graph).peak * 4 // 5, machine), 0.2)
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ def _verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: fl
         faults.append(f"its peak {figures.peak} is below the floor {floor}")
     if found.lower_bound is not None and found.lower_bound > figures.time * (1 + PROVEN):
         faults.append(f"its bound {found.lower_bound} is above its time {figures.time}")
+    faults += [f"a fault in part: {line}" for line in found.notes]
     moves = bool((found.schedule.verbs >= Verb.OFFLOAD).any())
     for bound in found.bounds:
         holds = in_file_order(found.schedule) and bound.order == "file" and (bound.transfers or not moves)

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..graphs.errors import MismatchError
 from .iteration import Iteration
 from .reach import Path, follow, reachable, spelled
-from .refusals import TraceError, is_users
+from .refusals import TraceError, at_line, is_users
 from .torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of
 
 aten: Any = torch.ops.aten
@@ -108,6 +108,6 @@ def _users_line() -> str:
     frame = inspect.currentframe()
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}: "
+            return at_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return ""

@@ -4,18 +4,24 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 
 from ..graphs.errors import MemplanError
+from .hints import hint
 from .torch_internals import DataDependentOutputException, DynamicOutputShapeException
 
 _OURS = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
+_PYTHON = sysconfig.get_path("stdlib")
 _VALUES = "its code depends on the values of tensors"
 _LONGEST = 300
+_LIBRARIES = ("site-packages", "dist-packages")
 
 
 class TraceError(MemplanError):
@@ -33,7 +39,9 @@ def refusal(error: Exception) -> MemplanError:
     """The error to raise in the place of `error`."""
     if isinstance(error, MemplanError):
         return error
-    return TraceError(f"the model can't be traced: {_place(error)}{_reason(error)}")
+    frames = traceback.extract_tb(error.__traceback__)
+    advice = hint(frames, str(error))
+    return TraceError(f"the model can't be traced: {_place(frames)}{_reason(error)}{advice}")
 
 
 def _reason(error: Exception) -> str:
@@ -41,19 +49,29 @@ def _reason(error: Exception) -> str:
         return f"{_VALUES} (an `.item()`, an `if tensor:` …; {error})"
     if isinstance(error, DynamicOutputShapeException):
         return f"{_VALUES}, which decide a shape ({error})"
+    if "HigherOrderOperator" in str(error):
+        return "it calls an operator that takes functions (torch.cond, a scan, …)"
     text = " ".join(str(error).split("While executing %")[0].split())
     return f"{type(error).__name__}: {text}"[:_LONGEST]
 
 
-def _place(error: Exception) -> str:
+def _place(frames: Sequence[traceback.FrameSummary]) -> str:
     """`model.py:12: `, the innermost line that is neither torch's nor ours; empty where there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_users(frame.filename):
-            return f"{Path(frame.filename).name}:{frame.lineno}: "
-    return ""
+    return next(
+        (at_line(each.filename, each.lineno) for each in reversed(frames) if is_users(each.filename)), ""
+    )
+
+
+def at_line(filename: str, line: int | None) -> str:
+    """`model.py:12: `; in a library, `moe.py:379 of transformers: `."""
+    path = Path(filename)
+    package = next((after for before, after in pairwise(path.parts) if before in _LIBRARIES), None)
+    return f"{path.name}:{line}{f' of {package}' if package else ''}: "
 
 
 def is_users(filename: str) -> bool:
     """Whether a file of code is neither torch's nor ours."""
     path = Path(filename)
-    return path.is_file() and _OURS not in path.parents and _TORCH not in path.parents
+    if _OURS in path.parents or _TORCH in path.parents or not path.is_file():
+        return False
+    return not filename.startswith(_PYTHON) or any(folder in path.parts for folder in _LIBRARIES)

@@ -1,0 +1,67 @@
+"""What to do about code that can't be traced, where it is known: by the line that asks, and what it says."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class _Hint(NamedTuple):
+    """file, line: parts of a file's name and of its line, on the way to the error. text: part of its own."""
+
+    file: str
+    line: str
+    text: str
+    advice: str
+
+
+_HINTS = (
+    _Hint("", "layerdrop", "", "layers are dropped by chance: set layerdrop to 0"),
+    _Hint("distributions", "", "", "make distributions with validate_args=False"),
+    _Hint("", "grouped_mm", "", 'call model.set_experts_implementation("batched_mm")'),
+    _Hint("", "", "grouped_mm", 'call model.set_experts_implementation("batched_mm")'),
+    _Hint(
+        "torch_geometric",
+        "",
+        "",
+        "give it edges with the self-loops added, and make the layer with add_self_loops=False",
+    ),
+    _Hint(
+        "",
+        "pack_padded_sequence",
+        "",
+        "the lengths in a packed sequence are data: pad instead, and mask the loss",
+    ),
+    _Hint(
+        "",
+        "",
+        "aten.nonzero",
+        "where a mask picks rows, give the indices (mask.nonzero()) as an input instead",
+    ),
+    _Hint(
+        "",
+        "",
+        "higher_order",
+        "use torch.where, or branch in Python",
+    ),
+    _Hint(
+        "",
+        "",
+        "HigherOrder",
+        "use torch.where, or branch in Python",
+    ),
+)
+
+
+def hint(frames: Iterable[traceback.FrameSummary], text: str) -> str:
+    """` (…)`; empty where nothing is known."""
+    frames = list(frames)
+    for one in _HINTS:
+        anywhere = not one.file and not one.line
+        on_the_way = anywhere or any(
+            one.file in frame.filename and one.line in (frame.line or "") for frame in frames
+        )
+        if on_the_way and one.text in text:
+            return f"; {one.advice}"
+    return ""

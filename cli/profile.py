@@ -44,9 +44,11 @@ def profile(
 ) -> None:
     """Trace MODEL.py and measure its operations: makes a graph.
 
-    ENTRY (default: build) is a function that returns (module, example_inputs) or (module, example_inputs,
-    loss_fn). The file is run. --estimate traces without memory for the model, for a GPU that need not be
-    here. --optimizer adds its states and the updates of the weights, which can also run on the CPU.
+    ENTRY (default: build) is a function that returns (module, example_inputs), (module, example_inputs,
+    loss_fn) or (module, example_inputs, loss_fn, targets). The file is run. Exit code 5 where the traced
+    iteration is not the model's, in any bit of three iterations. --estimate traces without memory for the
+    model, for a GPU that need not be here. --optimizer adds its states and the updates of the weights, which
+    can also run on the CPU.
     """
     choice = chosen(optimizer)
     if estimate != (gpu is not None):

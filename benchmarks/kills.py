@@ -42,15 +42,14 @@ def main() -> int:
             if {"run", "profile"} & set(names) and place.start(words).wait():
                 sys.exit(f"{' '.join(words)}: {(place.folder / 'said').read_text()}")
         within: float | None = asked.within
-        sound = {name: (within, 0) if within else place.sound(ALL[name]) for name in names}
-        for name, (seconds, code) in sound.items():
-            print(f"{name}: {seconds:.1f} s, exit code {code}", flush=True)
+        takes = {name: within or place.seconds(ALL[name]) for name in names}
+        for name, seconds in takes.items():
+            print(f"{name}: {seconds:.1f} s", flush=True)
         for number in range(asked.kills):
             name, signal = names[number % len(names)], chance.choice(SIGNALS)
-            seconds, code = sound[name]
-            at = moment(chance, seconds)
-            killed = place.kill(ALL[name], signal, at, code)
-            counts["over before" if killed.sound else signal] += 1
+            at = moment(chance, takes[name])
+            killed = place.kill(ALL[name], signal, at)
+            counts["over before" if killed.over else signal] += 1
             codes[signal, killed.code] += 1
             for fault in killed.faults:
                 faults += 1

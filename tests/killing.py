@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from memplan.cli.exits import Exit
 from memplan.graphs.documents import read_document
 from memplan.graphs.errors import InputError
 from memplan.graphs.files import load_graph, save_graph
@@ -29,6 +30,9 @@ from memplan.solvers.comparison_file import prepare, read_rows
 MARK = "MEMPLAN_KILLS"
 PLAN = [sys.executable, "-c", "from memplan.cli.main import main; main()"]
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
+OWN = {int(code) for code in Exit} - {Exit.FAULT, Exit.INTERRUPTED}
+"""Exit codes of a command that was over before the signal, or has had no time on a busy machine."""
+
 PATIENCE_SECONDS = 60.0
 """How long a command may take to end once it is asked to, and what it started once it has ended."""
 
@@ -89,11 +93,11 @@ ALL = {
 
 @dataclass(frozen=True)
 class Killed:
-    """What came of one: the exit code, and what is wrong, one line each. sound: it was over before."""
+    """What came of one: the exit code, and what is wrong, one line each. over: it was, before."""
 
     code: int
     faults: tuple[str, ...]
-    sound: bool
+    over: bool
 
 
 class Range:
@@ -129,14 +133,14 @@ class Range:
                 text=True,
             )
 
-    def sound(self, command: Command) -> tuple[float, int]:
-        """How long it takes when nobody kills it, and its exit code."""
+    def seconds(self, command: Command) -> float:
+        """How long it takes when nobody kills it."""
         begun = time.monotonic()
-        code = self.start(command.words).wait()
-        return time.monotonic() - begun, code
+        self.start(command.words).wait()
+        return time.monotonic() - begun
 
-    def kill(self, command: Command, number: str, seconds: float, sound: int) -> Killed:
-        """Start it, send it that signal after so long. sound: the exit code it has by itself."""
+    def kill(self, command: Command, number: str, seconds: float) -> Killed:
+        """Start it, send it that signal after so long."""
         with suppress(FileNotFoundError):
             (self.folder / command.writes).unlink() if command.writes else None
         process = self.start(command.words)
@@ -149,7 +153,7 @@ class Range:
         except subprocess.TimeoutExpired:
             process.kill()
             return Killed(process.wait(), (f"{number} does not end it in {PATIENCE_SECONDS:g} s",), False)
-        faults = [*self._wrong_code(code, number, over, sound), *self._wrong_files(command)]
+        faults = [*self._wrong_code(code, number), *self._wrong_files(command)]
         if left := self._left_over():
             faults.append(f"left running: {left}")
         sweep(self.scratch)
@@ -163,12 +167,12 @@ class Range:
         """torch keeps a cache of its own there, also when nobody kills it."""
         return [path for path in self.scratch.iterdir() if not path.name.startswith("torchinductor_")]
 
-    def _wrong_code(self, code: int, number: str, over: bool, sound: int) -> list[str]:
+    def _wrong_code(self, code: int, number: str) -> list[str]:
         """Before our first line runs Python has its own ways: by the signal, SIGINT with a traceback."""
         signum = getattr(signal, number)
         said = (self.folder / "said").read_text(errors="replace")
         early = code == -signum or "<frozen site>" in said
-        known = over or early or code in (sound, 128 + signum)
+        known = early or code == 128 + signum or code in OWN
         faults = [] if known else [f"exit code {code}: {said[-300:]}"]
         if "Traceback" in said and not (early and number == "SIGINT"):
             faults.append(f"exit code {code}, a traceback: {said[-1500:]}")

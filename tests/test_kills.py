@@ -10,6 +10,8 @@ import pytest
 from killing import LIGHT, SIGNALS, Range, moment
 
 KILLS_EACH = 2
+SECONDS = 3.0
+"""About what they take on a machine that is not busy."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals, looks into /proc")
@@ -17,10 +19,8 @@ KILLS_EACH = 2
 def test_whoever_is_killed_leaves_nothing(name: str, tmp_path: Path) -> None:
     chance = Random(name)
     with Range(tmp_path / "range") as place:
-        seconds, sound = place.sound(LIGHT[name])
-        assert sound == 0, (place.folder / "said").read_text()
         faults: list[str] = []
         for number in chance.sample(SIGNALS, KILLS_EACH):
-            killed = place.kill(LIGHT[name], number, moment(chance, seconds), sound)
+            killed = place.kill(LIGHT[name], number, moment(chance, SECONDS))
             faults += [f"{number}: {fault}" for fault in killed.faults]
     assert not faults

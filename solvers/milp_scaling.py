@@ -4,7 +4,8 @@
 
 Powers of two, so nothing is rounded but what falls below the range of numbers, a part of 10³⁰⁰ of the row's
 largest. Only what is far from 1 is touched: a program of ordinary numbers stays as it is. HiGHS takes
-coefficients up to 1e15 and leaves out those below 1e-9.
+coefficients up to 1e15 and leaves out those below 1e-9. Rows first, by their integers where they have any, as
+these keep their unit; then columns; then what is still large in a row.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FAR = 30
 """Exponents of two beyond which a row, a column or the cost is scaled."""
 
 MOST = 500
-"""So that no limit of a column gets beyond the range of numbers."""
+"""The largest exponent of a column, so that none of its limits gets beyond the range of numbers."""
 
 LARGEST = 1e300
 """In the place of ∞ as a coefficient: what it multiplies has to be 0, or as good as that."""
@@ -57,12 +58,17 @@ def scaled(program: Program) -> Scaled:
 
 def _scaled(program: Program) -> Scaled:
     values, cost = (np.clip(each, -LARGEST, LARGEST) for each in (program.values, program.cost))
-    row = np.repeat(np.arange(len(program.row_lower)), np.diff(program.start))
-    rows = _far(_largest(values, row, len(program.row_lower)))
+    count = len(program.row_lower)
+    row = np.repeat(np.arange(count), np.diff(program.start))
+    whole = program.integer[program.columns]
+    among_whole = _largest(np.where(whole, values, 0.0), row, count)
+    rows = _far(np.where(among_whole > 0.0, among_whole, _largest(values, row, count)))
     values = np.ldexp(values, rows[row])
     columns = _far(_largest(values, program.columns, len(cost)))
-    columns[program.integer] = 0
+    columns = np.where(program.integer, 0, np.clip(columns, -MOST, MOST))
     values = np.ldexp(values, columns[program.columns])
+    again = _far(_largest(values, row, count))
+    rows, values = rows + again, np.ldexp(values, again[row])
     cost = np.ldexp(cost, columns)
     objective = int(_far(np.abs(cost).max(initial=0.0, keepdims=True))[0])
     if not (rows.any() or columns.any() or objective or np.isinf(program.values).any()):
@@ -88,5 +94,5 @@ def _largest(values: Floats, at: NDArray[np.integer], count: int) -> Floats:
 
 def _far(largest: Floats) -> Exponents:
     """What brings these to between a half and 1; 0 where they are 0 or not far from it."""
-    exponents = np.clip(np.frexp(largest)[1].astype(np.int64), -MOST, MOST)
+    exponents = np.frexp(largest)[1].astype(np.int64)
     return np.where(np.abs(exponents) > FAR, -exponents, 0)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, fx
 
 from .batch_norm import FUNCTIONAL, batch_norm
+from .in_layout import changes_first, in_layout, splits
 from .layers import MARK, stamp
-from .torch_internals import from_functional, functionalising, make_fx, to_functional
+from .torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
 
 
 def functional_graph(
@@ -48,6 +49,7 @@ class _Rewriting(fx.Interpreter):
         super().__init__(graph)
         self._position = {id(tensor): index for index, tensor in enumerate(given)}
         self._inputs: tuple[Tensor, ...] = ()
+        self._parts: dict[int, Tensor] = {}
 
     def run_flat(self, *tensors: Tensor) -> Any:
         self._inputs = tensors
@@ -67,4 +69,9 @@ class _Rewriting(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target in FUNCTIONAL:
             return batch_norm(target, args)
-        return super().call_function(target, args, kwargs)
+        if args and id(args[0]) in self._parts and changes_first(target, args):
+            return change_functional(args[0], in_layout(target)(*args, **kwargs))
+        made = super().call_function(target, args, kwargs)
+        if splits(target):
+            self._parts.update((id(part), part) for part in made)
+        return made

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from .torch_internals import memory_of
+
 aten: Any = torch.ops.aten
 
 
@@ -50,14 +52,21 @@ def fuse_dropout_masks(graph: fx.Graph) -> None:
 def drop_copies(graph: fx.Graph) -> None:
     """Use the source in the place of `copy(target, source)`, where the two are of one form.
 
-    Not where the source is an input of the graph: it may change before the copy is used. The strides may
-    differ where the copy is only written into a larger tensor.
+    Not where the source is an input of the graph: it may change before the copy is used. Nor where there are
+    views of the copy. The strides may differ where the copy is only written into a larger tensor.
     """
     for copy in graph.find_nodes(op="call_function", target=aten.copy.default):
         target, source = copy.args[:2]
         one, other = target.meta["val"], source.meta["val"]
         alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
         placed = one.stride() == other.stride() or all(user.target in _SCATTERS for user in copy.users)
-        if source.op != "placeholder" and alike and placed:
+        viewed = any(_lies_in(user.meta.get("val"), copy.meta["val"]) for user in copy.users)
+        if source.op != "placeholder" and alike and placed and not viewed:
             copy.replace_all_uses_with(source)
             graph.erase_node(copy)
+
+
+def _lies_in(made: Any, tensor: Tensor) -> bool:
+    """Whether any of what a call makes is a view of the tensor."""
+    parts = made if isinstance(made, tuple | list) else (made,)
+    return any(isinstance(part, Tensor) and memory_of(part) == memory_of(tensor) for part in parts)

@@ -74,6 +74,8 @@ FUNCTIONAL_BATCH_NORM = aten._native_batch_norm_legit_functional.default
 """Batch norm that returns its new statistics."""
 GROUPED_PRODUCT = getattr(getattr(aten, "_grouped_mm", None), "default", None)
 """Matrix products in groups, since torch 2.8."""
+SPLITS_THAT_DENY_IT = (aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
+"""They return views as if these were none; `unsafe_chunk` is made of them."""
 OLD_CONVOLUTION = aten._convolution
 CPU_ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu,
@@ -140,6 +142,14 @@ def from_functional(tensor: Tensor) -> Tensor:
         return tensor
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor)
+
+
+def change_functional(tensor: Tensor, new: Tensor) -> Tensor:
+    """What a change in place does: `tensor` is `new` from now on, both functional."""
+    torch._functionalize_replace(tensor, from_functional(new))
+    torch._functionalize_commit_update(tensor)
+    torch._functionalize_sync(tensor)
+    return tensor
 
 
 @contextmanager

@@ -5,15 +5,19 @@ import random
 import memplan
 import pytest
 import torch
+from memplan.graphs.presets import find_preset
+from memplan.planner.plain import plain_schedule
 from memplan.planner.simulate import simulate
 from memplan.runtime.below_autograd import as_traced
 from memplan.runtime.cycle import Terms
 from memplan.runtime.eager import compare
+from memplan.runtime.estimate import estimate_program
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.forms import results_of
 from memplan.runtime.iteration import Iteration
 from memplan.runtime.peaks import peaks
 from memplan.runtime.profile import graph_from, measure_program, residents
+from memplan.runtime.program_graph import Cost, graph_of
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.settle import settled
 from memplan.runtime.stand_ins import StandIns
@@ -113,3 +117,26 @@ def test_a_kernel_that_can_not_be_planned(kernel, line, request):
 
     with pytest.raises(TraceError, match=line):
         settled(Iteration(nn.Linear(2, 2), (torch.randn(3, 2),), loss))
+
+
+def test_changes_in_place_of_parts_of_a_block():
+    """A GRU's gates: between the numbers of each there are the others'. The kernels' paths depend on that."""
+    torch.manual_seed(0)
+    gru, x = nn.GRU(8, 16, batch_first=True), torch.randn(4, 6, 8)
+    iteration = Iteration(gru, (x,), lambda output: output[0].square().mean())
+    program = settled(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    assert len(estimate_program(program, find_preset("rtx3060").gpu)) == len(program.operations)
+
+
+def test_a_view_of_what_was_copied_into_a_tensor():
+    """Its memory is the copy's: no call makes it."""
+
+    def loss(output):
+        made = torch.empty(4, 3)
+        made.copy_(output.exp())
+        return made.view(-1).exp().sum()
+
+    program = settled(Iteration(nn.Linear(5, 3), (torch.randn(4, 5),), loss))
+    assert not [operation for operation in program.operations if "view" in operation.name]

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint wheel fuzz clean
+.PHONY: demo test lint wheel fuzz bounds versions clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -27,6 +27,14 @@ lint: $(VENV)/ready
 
 wheel: $(VENV)/ready
 	PYTHON=$(BIN)/python sh tests/wheel.sh
+
+# The lower bounds of pyproject.toml, but .venv's torch: another is gigabytes. `versions`: the oldest and newest of all.
+bounds: $(VENV)/ready
+	PYTHON=$(PYTHON) sh tests/versions.sh bounds
+
+versions: $(VENV)/ready
+	PYTHON=$(PYTHON) sh tests/versions.sh oldest
+	PYTHON=$(PYTHON) sh tests/versions.sh newest
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo

@@ -13,6 +13,7 @@ import functools
 import gc
 import pickle
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ class Kept:
     def __init__(self, iteration: Iteration, *, tensors: bool) -> None:
         self._things: list[_Kept] = [*_of_generators()]
         classes: set[type] = set()
+        modules: set[str] = set()
         roots = {"module": iteration.module, "loss_fn": iteration.loss_fn, "inputs": iteration.inputs}
         for path, thing in reachable(roots, parts_with_code):
             self._things += _of(path, thing)
@@ -63,6 +65,10 @@ class Kept:
                 classes.add(kind)
                 if methods_of_user(kind):
                     self._things.append(_of_class(path, kind))
+                if kind.__module__.partition(".")[0] != "torch" and not is_of_python(kind):
+                    modules.add(kind.__module__)
+        for name in sorted(modules):
+            self._things += _of_module(name)
         if tensors:
             own = {id(tensor) for tensor in (*iteration.module.parameters(), *iteration.module.buffers())}
             attributes = reachable({"module": iteration.module})
@@ -140,6 +146,13 @@ def _of(path: Path, thing: Any) -> Iterable[_Kept]:
         yield _of_state(path, *state)
     if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(_dict_of(thing), dict):
         yield _of_dict(path, _dict_of(thing))
+
+
+def _of_module(name: str) -> Iterable[_Kept]:
+    """The tables that a library's module keeps for its classes."""
+    for key, thing in list(vars(sys.modules.get(name, object)).items()):
+        if type(thing) in (dict, list, set) and not key.startswith("__"):
+            yield from _of((name, key), thing)
 
 
 def _dict_of(thing: Any) -> Any:

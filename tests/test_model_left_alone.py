@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from functools import cache, lru_cache, partial
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -155,6 +157,30 @@ def test_a_trace_that_fails_leaves_nothing_either():
     with pytest.raises(Exception, match="values of tensors"):
         trace(iteration)
     assert before.changes() == []
+
+
+LIBRARY = """
+from torch import nn, ones
+TABLES, SEEN, CALLS = {}, [], 0
+
+class Table(nn.Linear):
+    def forward(self, x):
+        if "mask" not in TABLES:
+            TABLES["mask"] = ones(x.shape[-1])
+        SEEN.append(x)
+        return (super().forward(x) * TABLES["mask"]).sum()
+"""
+
+
+def test_a_library_s_own_tables_keep_nothing(monkeypatch):
+    library = ModuleType("some_library")
+    monkeypatch.setitem(sys.modules, "some_library", library)
+    exec(compile(LIBRARY, "/venv/site-packages/some_library.py", "exec"), vars(library))
+    iteration = Iteration(library.Table(4, 4), (torch.ones(2, 4),))
+    step = planned(iteration)
+    assert (library.TABLES, library.SEEN) == ({}, [])
+    assert compare(iteration, step).equal
+    assert (library.TABLES, library.SEEN) == ({}, [])
 
 
 # ── transformers ────────────────────────────────────────────────────────────────────────────────────

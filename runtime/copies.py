@@ -37,11 +37,13 @@ def offload(device: Device, source: Tensor | None, block: Block) -> None:
     block.open()
     if source is not None:
         _copy(device, raw(source), block.bytes)
+        block.used = device.moment()
 
 
 def prefetch(device: Device, block: Block, target: Tensor) -> None:
     """Host → device."""
     _copy(device, block.bytes, target)
+    block.used = device.moment()
 
 
 def write(block: Block, file: File) -> None:

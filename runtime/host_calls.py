@@ -64,7 +64,7 @@ class CpuOperation:
         self, host: Host, settings: Sequence[float], inputs: Sequence[Block], results: dict[int, Block]
     ) -> None:
         """results: by storage, the blocks to fill."""
-        host.count.take(self._workspace)
+        host.take(self._workspace)
         try:
             with as_traced(_CPU):
                 made = self._call(settings, *inputs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections import deque
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ..graphs.errors import InputError, MemplanError
 from ..graphs.scratch import Scratch
-from .device.device import Device
+from .device.device import Device, Event
 
 _ALIGNMENT = 64
 """Bytes, that of PyTorch's own CPU memory: some kernels round otherwise elsewhere."""
@@ -47,12 +48,17 @@ class Count:
 
 
 class Host:
-    """needed: bytes. device: for copies from and to it."""
+    """needed: bytes. device: for copies from and to it.
+
+    A block that goes while a copy of it is still queued is held until that has ended; it is waited for where
+    the room is needed, since the thread that gives copies to a device runs ahead of them.
+    """
 
     def __init__(self, needed: int = 0, device: Device | None = None) -> None:
         """Raises InputError where the machine has not that much."""
         self.count = Count()
-        self._device = device
+        self._device, self._needed = device, needed
+        self._going, self._taking = deque[tuple[int, Event]](), RLock()
         free = available_bytes()
         if free is not None and needed > free:
             raise InputError(
@@ -61,6 +67,20 @@ class Host:
 
     def block(self, size: int) -> Block:
         return Block(self, size)
+
+    def take(self, size: int) -> None:
+        with self._taking:
+            while self._going and self.count.bytes + size > self._needed:
+                gone, event = self._going.popleft()
+                event.synchronize()
+                self.count.give_back(gone)
+            self.count.take(size)
+
+    def give_back(self, size: int, used: Event | None) -> None:
+        if used is None:
+            self.count.give_back(size)
+        else:
+            self._going.append((size, used))
 
     def memory(self, size: int) -> Tensor:
         if self._device is not None and (pinned := self._device.host_memory(size)) is not None:
@@ -71,27 +91,34 @@ class Host:
 
 
 class Block:
-    """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more."""
+    """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more.
 
-    __slots__ = ("_counted", "_host", "bytes", "size")
+    used: passed once the copies from and to the device have ended.
+    """
+
+    __slots__ = ("_counted", "_host", "bytes", "size", "used")
 
     def __init__(self, host: Host, size: int) -> None:
         self.size, self._host, self._counted = size, host, 0
         self.bytes: Tensor = _NONE
+        self.used: Event | None = None
 
     def open(self) -> Block:
         """Take the memory, unless it is there."""
         if not self._counted:
-            self.hold(self._host.memory(self.size))
+            self._host.take(self.size)
+            self._counted = self.size
+            self.bytes = self._host.memory(self.size)
         return self
 
     def hold(self, memory: Tensor) -> None:
         """Take what was made elsewhere: the bytes of an operation's result on the CPU."""
+        self._host.take(memory.nbytes)
         self.bytes, self._counted = memory, memory.nbytes
-        self._host.count.take(memory.nbytes)
 
     def __del__(self) -> None:
-        self._host.count.give_back(self._counted)
+        self.bytes = _NONE
+        self._host.give_back(self._counted, self.used)
 
 
 class Disk:

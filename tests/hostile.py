@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -17,19 +17,30 @@ from iterations import mean_square
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.planner.schedule import Schedule
+from memplan.planner.sequence import in_plain_mode
 from memplan.planner.simulate import simulate
 from memplan.runtime import places, queues
 from memplan.runtime.cycle import Terms
 from memplan.runtime.device.simulated import SimulatedDevice
 from memplan.runtime.eager import run_eager
-from memplan.runtime.execute import PlannedStep
+from memplan.runtime.execute import Outcome, PlannedStep
 from memplan.runtime.host_calls import CpuOperation
 from memplan.runtime.iteration import Iteration, Updates
 from memplan.runtime.program import Program
 from memplan.runtime.program_graph import Cost, graph_of
 from memplan.runtime.trace import trace
 from torch import nn
-from transfers import MACHINE, adamw, assert_equal, everything, holds, train_eagerly, wandering, with_modes
+from transfers import (
+    MACHINE,
+    absent,
+    adamw,
+    assert_equal,
+    everything,
+    holds,
+    train_eagerly,
+    wandering,
+    with_modes,
+)
 
 TURNS = 3
 NETS = (
@@ -76,7 +87,10 @@ def case(name, optimizer, rng) -> Case:
     kept = {i: tuple(mode for mode in of if not mode.reads_host) for i, of in modes.items()}
     kept = {i: of for i, of in kept.items() if of}
     graph = replace(graph, operations=replace(graph.operations, modes=kept))
-    schedule = wandering(graph, rng)
+    if rng.random() < 0.5:
+        schedule = wandering(graph, rng)
+    else:
+        schedule = absent(graph, in_plain_mode(range(len(graph.operations))), rng)
     figures = simulate(graph, schedule, machine=MACHINE).figures
     budget = rng.choice((None, figures.least_budget, figures.least_budget))
     machine = MACHINE
@@ -103,14 +117,25 @@ def planned_step(case: Case, device: SimulatedDevice) -> PlannedStep:
 
 
 def train(case: Case, step: PlannedStep, device: SimulatedDevice, turns: int = TURNS) -> Any:
-    """The turns follow each other; only at the end the device is waited for."""
+    """The turns follow each other, and reads of their results; the device is waited for only at the end."""
     outcomes = []
     for turn in range(turns):
-        torch.manual_seed(turn)
-        outcomes.append(step.run(case.iteration.inputs))
+        outcome = _turn(case, step, turn)
+        gradients = {name: _read(tensor, device) for name, tensor in outcome.gradients.items()}
+        outcomes.append(Outcome(_read(outcome.loss, device), gradients))
+        del outcome  # results on the host are held by who has them
     step.recall()
     device.synchronize()
     return outcomes, everything(case.iteration)
+
+
+def _read(result: torch.Tensor, device: SimulatedDevice) -> torch.Tensor:
+    """A copy that is queued, as what a user computes with it; of what is on the host at once."""
+    if not device.has(result):
+        return result.clone()
+    made, alias = torch.empty_like(result), device.alias(result)
+    device.launch(partial(made.copy_, alias))
+    return made
 
 
 def check(name, optimizer, number: int) -> None:

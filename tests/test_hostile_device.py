@@ -8,12 +8,14 @@ import torch
 from hostile import NETS, check
 from iterations import mean_square
 from memplan.planner.plain import plain_schedule
+from memplan.runtime.copies import prefetch
 from memplan.runtime.cycle import Terms
 from memplan.runtime.device.pinned import PinnedMemory
 from memplan.runtime.device.simulated import SimulatedDevice
 from memplan.runtime.device.threads import Delays, DeviceFaultError
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.iteration import Iteration
+from memplan.runtime.places import Host
 from memplan.runtime.trace import trace
 from torch import nn
 from transfers import assert_equal, everything, train_eagerly, unmeasured
@@ -174,6 +176,21 @@ def test_pinned_memory_is_held_until_its_copies_have_ended(device):
     gate.open()
     stream.synchronize()
     assert device.pinned.held == 0
+
+
+def test_host_memory_keeps_to_the_plan_though_the_thread_runs_ahead(device):
+    """A block that goes is held until the copy from it has ended; the next waits for that, not for more."""
+    host, target, stream = Host(8, device), full(device, 7), device.stream()
+    gate, block = Gate(device, stream), host.block(8).open()
+    with device.on(stream):
+        prefetch(device, block, target)
+    del block
+    assert (host.count.bytes, device.pinned.held) == (8, 8)
+    threading.Timer(0.05, gate.open).start()
+    block = host.block(8).open()
+    assert (host.count.peak, device.pinned.held_peak) == (8, 8)
+    del block
+    assert host.count.bytes == 0
 
 
 def test_errors_by_choice(device):

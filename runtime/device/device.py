@@ -96,6 +96,10 @@ class Device(ABC):
         """Bytes, one of the two on the device; queued, where the other is its `host_memory`."""
         target.copy_(source, non_blocking=True)
 
+    def moment(self) -> Event | None:
+        """Passed once what the current stream was given has ended; None where it has already."""
+        return None
+
     # ── random numbers ──────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
@@ -124,6 +128,9 @@ class StreamDevice(Device):
     @abstractmethod
     def on(self, stream: Stream) -> AbstractContextManager[object]:
         """What the calling thread computes and copies there goes to the stream."""
+
+    def moment(self) -> Event:
+        return self.current_stream().record_event()
 
     @abstractmethod
     def allocated_bytes(self) -> int:

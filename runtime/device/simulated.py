@@ -21,9 +21,10 @@ changes, or where a result has another form than the trace told.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import RLock
+from threading import Lock
 from time import perf_counter
 from typing import Any, cast
 
@@ -79,7 +80,7 @@ class SimulatedDevice(StreamDevice):
         self._seed, self._delays = seed, delays
         self._bytes = np.empty(2 * capacity, np.uint8)
         self._memory = torch.from_numpy(self._bytes)
-        self._lock = RLock()
+        self._lock, self._gone = Lock(), deque[Chunk]()
         self._trouble = Trouble()
         self._streams: list[ThreadStream] = []
         self._current = Streams(self._trouble, self._streams)
@@ -138,6 +139,7 @@ class SimulatedDevice(StreamDevice):
             return torch.empty(0, dtype=torch.uint8)
         stream = self._current.current
         with self._lock:
+            self._sweep()
             chunk = self._allocated(size, stream)
             stream.give(self._poisoning(chunk))
         view = self._bytes[chunk.start : chunk.start + size]
@@ -179,6 +181,8 @@ class SimulatedDevice(StreamDevice):
         return 0 <= start < len(self._bytes)
 
     def allocated_bytes(self) -> int:
+        with self._lock:
+            self._sweep()
         return self.allocator.allocated
 
     def peak_bytes(self) -> int:
@@ -197,7 +201,17 @@ class SimulatedDevice(StreamDevice):
             ) from None
 
     def _free(self, chunk: Chunk) -> None:
-        with self._lock:
+        """At any moment: the garbage collector may come in the midst of an allocation."""
+        self._gone.append(chunk)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._gone:
+            chunk = self._gone.popleft()
             self._streams[chunk.stream].give(self._poisoning(chunk))
             self.allocator.free(chunk)
 

@@ -16,8 +16,11 @@ class _Hint(NamedTuple):
     advice: str
 
 
+_LAYERDROP = "layers are dropped by chance: set layerdrop to 0"
 _HINTS = (
-    _Hint("", "layerdrop", "", "layers are dropped by chance: set layerdrop to 0"),
+    _Hint("", "layerdrop", "", _LAYERDROP),
+    _Hint("", "skip_the_layer", "", _LAYERDROP),
+    _Hint("", "warn_if_padding_and_no_attention_mask", "", "give it an attention_mask"),
     _Hint("distributions", "", "", "make distributions with validate_args=False"),
     _Hint("", "grouped_mm", "", 'call model.set_experts_implementation("batched_mm")'),
     _Hint("", "", "grouped_mm", 'call model.set_experts_implementation("batched_mm")'),

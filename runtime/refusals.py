@@ -35,10 +35,14 @@ def is_value_dependent(error: BaseException | None) -> bool:
     return error is not None and is_value_dependent(error.__cause__)
 
 
-def refusal(error: Exception) -> MemplanError:
-    """The error to raise in the place of `error`."""
+def refusal(error: Exception, other: Exception | None = None) -> MemplanError:
+    """The error to raise in the place of `error`. other: that of the path for `torch.compile`, if tried."""
     if isinstance(error, MemplanError):
         return error
+    if other is not None and not isinstance(other, MemplanError):
+        places = [_place(traceback.extract_tb(each.__traceback__)) for each in (error, other)]
+        if places[0] != places[1]:
+            return TraceError(f"{refusal(error)}; on the path for torch.compile: {places[1]}{_reason(other)}")
     frames = traceback.extract_tb(error.__traceback__)
     advice = hint(frames, str(error))
     return TraceError(f"the model can't be traced: {_place(frames)}{_reason(error)}{advice}")

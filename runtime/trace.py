@@ -40,8 +40,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
             raise refusal(error) from error
         try:
             program = _trace(iteration, forms or {}, flag=True)
-        except Exception:
-            raise refusal(error) from error
+        except Exception as other:
+            raise refusal(error, other) from error
     if not program.operations:
         raise TraceError("the iteration computes nothing")
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)

@@ -52,6 +52,21 @@ def test_a_refusal_says_what_to_do(module, inputs, words):
     assert "memplan" not in str(caught.value)
 
 
+class AskingTwice(nn.Linear):
+    def forward(self, x):
+        if not torch.compiler.is_compiling() and x.sum() > 0:
+            return x
+        return x if x.mean() > 0 else super().forward(x)
+
+
+def test_both_paths_are_named_where_both_fail():
+    places = (
+        r"test_refusals.py:\d+: .*; on the path for torch.compile: test_refusals.py:\d+: its code depends"
+    )
+    with pytest.raises(TraceError, match=places):
+        trace(Iteration(AskingTwice(3, 3), (torch.ones(3, 3),), torch.sum))
+
+
 def test_a_line_of_a_library_is_named_with_it():
     assert (
         at_line("/venv/lib/python3.11/site-packages/transformers/models/moe.py", 379)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -25,11 +26,13 @@ from .torch_internals import HOOKS_OF_TENSOR, no_torch_function
 
 
 class Hold(NamedTuple):
-    """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError."""
+    """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError.
+    lost: nothing is to be brought back, but another value may come in its place."""
 
     form: Value
     kind: type[Tensor]
     bring_back: Callable[[], None]
+    lost: bool = False
 
 
 class Away:
@@ -47,6 +50,8 @@ class Away:
         if function in _HARMLESS or (function == _SET_GRAD and arguments[1] is None):
             with no_torch_function():
                 return function(*arguments, **keywords)
+        if function in _REPLACE and _makes_way(arguments[0]):
+            return function(*arguments, **keywords)
         away = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Away)]
         if not away:
             raise MemplanError(
@@ -70,6 +75,13 @@ def put_away(tensor: Tensor, form: Value, bring_back: Callable[[], None]) -> Non
     tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     vars(tensor)["_memplan"] = Hold(form, kind, bring_back)
     tensor.__class__ = _away(kind)
+
+
+def give_up(tensor: Tensor, form: Value, refuse: Callable[[], None]) -> None:
+    """Who asks for its values is refused, until others have come in their place."""
+    if not isinstance(tensor, Away):
+        put_away(tensor, form, refuse)
+    vars(tensor)["_memplan"] = vars(tensor)["_memplan"]._replace(bring_back=refuse, lost=True)
 
 
 def restore(tensor: Tensor, values: Tensor) -> None:
@@ -105,7 +117,24 @@ def _as_meta(form: Value) -> Tensor:
     return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")
 
 
+def _makes_way(tensor: Tensor) -> bool:
+    """Whether its values were lost, and it now takes others."""
+    if not isinstance(tensor, Away):
+        return False
+    if not tensor._memplan.lost:
+        with suppress(MemplanError):
+            tensor._memplan.bring_back()
+    hold: Hold | None = vars(tensor).get("_memplan")
+    if hold is None or not hold.lost:
+        return False
+    form = hold.form
+    restore(tensor, torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device))
+    return True
+
+
 _T: Any = Tensor
+_REPLACE = {_T.copy_, _T.data.__set__, _T.set_}
+"""What gives a tensor, the first argument, other values."""
 _SET_GRAD = _T.grad.__set__
 _FORM = {
     _T.shape.__get__,

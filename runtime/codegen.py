@@ -8,7 +8,8 @@
         …
         return v41, v40, v37                      # loss and gradients
 
-The names are indices: of values (v), of targets (f), of arguments that are not plain numbers (c) and of
+Before a call that changes a storage in place, `keep((3, v7))` has the journal (journal.py) note it. The names
+are indices: of values (v), of targets (f), of arguments that are not plain numbers (c) and of
 saved generator states (s). Nothing in the source comes from a name in a file. A storage is freed when the
 last value in it is deleted, so every line that follows a `del` has that memory.
 
@@ -86,6 +87,7 @@ class Writer:
         for value in values_read(operation.call):
             self._need(value)
         self.runs_left[index] -= 1
+        self._keep(operation)
         if operation.random and (index in self.saved or self.runs_left[index]):
             self._replayed(index, operation)
         else:
@@ -109,6 +111,12 @@ class Writer:
         """The operation as the device runs it."""
         target = self.device.launched(self.program, operation, workspace)
         return operation._replace(call=replace(operation.call, target=target))
+
+    def _keep(self, operation: Operation) -> None:
+        """What the operation changes goes to the journal first."""
+        if operation.mutates:
+            values = {self.program.values[value].storage: value for value in values_read(operation.call)}
+            self.lines.append(f"keep({', '.join(f'({x}, v{values[x]})' for x in operation.mutates)})")
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 

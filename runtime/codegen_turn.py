@@ -91,7 +91,8 @@ class _TurnWriter(CopyWriter):
             self.lines.append(f"h{x} = host({self.sizes[x]})")
         inputs = tuple_of(f"h{x}" for x in call.inputs)
         results = ", ".join(f"{x}: h{x}" for x in made)
-        arguments = f"(memory, settings, ({inputs}), {{{results}}})"
+        keep = f"keep_later({', '.join(map(str, operation.mutates))})"
+        arguments = f"(memory, {keep}, settings, ({inputs}), {{{results}}})"
         self.add(step, Queue.CPU, self.names.of_thing(call), arguments)
 
     def _reading_host(self, operation: Operation, mode: Mode) -> Call:

@@ -6,14 +6,14 @@ next iteration takes it again, and whatever tensor has come into its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..graphs.errors import MemplanError, MismatchError
-from .away import bring_back, put_away, restore
+from .away import bring_back, give_up, put_away, restore
 from .blocks import memory_of
 from .copies import raw, value
 from .cycle import Cycle
@@ -47,6 +47,14 @@ class Custody:
         """All, on the device."""
         for storage in self._residents:
             self._give_back(storage)
+
+    def give_up(self, storages: Container[int], refuse: Callable[[], None]) -> None:
+        """Nothing of these is to be brought back, wherever it is."""
+        for resident, form in self._forms.items():
+            if form.storage in storages:
+                tensor = self._taken.pop(resident, None)
+                give_up(self._owners[resident][1]() if tensor is None else tensor, form, refuse)
+                self._cycle.drop(form.storage)
 
     def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
         bring_back(tensors.values())

@@ -21,9 +21,10 @@ from ..planner.schedule import Schedule, Verb
 from ..planner.simulate import simulate
 from .codegen_copies import Place, variable
 from .codegen_turn import generate_turn
-from .copies import loaded, offload, prefetch, write
+from .copies import loaded, offload, prefetch, raw, write
 from .device.choice import device_of
 from .device.device import Device, StreamDevice
+from .journal import Journal
 from .places import Block, Disk, File, Host
 from .program import Program
 from .program_graph import Cost, graph_of
@@ -32,6 +33,12 @@ from .rehearsal import Rehearsal
 from .streams import Streams
 
 _Code = Callable[..., tuple[Tensor, ...]]
+
+
+LOST = (
+    "an iteration failed between its updates: load the weights and the optimizer's states, then go on; "
+    "optimize(…, undo=True) takes such an iteration back"
+)
 
 
 class Terms(NamedTuple):
@@ -59,10 +66,16 @@ class Cycle:
 
     held: every copy of these, by the name of its variable: between turns those of `places`. A turn notes here
     at once what it makes and deletes of them, so that nothing is its alone.
+    lost: storages that a failure has left in between. when_lost: is called then, to drop them.
     """
 
-    def __init__(self, program: Program, schedule: Schedule, terms: Terms) -> None:
-        """Raises MemplanError: the schedule does not hold, or can't be run here."""
+    def __init__(
+        self, program: Program, schedule: Schedule, terms: Terms, journal: Journal | None = None
+    ) -> None:
+        """journal: of what the iterations overwrite.
+
+        Raises MemplanError: the schedule does not hold, or can't be run here.
+        """
         graph, budget, machine, folder, device = terms
         machine = machine or graph.machine
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
@@ -76,7 +89,12 @@ class Cycle:
         self.sources: list[str] = []
         self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
         self._codes: dict[str, tuple[_Code, tuple[int, ...], str]] = {}
+        self.journal = journal or Journal(self.device, ())
         self.held: dict[str, Any] = {}
+        self.lost: set[int] = set()
+        self.when_lost: Callable[[], None] = self.lost.clear
+        self._placed: set[int] = set()
+        self._salvaged: dict[int, Tensor | Block | File] = {}
         self._begin()
         self._code()
         weakref.finalize(self, self.queues.close)
@@ -84,26 +102,29 @@ class Cycle:
     def put(self, storage: int, on_device: Tensor) -> None:
         """Have a moved storage where an iteration starts. on_device: its bytes, not to be used after."""
         self._settle()
-        made = {
-            variable(*place): self._copy(place[0], on_device) for place in self.places if place[1] == storage
-        }
-        self.held.update(made)
+        self._put(storage, on_device)
 
     def get(self, storage: int) -> Tensor:
         """The bytes of a moved storage, on the device."""
         self._settle()
+        if storage in self._salvaged:
+            return self._fetched(self._salvaged[storage])
         copies = (self.held.get(variable(memory, storage)) for memory in Memory)
         return self._fetched(next(copy for copy in copies if copy is not None))
 
     def drop(self, storage: int) -> None:
         """Let go of a moved storage, until it is put here again."""
+        self._salvaged.pop(storage, None)
+        self._placed.discard(storage)
+        self.lost.discard(storage)
         for memory in Memory:
             self.held.pop(variable(memory, storage), None)
 
     def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
         """One iteration: the loss and the gradients. residents: the program's; the moved ones are empty."""
-        if self._failed:
-            raise MemplanError("an iteration failed before its end: its tensors are lost")
+        for storage, copy in list(self._salvaged.items()):
+            self._put(storage, self._fetched(copy))
+            del self._salvaged[storage]
         for ticket in self._last.values():
             ticket.wait()
         code, needed, following = self._code()
@@ -113,22 +134,76 @@ class Cycle:
         given = [by_value[value] for value in needed]
         del by_value, residents
         tickets, deletes = (self._now, self._last), (self._leaving, self._left)
-        self._failed = True
         results = code(given, settings, self.held, *tickets, *deletes)
-        self._failed = False
+        if self.journal.complete:
+            for ticket in self._now.values():
+                ticket.wait()
         self._state = following
         return results
 
+    def salvage(self) -> set[int]:
+        """After a failure: end all jobs, and have one good copy of each moved storage, wherever it is.
+
+        Returns the storages that are left in between: those overwritten that nobody has kept.
+        """
+        self.queues.drain()
+        self.device.synchronize()
+        kept = self.journal.kept
+        bad, sources = self._failures()
+        found: dict[int, Any] = {x: copy for x, copy in kept.items() if x in self._placed}
+        for place, copy in ((place, self.held.get(variable(*place))) for place in self._all_places()):
+            if copy is not None and id(copy) not in bad:
+                found.setdefault(place[1], copy)
+        for x, copy in sources:
+            if x in self._placed and id(copy) not in bad:
+                found.setdefault(x, raw(copy) if isinstance(copy, Tensor) else copy)
+        self._salvaged = {**self._salvaged, **found}
+        overwritten = self.journal.overwritten & self.moved
+        self.lost |= (overwritten | (self._placed - self._salvaged.keys())) - kept.keys()
+        self.held.clear()
+        self._begin()
+        return self.lost
+
+    def _failures(self) -> tuple[set[int], list[tuple[int, Any]]]:
+        """Of all jobs: the copies that were not filled, by identity; and what they should have been filled
+        from, with its storage, the latest first."""
+        bad: set[int] = set()
+        sources: list[tuple[int, Any]] = []
+        for tickets in (self._last, self._now):
+            for step, ticket in tickets.items():
+                if not ticket.failed():
+                    continue
+                target = self.schedule.targets.item(step)
+                if self.schedule.verbs.item(step) == Verb.COMPUTE:
+                    changes = self.program.operations[target].mutates
+                    self.lost.update(x for x in changes if not self.journal.keeps(x))
+                elif ticket.left:
+                    source, unfilled = ticket.left
+                    bad.add(id(unfilled))
+                    sources.insert(0, (target, source))
+        return bad, sources
+
+    def _all_places(self) -> Sequence[Place]:
+        return [(memory, x) for x in self.moved for memory in Memory]
+
+    def _put(self, storage: int, on_device: Tensor) -> None:
+        made = {
+            variable(memory, x): self._copy(memory, on_device) for memory, x in self.places if x == storage
+        }
+        self.held.update(made)
+        self._placed.add(storage)
+        self.lost.discard(storage)
+
     def _settle(self) -> None:
         """Until all jobs have ended; the next turn is the first again."""
-        if self._failed:
-            raise MemplanError("an iteration failed before its end: its tensors are lost")
-        for ticket in (*self._last.values(), *self._now.values()):
-            ticket.wait()
+        if any(ticket.failed() for ticket in (*self._last.values(), *self._now.values())):
+            self.salvage()
+        if self.lost:
+            self.when_lost()
+            raise MemplanError(LOST)
         self._begin()
 
     def _begin(self) -> None:
-        self._failed = False
         self._now: dict[int, Ticket] = {}
         self._last: dict[int, Ticket] = {}
         self._leaving: dict[int, tuple[Any, ...]] = {}
@@ -142,6 +217,8 @@ class Cycle:
             code = generate_turn(self.program, self.graph, self.schedule, turn, self.places, self.device)
             tools = {
                 "add": self.queues.add,
+                "keep": self.journal.keep,
+                "keep_later": self.journal.keep_later,
                 "wait": self.queues.wait,
                 "memory": self.host,
                 "host": self.host.block,

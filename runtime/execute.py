@@ -4,25 +4,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from traceback import clear_frames
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..graphs.errors import MismatchError
+from ..graphs.errors import MemplanError, MismatchError
 from ..planner.schedule import Schedule
+from .away import bring_back, give_up
 from .below_autograd import as_traced
 from .captured import Attributes
 from .codegen import generate, is_plain
+from .copies import raw
 from .custody import Custody, Owner
-from .cycle import Cycle, Terms
+from .cycle import LOST, Cycle, Terms
 from .device.choice import device_of
 from .granted import Granted
+from .interrupts import interrupts_at_the_end
 from .iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
+from .journal import Journal
 from .optimizer_state import OptimizerState
 from .program import Program
+from .randomness import restore_generator, save_generator
+from .updates import updates_weights
 
 
 class Outcome(NamedTuple):
@@ -50,9 +58,16 @@ class PlannedStep:
     """
 
     def __init__(
-        self, iteration: Iteration, program: Program, schedule: Schedule, terms: Terms | None = None
+        self,
+        iteration: Iteration,
+        program: Program,
+        schedule: Schedule,
+        terms: Terms | None = None,
+        *,
+        undo: bool = False,
     ) -> None:
-        """terms: needed where the schedule has transfers or modes."""
+        """terms: needed where the schedule has transfers or modes. undo: keep in host memory what updates
+        overwrite, so that an iteration that fails between them is as if it had not begun."""
         self.program = program
         self._module = iteration.module
         self._others = others_in(iteration.inputs)
@@ -64,14 +79,17 @@ class PlannedStep:
         self._constants = _apart(program.constants)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         self.device = (terms and terms.device) or device_of(program.device)
+        self._random = any(operation.random for operation in program.operations)
+        self._journal = Journal(self.device, None if undo else _changed_by_others(program))
         self.cycle = None
         if is_plain(schedule):
             code = generate(program, schedule, self.device)
-            self.source, self._run = code.source, code.compile()
+            self.source, self._run = code.source, code.compile(keep=self._journal.keep)
             return
-        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program))
+        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self._journal)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
         self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
+        self.cycle.when_lost = self._give_up
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does.
@@ -81,14 +99,15 @@ class PlannedStep:
         targets = keywords.pop(TARGETS, None) if self._has_targets else None
         if arguments and keywords:
             raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
-        outcome = self.run(with_targets(keywords or arguments, targets))
-        if outcome.gradients:
-            self.recall()
-        tensors = self._residents()
-        for name, gradient in outcome.gradients.items():
-            parameter = tensors[name]
-            gradient = gradient.to(parameter.device)
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        with interrupts_at_the_end():
+            outcome = self.run(with_targets(keywords or arguments, targets))
+            if outcome.gradients:
+                self.recall()
+            tensors = self._residents()
+            for name, gradient in outcome.gradients.items():
+                parameter = tensors[name]
+                gradient = gradient.to(parameter.device)
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return outcome.loss
 
     def run(self, inputs: Inputs) -> Outcome:
@@ -97,15 +116,67 @@ class PlannedStep:
         self._attributes.check()
         tensors = self._residents()
         self._granted.check(tensors)
-        states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
-        residents = (*tensors.values(), *states, *given, *self._constants.values())
-        residents = self.device.adopted(residents)
-        self.place()
-        with as_traced(self.program.device):
-            loss, *gradients = self._run(residents, settings)
-        if self._optimizer is not None:
-            self._optimizer.end()
+        with interrupts_at_the_end():
+            states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
+            residents = (*tensors.values(), *states, *given, *self._constants.values())
+            with self._recovering(residents):
+                self.place()
+                self._bring_back(residents)
+                with as_traced(self.program.device):
+                    loss, *gradients = self._run(self.device.adopted(residents), settings)
+            if self._optimizer is not None:
+                self._optimizer.end()
         return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
+
+    @contextmanager
+    def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:
+        """One that fails is as if it had not begun; where that can't be, what it updates is given up."""
+        self._journal.begin()
+        numbers = save_generator(self.device) if self._random else None
+        try:
+            yield
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # else they hold the iteration's memory
+            if not self._undone(residents):
+                self._give_up()
+                error.add_note(LOST)
+            elif numbers is not None:
+                restore_generator(self.device, numbers)
+            if self._optimizer is not None:
+                self._optimizer.undo()
+            raise
+
+    def _undone(self, residents: Sequence[Tensor]) -> bool:
+        """Put back what the journal has kept; False where it has not kept all."""
+        if self.cycle is not None and self.cycle.salvage():
+            return False
+        self.device.synchronize()
+        if self._journal.overwritten:
+            return False
+        moved = frozenset[int]() if self.cycle is None else self.cycle.moved
+        for value, tensor in zip(self.program.residents, residents, strict=True):
+            storage = self.program.values[value].storage
+            if storage in self._journal.kept and storage not in moved:
+                self.device.copy(self._journal.kept[storage].bytes, raw(tensor))
+        self.device.synchronize()
+        return True
+
+    def _give_up(self) -> None:
+        """Weights and states are those neither before the iteration nor after it: nobody may have them."""
+        updates = filter(updates_weights, self.program.operations)
+        updated = {storage for operation in updates for storage in operation.mutates}
+        if self.cycle is not None:
+            self._custody.give_up(updated, _refuse)
+            self.cycle.lost.clear()
+            updated -= self.cycle.moved
+        for value, (_name, owner) in self._owners(updated).items():
+            give_up(owner(), self.program.values[value], _refuse)
+
+    def _bring_back(self, residents: Sequence[Tensor]) -> None:
+        """What another step has; that which this one moves is not among it any more."""
+        moved = frozenset[int]() if self.cycle is None else self.cycle.moved
+        named = zip(self.program.residents, residents, strict=True)
+        bring_back(tensor for value, tensor in named if self.program.values[value].storage not in moved)
 
     def place(self) -> None:
         """Put what the schedule moves where an iteration starts; an iteration does so if need be."""
@@ -117,8 +188,8 @@ class PlannedStep:
         if self.cycle is not None:
             self._custody.give_back()
 
-    def _owners(self, moved: Container[int]) -> dict[int, tuple[str, Owner]]:
-        """Per resident value in a moved storage, its name, and where its tensor is found."""
+    def _owners(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
+        """Per resident value in one of these, its name, and where its tensor is found."""
         program = self.program
         named = {**program.parameters, **program.buffers}
         owners: dict[int, tuple[str, Owner]] = {
@@ -129,7 +200,7 @@ class PlannedStep:
                 owners[value] = (".".join(key), partial(self._optimizer.tensor, *key))
         for value in self._constants:
             owners[value] = ("a constant of the trace", partial(self._constants.__getitem__, value))
-        return {value: owner for value, owner in owners.items() if program.values[value].storage in moved}
+        return {value: owner for value, owner in owners.items() if program.values[value].storage in storages}
 
     def _residents(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
@@ -152,6 +223,17 @@ class PlannedStep:
             if others[name] is not other and others[name] != other:
                 raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         return [tensors[name] for name in self.program.inputs]
+
+
+def _changed_by_others(program: Program) -> set[int]:
+    """The storages that something else than an update changes: buffers, mostly."""
+    return {
+        x for operation in program.operations if not updates_weights(operation) for x in operation.mutates
+    }
+
+
+def _refuse() -> None:
+    raise MemplanError(LOST)
 
 
 def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,12 +58,21 @@ class CpuOperation:
         self._outputs = operation.call.outputs
         self._several = operation.call.several
         self._storages = {out: program.values[out].storage for out in self._outputs if out is not None}
+        self._mutates = operation.mutates
         self._workspace = workspace
 
     def __call__(
-        self, host: Host, settings: Sequence[float], inputs: Sequence[Block], results: dict[int, Block]
+        self,
+        host: Host,
+        keep: Callable[[int, Block], None],
+        settings: Sequence[float],
+        inputs: Sequence[Block],
+        results: dict[int, Block],
     ) -> None:
-        """results: by storage, the blocks to fill."""
+        """keep: called for what is about to be changed. results: by storage, the blocks to fill."""
+        blocks = dict(zip(self.inputs, inputs, strict=True))
+        for storage in self._mutates:
+            keep(storage, blocks[storage])
         host.take(self._workspace)
         try:
             with as_traced(_CPU):

@@ -35,6 +35,8 @@ class OptimizerState:
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
         self._counts = any("exp_avg" in states for states in self._names.values())
+        self._made: list[str] = []
+        self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._fixed = [fixed(group) for group in self._optimizer.param_groups]
 
     def begin(self) -> tuple[list[Tensor], list[float]]:
@@ -45,12 +47,23 @@ class OptimizerState:
         """
         self._check()
         rows = self._rows()
-        made = {self._make(name, row) for name, row in rows.items()}
+        self._made = []
+        try:
+            made = {self._make(name, row) for name, row in rows.items()}
+        except BaseException:
+            self.undo()
+            raise
         counts = {float(row[COUNT]) for row in rows.values()} if self._counts else {float(made == {False})}
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError("the optimizer has updated some parameters more often than others")
         settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
         return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *settings]
+
+    def undo(self) -> None:
+        """The iteration is as if it had not begun: the states that it made are not there."""
+        for name in self._made:
+            del self._optimizer.state[self._module.get_parameter(name)]
+        self._made = []
 
     def end(self) -> None:
         """Count the step, for learning rate schedules too, which warn of optimizers that don't step."""
@@ -86,9 +99,13 @@ class OptimizerState:
     def _make(self, parameter: str, row: dict[str, Any]) -> bool:
         """Whether states were missing; then they are made."""
         missing = [state for state in self._names[parameter] if row.get(state) is None]
+        if missing:
+            self._made.append(parameter)
         if missing and self._counts:
             wide = torch.get_default_dtype() == torch.float64
             row[COUNT] = torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32)
         for state in missing:
-            row[state] = torch.zeros_like(self._module.get_parameter(parameter).detach())
+            form = self._forms[parameter, state]
+            made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+            row[state] = made.zero_()
         return bool(missing)

@@ -25,11 +25,13 @@ Work = Callable[..., None]
 class Ticket:
     """Stands for the end of a job."""
 
-    __slots__ = ("_ended", "_error")
+    __slots__ = ("_ended", "_error", "left")
 
     def __init__(self) -> None:
+        """left: what a job that failed was to work with, so that nothing is lost with it."""
         self._ended = Event()
         self._error: BaseException | None = None
+        self.left: tuple[Any, ...] = ()
 
     def end(self, error: BaseException | None = None) -> None:
         self._error = error
@@ -40,6 +42,16 @@ class Ticket:
         self._ended.wait()
         if self._error is not None:
             raise self._error
+
+    def failed(self) -> bool:
+        """Once the job has ended."""
+        try:
+            self.wait()
+        except BaseException as error:
+            if error is self._error or isinstance(error, Exception):
+                return True
+            raise
+        return False
 
 
 class Job:
@@ -67,6 +79,7 @@ class Job:
             self.work(*self.arguments)
         except BaseException as raised:
             error = raised.with_traceback(None)
+            self.ticket.left = self.arguments
         self.after = self.gone = self.arguments = ()
         del self.work
         self.ticket.end(error)
@@ -95,6 +108,11 @@ class JobQueue:
     def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
         return Job(Ticket(), work, arguments)
 
+    def drain(self) -> None:
+        """Until all jobs have ended, whatever became of them."""
+        if self._thread is not None:
+            self.add(_nothing, (), (), ()).wait()
+
     def close(self) -> None:
         """The thread ends with the jobs that it has."""
         self._jobs.put(None)
@@ -107,6 +125,10 @@ class JobQueue:
         while (job := self._jobs.get()) is not None:
             job.run()
             del job
+
+
+def _nothing() -> None:
+    pass
 
 
 _started: WeakSet[JobQueue] = WeakSet()
@@ -145,6 +167,10 @@ class Queues:
     def wait(self, ticket: Ticket) -> None:
         """The compute queue waits."""
         ticket.wait()
+
+    def drain(self) -> None:
+        for queue in self._queues.values():
+            queue.drain()
 
     def close(self) -> None:
         for queue in self._queues.values():

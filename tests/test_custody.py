@@ -29,10 +29,7 @@ def moving(iteration, seed=0, memories=(HOST, DISK)):
     """A step that moves all weights; with updates on the CPU, and so the states on the host."""
     program = trace(iteration)
     graph = unmeasured(program)
-    updates = [i for i, operation in enumerate(program.operations) if operation.name.endswith("/update")]
-    modes = {i: (Mode("host", 1.0, 0, (), on_host=True),) for i in updates}
-    graph = replace(graph, operations=replace(graph.operations, modes=modes))
-    runs = [(index, int(index in modes)) for index in range(len(program.operations))]
+    graph, runs = with_updates_on_cpu(graph, program)
     weights = {program.values[value].storage for value in program.parameters.values()}
     for number in range(seed, seed + 100):
         schedule = absent(graph, runs, random.Random(number), share=0.9, memories=memories)
@@ -40,6 +37,14 @@ def moving(iteration, seed=0, memories=(HOST, DISK)):
         if step.cycle is not None and weights <= step.cycle.moved:
             return step
     raise AssertionError("no schedule moves all weights")
+
+
+def with_updates_on_cpu(graph, program):
+    """The graph with modes for that, and all runs of a plain iteration in these."""
+    updates = [i for i, operation in enumerate(program.operations) if operation.name.endswith("/update")]
+    modes = {i: (Mode("host", 1.0, 0, (), on_host=True),) for i in updates}
+    graph = replace(graph, operations=replace(graph.operations, modes=modes))
+    return graph, [(index, int(index in modes)) for index in range(len(program.operations))]
 
 
 def trained(iteration, steps, turns=4):

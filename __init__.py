@@ -18,19 +18,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .graphs.errors import DifferenceError as DifferenceError
+    from .graphs.errors import InputError as InputError
+    from .graphs.errors import MemplanError as MemplanError
+    from .graphs.errors import MismatchError as MismatchError
+    from .graphs.errors import MissingPackageError as MissingPackageError
     from .graphs.files import load_graph as load_graph
     from .graphs.files import save_graph as save_graph
     from .graphs.updates import When
+    from .planner.errors import InvalidScheduleError as InvalidScheduleError
     from .planner.schedule_file import load_schedule as load_schedule
     from .planner.schedule_file import save_schedule as save_schedule
     from .planner.simulate import simulate as simulate
     from .runtime.execute import PlannedStep
+    from .runtime.refusals import TraceError as TraceError
+    from .solvers.problem import InfeasibleError as InfeasibleError
     from .solvers.problem import Problem as Problem
     from .solvers.registry import solve as solve
 
 __version__ = "0.1.0"
 
 _FROM = {
+    "DifferenceError": ".graphs.errors",
+    "InfeasibleError": ".solvers.problem",
+    "InputError": ".graphs.errors",
+    "InvalidScheduleError": ".planner.errors",
+    "MemplanError": ".graphs.errors",
+    "MismatchError": ".graphs.errors",
+    "MissingPackageError": ".graphs.errors",
+    "TraceError": ".runtime.refusals",
     "load_graph": ".graphs.files",
     "save_graph": ".graphs.files",
     "load_schedule": ".planner.schedule_file",
@@ -41,7 +57,15 @@ _FROM = {
 }
 
 __all__ = [
+    "DifferenceError",
+    "InfeasibleError",
+    "InputError",
+    "InvalidScheduleError",
+    "MemplanError",
+    "MismatchError",
+    "MissingPackageError",
     "Problem",
+    "TraceError",
     "load_graph",
     "load_schedule",
     "optimize",
@@ -60,7 +84,7 @@ def __getattr__(name: str) -> Any:
 
 def optimize(
     module: Any,
-    inputs: tuple[Any, ...] | dict[str, Any],
+    inputs: Any,
     *,
     budget: int | str,
     loss_fn: Callable[..., Any] | None = None,
@@ -70,11 +94,13 @@ def optimize(
     solver: str = "auto",
     time_limit: float | None = None,
     compare: bool = True,
+    undo: bool = False,
 ) -> PlannedStep:
     """Plan one training iteration of `module` within `budget`: a callable in place of forward and backward.
 
     module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
-    tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain peak.
+    tensor, a tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain
+    peak.
     loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
     or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
     module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
@@ -84,11 +110,15 @@ def optimize(
     compare: run three iterations of the plan and of plain PyTorch, which may need more than the budget, and
     compare all that they make, bit by bit; weights, buffers and random numbers are afterwards as before.
     Where memory does not suffice there is a warning instead.
+    undo: an iteration that fails after it has updated a weight (out of memory, a full disk) leaves weights
+    and states neither as before it nor as after it; they are refused until others are loaded. With True it
+    is as if it had not begun: what updates overwrite is first copied to host memory, as many bytes as weights
+    and optimizer states have, and iterations do not overlap.
     Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), not what plain
     PyTorch computes (DifferenceError), …
     """
-    from .planner.budget import parse_budget
     from .planner.plain import baseline
+    from .runtime.arguments import check_module, check_updates, given_budget, given_inputs
     from .runtime.cycle import Terms
     from .runtime.execute import PlannedStep
     from .runtime.iteration import Iteration, Updates, with_targets
@@ -98,13 +128,16 @@ def optimize(
     from .solvers.problem import Problem
     from .solvers.registry import solve
 
+    check_module(module)
+    check_updates(optimizer, update)
+    wanted = given_budget(budget)
     updates = None if optimizer is None else Updates(optimizer, update)
-    iteration = Iteration(module, with_targets(inputs, targets), loss_fn, updates)
+    iteration = Iteration(module, with_targets(given_inputs(inputs), targets), loss_fn, updates)
     program = settled(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
-    limit = parse_budget(str(budget)).bytes_of(baseline(graph).peak)
+    limit = wanted.bytes_of(baseline(graph).peak)
     solution = solve(solver, Problem(graph, limit), time_limit)
-    step = PlannedStep(iteration, program, solution.schedule, Terms(graph, limit))
+    step = PlannedStep(iteration, program, solution.schedule, Terms(graph, limit), undo=undo)
     if compare and compared(iteration, step, graph) is None:
         warnings.warn(NOT_COMPARED, stacklevel=2)
     return step

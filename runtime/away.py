@@ -118,18 +118,17 @@ def _as_meta(form: Value) -> Tensor:
 
 
 def _makes_way(tensor: Tensor) -> bool:
-    """Whether its values were lost, and it now takes others."""
+    """Before it takes other values: whether it is back, or was lost and has room for them."""
     if not isinstance(tensor, Away):
         return False
     if not tensor._memplan.lost:
         with suppress(MemplanError):
             tensor._memplan.bring_back()
     hold: Hold | None = vars(tensor).get("_memplan")
-    if hold is None or not hold.lost:
-        return False
-    form = hold.form
-    restore(tensor, torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device))
-    return True
+    if hold is not None and hold.lost:
+        form = hold.form
+        restore(tensor, torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device))
+    return "_memplan" not in vars(tensor)
 
 
 _T: Any = Tensor

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import MemplanError, MismatchError
 from ..planner.schedule import Schedule
+from ..planner.simulate import simulate
 from .away import bring_back, give_up
 from .below_autograd import as_traced
 from .captured import Attributes
@@ -78,8 +81,11 @@ class PlannedStep:
         self._places = {name: _place(self._module, name) for name in (*program.parameters, *program.buffers)}
         self._constants = _apart(program.constants)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
+        if self._optimizer is not None:
+            weakref.finalize(self, self._optimizer.refuse_steps())
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
+        self._terms, self._schedule = terms, schedule
         self._journal = Journal(self.device, None if undo else _changed_by_others(program))
         self.cycle = None
         if is_plain(schedule):
@@ -99,6 +105,7 @@ class PlannedStep:
         targets = keywords.pop(TARGETS, None) if self._has_targets else None
         if arguments and keywords:
             raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
+        self._count_gradients()
         with interrupts_at_the_end():
             outcome = self.run(with_targets(keywords or arguments, targets))
             if outcome.gradients:
@@ -109,6 +116,26 @@ class PlannedStep:
                 gradient = gradient.to(parameter.device)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return outcome.loss
+
+    def _count_gradients(self) -> None:
+        """Say it once where the gradients that are added to need more room than the budget leaves."""
+        budget = None if self._terms is None else self._terms.budget
+        if self._terms is None or budget is None:
+            return
+        tensors = self._residents()
+        there = [tensors[name].grad for name in self.program.gradients]
+        beside = sum(gradient.untyped_storage().nbytes() for gradient in there if gradient is not None)
+        if not beside:
+            return
+        graph, _budget, machine, *_ = self._terms
+        peak = simulate(graph, self._schedule, budget=budget, machine=machine or graph.machine).figures.peak
+        if peak + beside > budget:
+            warnings.warn(
+                f"the gradients in .grad take {beside:,} bytes beside the plan, which needs {peak:,} of the "
+                f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before",
+                stacklevel=3,
+            )
+        self._terms = None
 
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
@@ -208,7 +235,7 @@ class PlannedStep:
 
     def _checked(self, inputs: Inputs) -> list[Tensor]:
         tensors = tensors_in(inputs)
-        _same_names(tensors, self.program.inputs)
+        _same_names(tensors, self.program.inputs, inputs)
         for name, index in self.program.inputs.items():
             value, tensor = self.program.values[index], tensors[name]
             form = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
@@ -218,7 +245,7 @@ class PlannedStep:
                     f"{_form(value.shape, value.strides, value.dtype, value.device)}"
                 )
         others = others_in(inputs)
-        _same_names(others, self._others)
+        _same_names(others, self._others, inputs)
         for name, other in self._others.items():
             if others[name] is not other and others[name] != other:
                 raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
@@ -251,11 +278,21 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     return module.get_submodule(path), attribute
 
 
-def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: Inputs) -> None:
     if missing := [name for name in expected if name not in given]:
-        raise MismatchError(f"input {missing[0]} is missing")
+        raise MismatchError(f"input {missing[0]} is {_instead(missing[0], inputs)}")
     if extra := [name for name in given if name not in expected]:
         raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
+
+
+def _instead(name: str, inputs: Inputs) -> str:
+    """What is there in the place of an input that is missing."""
+    there = {**others_in(inputs), **tensors_in(inputs)}
+    if name in there:
+        return f"of type {type(there[name]).__name__}; the plan is for a tensor"
+    if any(other.startswith(f"{name}.") for other in there):
+        return "a list or another nest; the plan is for a tensor"
+    return "missing"
 
 
 def _form(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..graphs.errors import MismatchError
+from ..graphs.errors import MemplanError, MismatchError
 from .iteration import Iteration
 from .optimizers import fixed, numbers
 from .program import Program
@@ -38,6 +39,22 @@ class OptimizerState:
         self._made: list[str] = []
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._fixed = [fixed(group) for group in self._optimizer.param_groups]
+
+    def refuse_steps(self) -> Callable[[], None]:
+        """The optimizer's own `step` raises MemplanError where it has nothing to do. Returns what ends that.
+
+        Where there are gradients it goes on: an iteration of another form may be run plainly.
+        """
+        groups = self._optimizer.param_groups
+
+        def check(*_arguments: Any) -> None:
+            if all(parameter.grad is None for group in groups for parameter in group["params"]):
+                raise MemplanError(
+                    "optimizer.step() has no gradients: the planned step has updated the weights already; "
+                    "clipping or scaling of gradients is not in the plan"
+                )
+
+        return self._optimizer.register_step_pre_hook(check).remove
 
     def begin(self) -> tuple[list[Tensor], list[float]]:
         """The states, in the program's order, and the settings: which step it is, each group's numbers.

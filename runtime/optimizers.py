@@ -124,7 +124,10 @@ def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule
             if group.get(option):
                 raise InputError(f"{type(optimizer).__name__} with {option}=True can't be planned")
         by_parameter |= dict.fromkeys(group["params"], make(group, number))
-    return {name: by_parameter[p] for name, p in module.named_parameters() if p in by_parameter}
+    found = {name: by_parameter[p] for name, p in module.named_parameters() if p in by_parameter}
+    if not found:
+        raise InputError("the optimizer has no parameter of the module")
+    return found
 
 
 def _adamw(group: Mapping[str, Any], number: int) -> Rule:

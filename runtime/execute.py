@@ -147,10 +147,11 @@ class PlannedStep:
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
             residents = (*tensors.values(), *states, *given, *self._constants.values())
             with self._recovering(residents):
-                self.place()
                 self._bring_back(residents)
+                residents = self.device.adopted(residents)
+                self.place()
                 with as_traced(self.program.device):
-                    loss, *gradients = self._run(self.device.adopted(residents), settings)
+                    loss, *gradients = self._run(residents, settings)
             if self._optimizer is not None:
                 self._optimizer.end()
         return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))

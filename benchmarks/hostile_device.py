@@ -2,9 +2,9 @@
 
 Protocol: `check` of tests/hostile.py for seeds from `first` on, the nets in turn: results bitwise eager's
 over three turns, then the peaks over three more: the device's as planned to the byte, host and disk not above
-the plan. Then as many cases of `check_fault`, the kinds in turn: an error in the third iteration; the tensors are
-those of an iteration's end, and the turns that follow give what eager gives. Each failure is printed with its
-seed; the exit code is 1 if there was one.
+the plan. Then as many cases of `check_fault`, the kinds in turn: an error in the third iteration; the tensors
+are those of an iteration's end, and the turns that follow give what eager gives. Each failure is printed with
+its seed; the exit code is 1 if there was one.
 Usage: python benchmarks/hostile_device.py [schedules [faults [first]]]     (default 1000 300 0)
 """
 

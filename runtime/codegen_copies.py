@@ -84,6 +84,7 @@ class CopyWriter(Writer):
 
     def leave(self, key: int, x: int, memory: Memory) -> None:
         names = self.names_of(x, memory)
+        self.wait_for(self.turn.waits.get(key, ()))
         if key in self.turn.pending:
             self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
         if x in self.moved:

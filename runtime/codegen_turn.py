@@ -106,6 +106,7 @@ class _TurnWriter(CopyWriter):
     def code(self) -> Code:
         results = [self._result(value) for value in (self.program.loss, *self.program.gradients.values())]
         steps = len(self.schedule)
+        self.wait_for(self.turn.waits.get(steps, ()))
         for key in sorted(key for key in self.turn.pending if key >= steps):
             x, memory = divmod(key - steps, len(Memory))
             names = self.names_of(x, Memory(memory))

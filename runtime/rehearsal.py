@@ -5,6 +5,8 @@ memory and time alone, the runtime needs more, for the bytes to be right:
 
 - a copy that is written while it is there (refreshed by a transfer, changed in place) waits for the
   transfers and CPU computations that still read or write it;
+- a copy on the device that is deleted though only another queue has waited for its transfers: the computing
+  queue waits for them too, since it is in its order that the memory is free;
 - memory that a CPU computation still uses, though its delete has passed, and the workspace of one that may
   not have run yet, are waited for by the next allocation on the host. One that waits is made in its queue's
   thread, so that the computing goes on, and the next waits for it: host memory follows the list's order too.
@@ -107,6 +109,9 @@ class Rehearsal(Walk):
             key = len(self.schedule) + len(Memory) * x + memory if at_end else self.step
             self._leaving[memory].append((self._number, key))
         users = self._users.pop(copy, {})
+        if memory == Memory.DEVICE and len(pending) == before:
+            place = len(self.schedule) if at_end else self.step
+            self._more.setdefault(place, set()).update(users.values())
         if memory == Memory.HOST and Queue.CPU in users:
             self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])
 

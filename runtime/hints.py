@@ -36,6 +36,13 @@ _HINTS = (
         "",
         "the lengths in a packed sequence are data: pad instead, and mask the loss",
     ),
+    _Hint("", "", "shape_env", "nested tensors can't be traced: pad instead, and mask the loss"),
+    _Hint(
+        "",
+        "",
+        "match the broadcast shape",
+        "where the first iteration shapes buffers (observers), run it before",
+    ),
     _Hint(
         "",
         "",

@@ -79,4 +79,6 @@ def test_a_line_of_a_library_is_named_with_it():
 
 def test_a_fault_of_the_fake_kernel_of_experts_has_a_way_out():
     assert "batched_mm" in hint([], "Expected mat_a to be BFloat16 in _grouped_mm")
+    assert "nested" in hint([], "AssertionError: self.shape_env must not be None")
+    assert "observers" in hint([], "output with shape [1] doesn't match the broadcast shape [8]")
     assert hint([], "something else") == ""

@@ -109,8 +109,7 @@ class Fuzzer:
             while worker.pipe.poll():
                 said = worker.pipe.recv()
                 if isinstance(said, Shrinking):
-                    worker.shrinking = True
-                    worker.began = monotonic()
+                    worker.shrink()
                 else:
                     self._done(said)
                     worker.task = None
@@ -120,7 +119,7 @@ class Fuzzer:
             self._died(worker, f"crashed: exit status {worker.process.exitcode}")
             return False
         patience = SHRINK_SECONDS if worker.shrinking else self.patience[task.area]
-        if monotonic() - worker.began > patience:
+        if worker.seconds() > patience:
             self._died(worker, f"does not come back: not in {patience:.0f} s")
             return False
         return True

@@ -12,7 +12,8 @@ to a block (backward_blocks.py), and blocks that the backward part ties together
 - what a block's backward reads from the forward part is its own, its input or its output.
 
 Any graph gives a chain; one that is no chain gives a single block, and so does one whose changes in place, or
-forward operations behind backward ones, don't go with the second. Near-linear in the edges.
+forward operations behind backward ones, don't go with the second, or whose parts add to the same tensor.
+Near-linear in the edges.
 """
 
 from __future__ import annotations
@@ -83,7 +84,16 @@ def chain_of(graph: Graph) -> Chain:
         tuple(after.tolist()),
     )
     chain = finest.joined(_firsts(blocks.count, ranges))
-    return chain if is_valid_order(graph, chain.order()) else _one_block(graph)
+    if _made_in_both(graph, forward, backward) or not is_valid_order(graph, chain.order()):
+        return _one_block(graph)
+    return chain
+
+
+def _made_in_both(graph: Graph, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> bool:
+    """Some tensor has contributions of both parts."""
+    writes = graph.operations.writes
+    first, second = (writes.columns[np.isin(writes.rows(), part)] for part in (forward, backward))
+    return bool(np.isin(first, second).any())
 
 
 def _one_block(graph: Graph) -> Chain:

@@ -111,13 +111,14 @@ class Cycle:
     def plain_peak(self) -> int:
         """Bytes, where nothing ever leaves."""
         unused = sum(int(self.graph.tensors.bytes[x]) for x in self.unused)
-        return max(self.idle, *self.need) + sum(self.sizes) + unused
+        return max((self.idle, *self.need)) + sum(self.sizes) + unused
 
     @property
     def least_budget(self) -> int:
         """Bytes with which every weight can be sent away whenever no run uses it: no order needs less."""
         away = self.away(range(len(self.absences)))
-        return max(need - gone for need, gone in zip(self.need, away, strict=True)) + sum(self.sizes)
+        least = max((need - gone for need, gone in zip(self.need, away, strict=True)), default=self.idle)
+        return least + sum(self.sizes)
 
     def covered(self, absence: Absence) -> list[range]:
         """The runs between the two uses, as one or two stretches of the turn."""

@@ -47,6 +47,8 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "tebibytes-beside-three-bytes": ((2199023256555,), "checkmate rk-checkmate"),
     "nothing-but-an-update": ((1,), MOVERS),
     "no-operations": ((5, 10), "search checkmate tw-remat store-all"),
+    "nothing-to-run": ((1, 2), f"{MOVERS} greedy-star store-all rotor"),
+    "both-parts-add-to-one-tensor": ((20014020,), f"{CHAINS} pofo"),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }
 

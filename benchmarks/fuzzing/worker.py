@@ -9,6 +9,7 @@ import faulthandler
 import os
 import resource
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
@@ -58,13 +59,14 @@ class Shrinking(NamedTuple):
 
 @dataclass
 class Worker:
-    """began: when its task was given."""
+    """began, worked: time and processor seconds when its task was given, or its fault is made smaller."""
 
     process: BaseProcess
     pipe: Connection
     log: Path
     task: Task | None = None
     began: float = 0.0
+    worked: float = 0.0
     shrinking: bool = False
 
     @staticmethod
@@ -77,8 +79,28 @@ class Worker:
         return Worker(process, here, log)
 
     def give(self, task: Task) -> None:
-        self.task, self.began, self.shrinking = task, monotonic(), False
+        self.task, self.shrinking = task, False
+        self._start_clock()
         self.pipe.send(task)
+
+    def shrink(self) -> None:
+        self.shrinking = True
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        self.began, self.worked = monotonic(), self._processor_seconds()
+
+    def seconds(self) -> float:
+        """Since its task was given: on a busy machine not what has passed, but a tenth of it at least."""
+        passed = monotonic() - self.began
+        return min(passed, max(self._processor_seconds() - self.worked, passed / 10))
+
+    def _processor_seconds(self) -> float:
+        """Of the process and the children that have ended."""
+        with suppress(OSError):
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
     def end(self) -> None:
         """With all that it has started: it leads a process group."""

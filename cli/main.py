@@ -13,7 +13,7 @@ import click
 from .. import __version__
 from ..graphs.scratch import sweep
 from .exits import Exit, verdict
-from .signals import interruptible
+from .signals import end_at_once, interruptible
 from .streams import give_up_output, say
 
 COMMANDS = {
@@ -75,6 +75,8 @@ class Plan(click.Group):
                 if isinstance(error, OSError):
                     give_up_output()
             interruption.over()
+            if args is None and interruption.signal is not None and code == Exit.INTERRUPTED:
+                end_at_once(interruption.exit_code)
             sys.exit(interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
+import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -53,6 +56,15 @@ def interruptible() -> Generator[Interruption]:
     finally:
         for number in before.keys() - theirs:
             signal.signal(number, before[number])
+
+
+def end_at_once(code: int) -> NoReturn:
+    """Clear up and end. Threads in compiled code are not waited for: they crash where Python has gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    os._exit(code)
 
 
 def _end_quietly() -> None:

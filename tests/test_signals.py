@@ -25,6 +25,7 @@ PLAN = [sys.executable, "-c", "from memplan.cli.main import main; main()"]
 
 SLOW = """
 import sys, time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from memplan.planner.plain import plain_schedule
@@ -33,8 +34,11 @@ from memplan.solvers.problem import Answer, Status
 @dataclass(frozen=True)
 class Settings:
     fault: bool = False
+    thread: bool = False
 
 def solve(problem, options):
+    if options.settings.thread:
+        ThreadPoolExecutor(1).submit(time.sleep, 600)
     Path("begun").touch()
     try:
         time.sleep(600)
@@ -113,6 +117,15 @@ def test_what_a_signal_breaks_is_no_fault_of_ours(folder: Path) -> None:
     _out, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (143, "plan: interrupted\n")
     assert not Path("s.json").exists()
+
+
+def test_a_thread_in_the_middle_of_something_is_not_waited_for(folder: Path) -> None:
+    process = solving("--set", "thread=true")
+    wait_until(folder / "begun", process)
+    process.send_signal(signal.SIGTERM)
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "plan: interrupted: this is the best schedule so far\n")
+    assert "schedule     s.json" in out
 
 
 def test_a_signal_that_is_ignored_stays_ignored(folder: Path) -> None:

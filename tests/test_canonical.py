@@ -89,41 +89,38 @@ def test_the_order_of_random_numbers_counts():
 
 
 LIBRARY = """
-import sys
 import torch
 from memplan.runtime.iteration import Iteration
 from memplan.runtime.trace import trace
-torch.manual_seed(0)
-common = dict(vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4)
-tokens = torch.randint(3, 99, (2, 12))
-if sys.argv[1] == "gemma3":
-    from transformers import Gemma3ForCausalLM as Model, Gemma3TextConfig as Config
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    config = Config(**common, num_key_value_heads=2, head_dim=8, layer_types=kinds, use_cache=False)
-else:
-    from transformers import ModernBertConfig as Config, ModernBertForMaskedLM as Model
-    config = Config(**common, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
-program = trace(Iteration(Model(config).train(), {"input_ids": tokens, "labels": tokens}))
-print(program.fingerprint, "|".join(operation.name for operation in program.operations))
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, ModernBertConfig, ModernBertForMaskedLM
+common = dict(vocab_size=99, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+kinds = ["sliding_attention", "full_attention"]
+one = Gemma3TextConfig(**common, num_key_value_heads=2, head_dim=8, layer_types=kinds, use_cache=False)
+other = ModernBertConfig(
+    **common, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2
+)
+for model in (Gemma3ForCausalLM(one), ModernBertForMaskedLM(other)):
+    tokens = torch.randint(3, 99, (2, 12))
+    program = trace(Iteration(model.train(), {"input_ids": tokens, "labels": tokens}))
+    print(program.fingerprint, "|".join(sorted(operation.name for operation in program.operations)))
 """
 
 
-def in_another_process(name, seed):
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LIBRARY, name],
+def in_another_process(seed):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LIBRARY],
         capture_output=True,
         text=True,
         check=True,
         env={"PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    ).stdout.split(maxsplit=1)
-    return found[0], found[1].strip().split("|")
+    ).stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", ["gemma3", "modernbert"])
-def test_another_hash_seed_finds_the_same_fingerprint(name):
-    found = [in_another_process(name, seed) for seed in (0, 1)]
-    assert found[0][0] == found[1][0]
-    assert sorted(found[0][1]) == sorted(found[1][1])
+def test_another_hash_seed_finds_the_same_fingerprint():
+    """Gemma 3 and ModernBERT make their tables in a loop over a set; the weights and inputs are unseeded."""
+    one, other = (in_another_process(seed) for seed in (0, 1))
+    assert one == other
+    assert len(one) == 2
 
 
 # ── graphs that were changed by hand ────────────────────────────────────────────────────────────────

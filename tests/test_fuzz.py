@@ -27,7 +27,7 @@ class Planted(Area):
     """Cases are lists of different numbers from 0 to 99; some numbers are faults, each of another kind."""
 
     name = "readers"
-    patience = 2.0
+    patience = 1.0
 
     def make(self, random: Random) -> list[int]:
         return random.sample(range(100), 12)
@@ -53,7 +53,7 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> fuzz.Fuzze
         monkeypatch.setattr(module, "area_called", lambda _name: Planted())
     fuzzer = fuzz.Fuzzer(["readers"], 5, folder)
     fuzzer.context = multiprocessing.get_context("fork")
-    fuzzer.run(2, 120, cases)
+    fuzzer.run(2, 280, cases)
     return fuzzer
 
 

@@ -15,10 +15,11 @@ from math import inf
 
 import numpy as np
 
-from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Machine, Memory
 from ..planner.residence import Place
 from ..planner.schedule import PLAIN
+from .host_ways import ways_on_host
 from .joint_drops import Drops
 from .joint_fill import fill, orders, send_all
 from .joint_spill import spill
@@ -194,21 +195,11 @@ def _smallest(graph: Graph, budget: int) -> int:
 
 
 def host_modes(graph: Graph) -> dict[int, int]:
-    """Per update with modes on the host the fastest of them; the last layers' updates first.
-
-    Not where it uses the batch, which is on the device for good, or adds to what others make there.
-    """
+    """Per update with modes on the host the fastest of them; the last layers' updates first."""
     found: dict[int, int] = {}
-    alone = graph.producers.counts() == 1
-    for operation, modes in graph.operations.modes.items():
-        written = graph.operations.writes[operation]
-        whole = [
-            index for index, mode in enumerate(modes) if mode.on_host and len(mode.writes) == len(written)
-        ]
-        ways = [(modes[index].time, index + 1) for index in whole]
-        used = graph.read_lists[operation] + graph.mutate_lists[operation]
-        fits = alone[written].all() and (graph.tensors.kind[used] != Kind.INPUT).all()
-        if ways and fits and graph.operations.phase[operation] == Phase.UPDATE:
+    for operation in graph.operations.modes:
+        ways = ways_on_host(graph, operation)
+        if ways and graph.operations.phase[operation] == Phase.UPDATE:
             found[operation] = min(ways)[1]
     return dict(sorted(found.items()))
 

@@ -22,6 +22,7 @@ from ..planner.schedule import Schedule, Verb
 from ..planner.sequence import Run
 from ..planner.simulate import Figures, simulate
 from ..planner.transfers import placed
+from .host_ways import ways_on_host
 from .memferry_estimate import Way
 from .memferry_layers import WeightLayer, direct_run, weights_read
 from .problem import NotAcceptedError
@@ -93,8 +94,7 @@ def with_host_updates(solver: str, graph: Graph, runs: Sequence[Run]) -> list[Ru
     for operation, mode_index in runs:
         fastest = mode_index
         if graph.operations.phase[operation] == Phase.UPDATE and _is_optimizers(graph, operation):
-            modes = graph.operations.modes.get(operation, ())
-            ways = [(mode.time, number) for number, mode in enumerate(modes, start=1) if mode.on_host]
+            ways = ways_on_host(graph, operation)
             if not ways:
                 name = graph.operations.name[operation]
                 raise NotAcceptedError(f"{solver} updates weights on the CPU: {name} has no mode on the host")

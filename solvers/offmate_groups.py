@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..graphs.graph import Graph, Kind, Phase
 from ..planner.schedule import PLAIN
+from .host_ways import ways_on_host
 from .offmate_iteration import Group, Parcel
 
 
@@ -27,8 +28,7 @@ def parcels_of(graph: Graph) -> list[Parcel]:
         weights = tuple(x for x in changed if kind[x] == Kind.PARAMETER)
         if not whole or not weights:
             continue
-        modes = graph.operations.modes.get(operation, ())
-        host = [(mode.time, number) for number, mode in enumerate(modes, start=1) if mode.on_host]
+        host = ways_on_host(graph, operation)
         reads = dict.fromkeys(graph.read_lists[operation])
         seconds, mode = min(host, default=(0.0, PLAIN))
         own = all(x in changed or not graph.resident[x] for x in reads)

@@ -77,7 +77,7 @@ class Facts:
     def floor(self) -> int:
         """Bytes that some operation, or having all results at the end, needs."""
         results = self.always + sum(self.sizes[x] for x in self.results)
-        return max(results, *map(self.least_bytes, range(len(self.outputs))))
+        return max([results, *map(self.least_bytes, range(len(self.outputs)))])
 
     def again(self, moment: Moment) -> bytearray:
         """Per operation: it may run again after the moment, to the use of something later."""

@@ -78,7 +78,7 @@ class BlockOptions:
     def saves(self) -> tuple[int, int]:
         """M_save at least and at most: the output, and what the plain schedule keeps."""
         least = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.outputs)
-        return least, max(least, *(known.saved for known in self.known))
+        return least, max([least, *(known.saved for known in self.known)])
 
     def clamped(self, peak: int, saved: int) -> Budgets:
         return min(peak, self.peaks[1]), min(saved, self.saves[1], peak)

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.structure import Chain, chain_of
+from .host_ways import ways_on_host
 from .problem import NotAcceptedError
 
 
@@ -60,8 +61,7 @@ class TrainingLayers:
         """Each operation with its fastest mode on the CPU, as runs; None where one has no such mode."""
         runs: list[tuple[int, int]] = []
         for operation in operations:
-            modes = self.graph.operations.modes.get(operation, ())
-            ways = [(mode.time, number) for number, mode in enumerate(modes, start=1) if mode.on_host]
+            ways = ways_on_host(self.graph, operation)
             if not ways:
                 return None
             runs.append((operation, min(ways)[1]))

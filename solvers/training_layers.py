@@ -73,10 +73,15 @@ class TrainingLayers:
 
 
 def training_layers(solver: str, graph: Graph) -> TrainingLayers:
-    """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part."""
+    """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or a
+    weight is used after its update."""
     phase = graph.operations.phase
     if not (phase == Phase.BACKWARD).any():
         raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
+    changed = _changed_in_the_middle(graph)
+    if changed is not None:
+        name = graph.tensors.name[changed]
+        raise NotAcceptedError(f"{solver} takes layers with updates at their end; {name} is used after one")
     finest = chain_of(graph)
     firsts = sorted(set(_first_readers(graph, finest).values()))
     chain = finest.joined([0, *firsts[1:]])
@@ -103,6 +108,18 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
         for number, block in enumerate(chain.blocks)
     )
     return TrainingLayers(graph, chain, layers, tuple(chain.order()))
+
+
+def _changed_in_the_middle(graph: Graph) -> int | None:
+    """A weight or state that is read or updated again after an update."""
+    phase = graph.operations.phase
+    for x, changes in enumerate(graph.mutators.lists()):
+        updates = [o for o in changes if phase[o] == Phase.UPDATE]
+        if updates and graph.persistent[x]:
+            later = [o for o in graph.consumers[x].tolist() if o > updates[0] and phase[o] != Phase.UPDATE]
+            if later or changes[-1] != updates[0]:
+                return x
+    return None
 
 
 def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("suite")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in background jobs; every child would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -191,10 +191,18 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 
 
 def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
-    """What a module consists of: its parts, the identities of its hooks, the names of its own tensors."""
+    """What a module consists of: its parts, the identities of its hooks, the names of its own tensors.
+
+    Without hooks that only look on: transformers installs its own at a model's first call.
+    """
     own: Any = module
     registers = (own._forward_pre_hooks, own._forward_hooks, own._backward_pre_hooks, own._backward_hooks)
-    hooks = [id(hook) for register in registers for hook in register.values()]
+    hooks = [
+        id(hook)
+        for register in registers
+        for hook in register.values()
+        if getattr(hook, "__module__", None) != "transformers.utils.output_capturing"
+    ]
     parts = (*module._modules, *map(id, module._modules.values()))
     return parts, tuple(hooks), [*module._parameters, *module._buffers]
 

@@ -200,9 +200,9 @@ def test_a_difference_is_named():
     step._others["scale"] = 3.0
     comparison = compare(other, step)
     assert not comparison.equal
-    assert comparison.first == "loss"
+    assert comparison.first == "loss 1"
     assert comparison.largest > 0
-    assert "loss differs from eager" in str(comparison)
+    assert "loss 1 differs from eager" in str(comparison)
 
 
 @pytest.mark.parametrize(

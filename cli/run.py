@@ -78,7 +78,7 @@ def run(
 
 def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
     for place, peak, key in (
-        ("device", peaks.device, "peak"),
+        ("device", peaks.device - peaks.beside, "peak"),
         ("host", peaks.host, "host_peak"),
         ("disk", peaks.disk, "disk_peak"),
     ):

@@ -6,10 +6,13 @@ its eyes first; a device's own allocator knows all. Host and disk: the blocks an
 counted, and the workspace of updates on the CPU as it was profiled.
 """
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..graphs.graph import Kind
@@ -25,11 +28,12 @@ TURNS = 4
 
 
 class Peaks(NamedTuple):
-    """Bytes."""
+    """Bytes. beside: of the device's, at most so many are no tensor of the plan's, see `generator_bytes`."""
 
     device: int
     host: int = 0
     disk: int = 0
+    beside: int = 0
 
 
 def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
@@ -37,7 +41,7 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
     device, cycle = step.device, step.cycle
     if cycle is None:
         peak = live_peak(lambda: step.run(inputs), device).peak_bytes
-        return Peaks(resident_bytes(step.program) + peak)
+        return Peaks(resident_bytes(step.program) + peak, beside=generator_bytes(step.program))
     step.recall()
     step.place()
     known = _known(cycle)
@@ -48,7 +52,14 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
             step.run(inputs)
 
     peak = start + live_peak(run, device, known).peak_bytes
-    return Peaks(peak, cycle.host.count.peak, cycle.disk.count.peak if cycle.disk else 0)
+    disk = cycle.disk.count.peak if cycle.disk else 0
+    return Peaks(peak, cycle.host.count.peak, disk, generator_bytes(step.program))
+
+
+def generator_bytes(program: Program) -> int:
+    """On the CPU PyTorch hands out a generator's state, saved where a draw is repeated, as a tensor."""
+    draws = any(operation.random for operation in program.operations)
+    return torch.get_rng_state().nbytes if draws and program.device.type == "cpu" else 0
 
 
 def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> int:

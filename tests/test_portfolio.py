@@ -38,6 +38,9 @@ from memplan.solvers.problem import (
 GRAPH = chain(6, seed=4)
 PROBLEM = Problem(GRAPH, baseline(GRAPH).peak)
 MOVING = replace(PROBLEM, machine=Machine(links=Links(1e12, 1e12)), budget=PROBLEM.budget * 3 // 4)
+LONG = chain(60, seed=2)
+ENDLESS = Problem(LONG, baseline(LONG).peak // 4, Machine(links=Links(1e6, 1e6)))
+"""joint reaches no bound here, and searches on until it is stopped."""
 FAULTS = [RuntimeError("two\nlines"), InputError("no"), MemoryError(), SystemExit(3), RecursionError("deep")]
 
 
@@ -117,7 +120,7 @@ def compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_that_dies_costs_its_line() -> None:
-    with Processes(MOVING) as processes:
+    with Processes(ENDLESS) as processes:
         timer = Timer(1.0, lambda: processes.all[0].child.kill())
         timer.start()
         with pytest.raises(ProcessFaultError, match="its process died: exit status -9"):
@@ -130,10 +133,8 @@ def test_a_process_that_dies_costs_its_line() -> None:
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     """The interruption is passed on, and what has been found by then comes back."""
-    graph = chain(60, seed=2)
-    problem = Problem(graph, baseline(graph).peak // 2, Machine(links=Links(1e7, 1e7)))
     stop = Event()
-    with Processes(problem) as processes:
+    with Processes(ENDLESS) as processes:
         with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
             processes.solve("joint", 0.1, stop.is_set)
         Timer(1.0, stop.set).start()
@@ -145,12 +146,10 @@ def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
 def test_auto_in_processes_keeps_what_they_found_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_moving, "_PROCESSES", 0)
     monkeypatch.setattr(auto_moving, "LINES", {"joint": 1.0, "offmate": 1.0})
-    graph = chain(60, seed=2)
-    problem = Problem(graph, baseline(graph).peak // 2, Machine(links=Links(1e7, 1e7)))
     timer = Timer(6.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        found = solved(problem, time_limit=300.0)
+        found = solved(ENDLESS, time_limit=300.0)
     finally:
         timer.cancel()
     assert found.interrupted

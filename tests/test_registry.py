@@ -46,8 +46,8 @@ def test_settings_are_read_from_text() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "line"),
     [
-        ("count", "1.5", "s: the setting count must be a whole number, not '1.5'"),
-        ("limit", "many", "s: the setting limit must be a whole number, not 'many'"),
+        ("count", "1.5", "s: the setting count must be a whole number of at most 2^31, not '1.5'"),
+        ("limit", "many", "s: the setting limit must be a whole number of at most 2^31, not 'many'"),
         ("rate", "", "s: the setting rate must be a number, not ''"),
         ("rate", "nan", "s: the setting rate must be a number, not 'nan'"),
         ("fast", "maybe", "s: the setting fast must be true or false, not 'maybe'"),

@@ -17,7 +17,7 @@ import pytest
 
 PACKAGE = Path(memplan.__file__).parent
 FILES = sorted(path for part in ("runtime", "cli") for path in (PACKAGE / part).glob("**/*.py"))
-DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit"}
+DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit", "_run_exitfuncs"}
 UNDOCUMENTED = ("torch.fx.experimental", "torch.utils.flop_counter", "torch.utils.weak")
 
 

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "weight-that-nobody-reads": ((1,), f"{MOVERS} greedy-star"),
     "block-without-its-input": ((1049780,), "rockmate rk-rotor"),
     "hardly-any-time": ((549755813888, 1099511627776), "search rotor checkmate"),
-    "bytes-beyond-the-backend": ((36029896530591760,), "store-all h-ilp offmate"),
+    "bytes-beyond-the-backend": ((36029896530591760,), "store-all h-ilp"),
     "bound-beyond-the-backend": ((1979120929997,), "l2l offload-greedy"),
     "cluster-beyond-the-backend": ((1099511627776,), "h-ilp hiremate"),
     "block-beyond-the-backend": ((1,), "offmate"),

@@ -116,6 +116,9 @@ def solved(problem: Problem, time_limit: float | None = None, **settings: str) -
 def compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes find it where the tests' own process has it, and don't compile for half a minute."""
     monkeypatch.delenv("XDG_CACHE_HOME")
+    for solver in ("joint", "offmate"):
+        with suppress(MemplanError):
+            registry.solve(solver, ENDLESS, 0.1)
 
 
 @pytest.mark.usefixtures("compiled_code")

@@ -85,7 +85,7 @@ def _operations(cycle: Cycle, spare: float) -> _Operations:
     total = sum(cycle.sizes)
     own = [sum(cycle.sizes[weight] for weight in weights) for weights in cycle.used_by]
     excess = np.array(cycle.need, np.float64) + total + spare * np.array(own, np.float64) - cycle.limit
-    merged = np.full(of_run[-1] + 1, -np.inf)
+    merged = np.full(of_run.max(initial=-1) + 1, -np.inf)
     np.maximum.at(merged, of_run, excess)
     return _Operations(of_run, np.maximum(merged, 0.0))
 

@@ -13,7 +13,7 @@ def leads_of(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | Non
     runs = cycle.runs
     room = cycle.limit - sum(cycle.sizes)
     slack = [room - need + away for need, away in zip(cycle.need, cycle.away(chosen), strict=True)]
-    if min(slack) < 0:
+    if min(slack, default=0) < 0:
         return None
     leads: dict[int, int] = {}
     ahead = 0

@@ -111,9 +111,9 @@ def _tight(graph: Graph, schedule: Schedule, budget: int | None, machine: Machin
     return replace(machine, **{memory: 512 * enough})
 
 
-def planned_step(case: Case, device: SimulatedDevice) -> PlannedStep:
+def planned_step(case: Case, device: SimulatedDevice, *, undo: bool = False) -> PlannedStep:
     terms = Terms(case.graph, case.budget, case.machine, device=device)
-    return PlannedStep(case.iteration, case.program, case.schedule, terms)
+    return PlannedStep(case.iteration, case.program, case.schedule, terms, undo=undo)
 
 
 def train(case: Case, step: PlannedStep, device: SimulatedDevice, turns: int = TURNS) -> Any:
@@ -180,7 +180,7 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
     made, device = case(name, optimizer, rng), SimulatedDevice(number)
     states = _states(name, optimizer)
     with late_jobs(number), counted(device):
-        step, seen = planned_step(made, device), device.faults.seen
+        step, seen = planned_step(made, device, undo=True), device.faults.seen
         _turn(made, step, 0)
         before = seen.get(kind, 0)
         _turn(made, step, 1)

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "nothing-but-an-update": ((1,), MOVERS),
     "no-operations": ((5, 10), "search checkmate tw-remat store-all"),
     "nothing-to-run": ((1, 2), f"{MOVERS} greedy-star store-all rotor"),
+    "a-weight-and-nothing-to-run": ((1, 3), f"{MOVERS} greedy-star"),
     "both-parts-add-to-one-tensor": ((20014020,), f"{CHAINS} pofo"),
     "update-that-reads-the-batch": ((1099513725714,), "memferry offmate joint"),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),

@@ -18,7 +18,8 @@ from memplan.solvers import milp_process
 
 Solve = Callable[..., Result]
 
-FAKE = """#!{python}
+FAKE = """#!/bin/sh
+"exec" "{python}" "$0" "$@"
 import os, sys, time
 solution = sys.argv[sys.argv.index("-solution") + 1]
 def claim(status, value):

@@ -57,13 +57,13 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
+    """What is compiled at its first use may take its time."""
     warm_up(["search", "joint", "offload-greedy", "rk-rotor"])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_solver_stumbles(name: str) -> None:
     budgets, solvers = CASES[name]
-    """What is compiled at its first use may take its time."""
     graph = load_graph(FOLDER / f"{name}.json")
     faults: list[str] = []
     for budget in budgets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ class Verdict(NamedTuple):
     counts: dict[str, int]
 
 
-class Area:
+class Area(ABC):
     """patience: seconds after which a case counts as one that does not come back."""
 
     name: str
@@ -32,12 +33,12 @@ class Area:
     def warm_up(self) -> None:
         """Compile and import what would else count as the first case's time."""
 
+    @abstractmethod
     def make(self, random: Random) -> Any:
         """A case. The same random numbers give the same one."""
-        raise NotImplementedError
 
-    def judge(self, case: Any) -> Verdict:
-        raise NotImplementedError
+    @abstractmethod
+    def judge(self, case: Any) -> Verdict: ...
 
     def again(self, case: Any, fault: Fault) -> list[Fault]:
         """The faults of a smaller case, as far as they may be `fault`: what shrinking asks."""
@@ -49,9 +50,9 @@ class Area:
         del case
         return iter(())
 
+    @abstractmethod
     def write(self, case: Any, folder: Path, fault: Fault | None) -> list[str]:
         """Write the case's files. The command lines, run in that folder, that show the fault."""
-        raise NotImplementedError
 
 
 def judged(area: Area, case: Any) -> Verdict:

@@ -31,7 +31,8 @@ class Area(ABC):
     patience = 60.0
 
     def warm_up(self) -> None:
-        """Compile and import what would else count as the first case's time."""
+        """Compile and import what would else count as the first case's time. Nothing by default."""
+        return
 
     @abstractmethod
     def make(self, random: Random) -> Any:

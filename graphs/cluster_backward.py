@@ -34,10 +34,11 @@ def backward_positions(
     loss = np.zeros(len(position), np.bool_)
     loss[middle] = True
     reads = graph.operations.reads
-    placed = _place(backward, position, loss, *_columns(needs), *_columns(reads), *_columns(tied))
-    if (placed < 0).any():
-        placed = _place_free(backward, placed, *_columns(needs.transpose(len(position))))
-    return placed
+    placed = np.full(len(position), -1, np.int64)
+    _place(backward, position, loss, *_columns(needs), *_columns(reads), *_columns(tied), placed)
+    if (placed[backward] < 0).any():
+        _place_free(backward, placed, *_columns(needs.transpose(len(position))))
+    return placed[backward]
 
 
 def _columns(rows: Adjacency) -> tuple[NDArray[np.int64], Indices]:
@@ -69,13 +70,13 @@ def _place(
     reads: Indices,
     ties_start: NDArray[np.int64],
     ties: Indices,
-) -> Operations:
-    """The position of each operation of `backward`; -1 where it depends on nothing and nothing ties it.
+    placed: Operations,
+) -> None:
+    """Write the position of each operation of `backward`, unless it depends on nothing and nothing ties it.
 
-    position: of the forward operations, -1 for others.  loss: the middle.
+    position: of the forward operations, -1 for others.  loss: the middle.  placed: -1 for all.
     """
     last = position.max()
-    placed = np.full(len(position), -1, np.int64)
     votes = np.zeros(last + 1, np.int64)
     for b in backward:
         limit, depends = last, False
@@ -98,20 +99,16 @@ def _place(
             placed[b] = best
         elif depends:
             placed[b] = limit
-    return placed[backward]
 
 
 @compiled
 def _place_free(
     backward: Operations, placed: Operations, users_start: NDArray[np.int64], users: Indices
-) -> Operations:
+) -> None:
     """Those left at -1 go to the first of their users to run, or to the position that runs last."""
-    position = np.zeros(len(users_start) - 1, np.int64)
-    position[backward] = placed
     for row in range(len(backward) - 1, -1, -1):
         b = backward[row]
-        if position[b] < 0:
-            position[b] = 0
+        if placed[b] < 0:
+            placed[b] = 0
             for k in range(users_start[b], users_start[b + 1]):
-                position[b] = max(position[b], position[users[k]])
-    return position[backward]
+                placed[b] = max(placed[b], placed[users[k]])

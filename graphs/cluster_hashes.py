@@ -47,14 +47,17 @@ def structure_hashes(
 ) -> Hashes:
     """Shape (clusters, 2). operations: per cluster, in canonical order. position: of each in cluster order.
     first, end, children: as in `Partition`."""
-    return _hashes(
+    hashes = np.zeros((len(first), 2), np.uint64)
+    _hash(
         operations.start,
         operations.columns,
         _Tree(first, end, children.start, children.columns, position),
         _edges(graph),
         _facts_of_operations(graph),
         _facts_of_tensors(graph),
+        hashes,
     )
+    return hashes
 
 
 def _edges(graph: Graph) -> _Edges:
@@ -105,11 +108,17 @@ def _facts_of_tensors(graph: Graph) -> Hashes:
 
 
 @compiled
-def _hashes(
-    start: Ints, operations: Indices, tree: _Tree, edges: _Edges, of_operations: Hashes, of_tensors: Hashes
-) -> Hashes:
-    clusters, tensors = len(start) - 1, len(of_tensors)
-    hashes = np.zeros((clusters, 2), np.uint64)
+def _hash(
+    start: Ints,
+    operations: Indices,
+    tree: _Tree,
+    edges: _Edges,
+    of_operations: Hashes,
+    of_tensors: Hashes,
+    hashes: Hashes,
+) -> None:
+    """hashes: 0 for all."""
+    clusters, tensors = len(hashes), len(of_tensors)
     makers, users = np.zeros(tensors, np.uint64), np.zeros(tensors, np.uint64)
     number = np.full(tensors, -1)
     child_at = np.zeros(len(tree.position), np.int64)
@@ -144,7 +153,6 @@ def _hashes(
             for k in range(edges.start[o], edges.start[o + 1]):
                 x = edges.tensor[k]
                 makers[x], users[x], number[x] = 0, 0, -1
-    return hashes
 
 
 @compiled

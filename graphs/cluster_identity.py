@@ -79,7 +79,8 @@ def identities(
     operations = _canonical(forward, backward, first, end)
     hashes = structure_hashes(graph, operations, position, first, end, children)
     _values, structure = np.unique(hashes, axis=0, return_inverse=True)
-    kind = _kinds(structure.reshape(-1), operations.start, operations.columns, rows.time, tolerance)
+    kind = np.arange(len(first))
+    _compare(structure.reshape(-1), operations.start, operations.columns, rows.time, tolerance, kind)
     return Identities(hashes, kind, operations)
 
 
@@ -109,12 +110,12 @@ def _fill(
 
 
 @compiled
-def _kinds(
-    structure: Ints, start: Ints, operations: Indices, time: NDArray[np.float64], tolerance: float
-) -> Ints:
-    """Per cluster the first that is identical. structure: equal where the structure is."""
-    clusters = len(structure)
-    kind = np.arange(clusters)
+def _compare(
+    structure: Ints, start: Ints, operations: Indices, time: NDArray[np.float64], tolerance: float, kind: Ints
+) -> None:
+    """Write per cluster the first that is identical. structure: equal where the structure is.  kind: its own
+    number for each."""
+    clusters = len(kind)
     first, compared = np.full(clusters, -1), np.zeros(clusters, np.int64)
     following, latest = np.full(clusters, -1), np.full(clusters, -1)
     for cluster in range(clusters):
@@ -136,4 +137,3 @@ def _kinds(
             else:
                 following[latest[s]] = cluster
             latest[s] = cluster
-    return kind

@@ -67,17 +67,22 @@ class _Kept(FunctionCache):
             super().save_overload(sig, data)
 
 
-def _folder() -> Path | None:
-    package, cache = Path(__file__).parent.parent, cache_folder()
+def sources() -> list[Path]:
+    """The files with compiled code."""
+    package = Path(__file__).parent.parent
     patterns = (
+        "graphs/cluster_*.py",
         "graphs/partition_*.py",
         "solvers/search*.py",
         "solvers/weight_offload*.py",
         "solvers/joint_*.py",
     )
-    files = sorted(path for pattern in patterns for path in package.glob(pattern))
-    sources = b"".join(path.read_bytes() for path in files)
-    name = f"compiled-{sha256(sources).hexdigest()[:16]}"
+    return sorted(path for pattern in patterns for path in package.glob(pattern))
+
+
+def _folder() -> Path | None:
+    cache, text = cache_folder(), b"".join(path.read_bytes() for path in sources())
+    name = f"compiled-{sha256(text).hexdigest()[:16]}"
     return cache and private_folder(cache / name)
 
 

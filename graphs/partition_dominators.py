@@ -27,13 +27,15 @@ def dominators(follows: Adjacency, least: int = 0) -> Ints:
     least: a predecessor with fewer ancestors than this, itself included, is a side branch (a mask made on the
     spot, a scalar), and does not count beside one that has as many.
     """
-    return _dominators(follows.start, follows.columns, least)
+    parent = np.full(len(follows), -1)
+    _dominators(follows.start, follows.columns, least, parent)
+    return parent
 
 
 @compiled
-def _dominators(start: Ints, follows: Indices, least: int) -> Ints:
-    count = len(start) - 1
-    parent, jump, depth = np.full(count, -1), np.full(count, -1), np.ones(count, np.int64)
+def _dominators(start: Ints, follows: Indices, least: int, parent: Ints) -> None:
+    count = len(parent)
+    jump, depth = np.full(count, -1), np.ones(count, np.int64)
     ancestors = np.empty(count, np.int64)
     marked, queue = np.full(count, -1), np.empty(least + 1, np.int64)
     for x in range(count):
@@ -56,7 +58,6 @@ def _dominators(start: Ints, follows: Indices, least: int) -> Ints:
             further = -1 if far < 0 else jump[far]
             beyond = (depth[far] if far >= 0 else 0) - (depth[further] if further >= 0 else 0)
             jump[x] = further if far >= 0 and even == beyond else a
-    return parent
 
 
 @compiled

@@ -66,15 +66,23 @@ class Notes(NamedTuple):
     read: Ints
 
 
-@compiled
 def grouped(level: Columns, dominator: Ints, shared: Ints, top: int, lower: int, alpha: float) -> Ints:
     """Per node the first node of its group. Merges until at most `top` groups are left, all of them that
     score alike at the end, or no group of at most `lower` nodes can be formed.
 
     shared: per node the last one that makes a shared value it reads, -1 where there is none.
     """
-    count = len(dominator)
-    groups = Groups(np.arange(count), np.arange(count), np.ones(count, np.int64))
+    group = np.arange(len(dominator))
+    _group(level, dominator, shared, top, lower, alpha, group)
+    return group
+
+
+@compiled
+def _group(
+    level: Columns, dominator: Ints, shared: Ints, top: int, lower: int, alpha: float, group: Ints
+) -> None:
+    count = len(group)
+    groups = Groups(group, np.arange(count), np.ones(count, np.int64))
     tensors = len(level.bytes)
     notes = Notes(
         np.empty(2 * lower + 2, np.int64),
@@ -107,7 +115,6 @@ def grouped(level: Columns, dominator: Ints, shared: Ints, top: int, lower: int,
         if 4 * left <= 3 * scored and left > top:
             heap = _scored(level, groups, notes, dominator, shared, alive, lower, alpha)
             scored = left
-    return groups.group
 
 
 @compiled

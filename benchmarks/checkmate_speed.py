@@ -3,8 +3,7 @@
 Protocol: one run for each graph and budget (percent of the plain peak), `seconds` as the limit, HiGHS
 with its default of one thread. Reported: the program's size, wall-clock seconds, the time above the plain
 schedule's, and how far above it every schedule in the file's order must be (checkmate's own bound).
-The graphs of `--corpora` (a folder of plan-graph/1 files: rl1, rl2, fcn8, unet, segnet) are added if given.
-Usage: python benchmarks/checkmate_speed.py [--seconds 60] [--corpora FOLDER]
+Usage: python benchmarks/checkmate_speed.py [--seconds 60]
 """
 
 from __future__ import annotations
@@ -35,16 +34,8 @@ CASES = [
     (layered(60), 80),
     (layered(100), 90),
 ]
-CORPORA = [
-    ("rl1", 90),
-    ("rl1", 80),
-    ("rl1", 70),
-    ("rl2", 90),
-    ("fcn8", 70),
-    ("unet", 50),
-    ("unet", 42),
-    ("segnet", 50),
-]
+PUBLIC = [("fcn8", 70), ("unet", 50), ("unet", 42), ("segnet", 50)]
+FOLDER = Path(__file__).parents[1] / "instances" / "public"
 NUMBER = re.compile(r"faster than ([\d.e+-]+) s")
 
 
@@ -70,12 +61,11 @@ def row(graph: Graph, percent: int, seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--corpora", type=Path)
     options = parser.parse_args()
     print("| graph | operations | budget | program | seconds | status | above plain | bound |")
     print("|---|---|---|---|---|---|---|---|")
-    corpora = [(load_graph(options.corpora / f"{name}.json"), p) for name, p in CORPORA if options.corpora]
-    for graph, percent in CASES + corpora:
+    public = [(load_graph(FOLDER / f"{name}.json"), percent) for name, percent in PUBLIC]
+    for graph, percent in CASES + public:
         print(row(graph, percent, options.seconds), flush=True)
 
 

@@ -1,6 +1,6 @@
 """Weight offloading: the paper's table 1, the same instances with slower links, 3-partition, long chains.
 
-Protocol. `table`, `sweep`: the graphs of a folder (one a row; default `../shared/corpora/weight-offload`),
+Protocol. `table`, `sweep`: the graphs of a folder (one a row; default those of `instances/public`),
 at the machine in each file; in the sweep with links of 500, 1000 and 2000 MiB/s, for the five rows of the
 paper's figure 4. For each solver: the simulated period over the bound, device and host peak in GiB, the
 seconds it took (solver alone; compiled code is loaded before). bound: the largest of the time of all
@@ -38,6 +38,7 @@ BOUND_SECONDS = 20.0
 FIGURE_4 = ("gpt2-d38-b32", "gpt2-d74-b64", "bert-d96-b32", "gpt2-d74-b32", "bert-d144-b64")
 COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20)
 GIB = 2**30
+PUBLIC = Path(__file__).parents[1] / "instances" / "public" / "weight-offload"
 
 
 def with_links(graph: Graph, mib_per_second: float) -> Problem:
@@ -134,7 +135,7 @@ def main() -> None:
     elif what == "speed":
         speed()
     else:
-        folder = Path(last or "../shared/corpora/weight-offload")
+        folder = Path(last) if last else PUBLIC
         names = sorted(path.name.removesuffix(".graph.json.gz") for path in folder.glob("*.graph.json.gz"))
         rates = (12000.0,) if what == "table" else (500.0, 1000.0, 2000.0)
         rows(folder, names if what == "table" else [*FIGURE_4], rates, seconds)

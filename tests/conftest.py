@@ -1,4 +1,4 @@
-"""Shared by all tests: where the public corpora are, and a hypothesis profile that repeats itself."""
+"""Shared by all tests: where the public instances are, and a hypothesis profile that repeats itself."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def corpora() -> Path:
-    """The folder of public instances beside the clone; the test skips where it is missing."""
-    folder = Path(__file__).parents[2] / "shared" / "corpora"
-    if not folder.is_dir():
-        pytest.skip("the public corpora are not beside this clone")
-    return folder
+def public() -> Path:
+    """The folder of public instances."""
+    return Path(__file__).parents[1] / "instances" / "public"

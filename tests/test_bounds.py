@@ -29,8 +29,8 @@ def from_oracle(instance: dict[str, Any]) -> Graph:
     return draft.graph()
 
 
-def test_floor_equals_the_oracles(corpora: Path) -> None:
-    instances = json.loads((corpora / "tiny_exact_remat.json").read_text())["instances"]
+def test_floor_equals_the_oracles(public: Path) -> None:
+    instances = json.loads((public / "tiny_exact_remat.json").read_text())["instances"]
     assert len(instances) == 105
     for instance in instances:
         graph = from_oracle(instance)

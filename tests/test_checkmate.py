@@ -157,10 +157,10 @@ def test_picture_several_outputs() -> None:
     assert figures_of(graph, 4) is None
 
 
-def test_tiny_graphs_of_the_corpus(corpora: Path) -> None:
+def test_tiny_graphs_of_the_corpus(public: Path) -> None:
     """Never below the optimum over all orders. Compared where every node leads to a target: all must run."""
     equal = above = refused = 0
-    for instance in json.loads((corpora / "tiny_exact_remat.json").read_text())["instances"]:
+    for instance in json.loads((public / "tiny_exact_remat.json").read_text())["instances"]:
         draft = Draft(instance["name"])
         made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
         needed = set(instance["targets"])
@@ -192,9 +192,9 @@ def test_tiny_graphs_of_the_corpus(corpora: Path) -> None:
         ("unet", 80, 1.98),
     ],
 )
-def test_optima_proved_for_the_files_order(corpora: Path, name: str, percent: int, overhead: float) -> None:
-    """70 to 77 operations; the figures (% of the plain time) are those of CP-SAT in published.json."""
-    graph = load_graph(corpora / f"{name}.json")
+def test_optima_proved_for_the_files_order(public: Path, name: str, percent: int, overhead: float) -> None:
+    """70 to 77 operations; the figures (% of the plain time) are those of CP-SAT (instances/public)."""
+    graph = load_graph(public / f"{name}.json")
     plain = baseline(graph)
     found = figures_of(graph, plain.peak * percent // 100)
     assert found is not None

@@ -125,9 +125,9 @@ def test_solutions_carry_it_where_the_machine_has_links() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2-d38-b16", "gpt2-d38-b32", "gpt2-d38-b64"])
-def test_published_instances_have_bounds_without_idle_time(name: str, corpora: Path) -> None:
+def test_published_instances_have_bounds_without_idle_time(name: str, public: Path) -> None:
     """Table 1 of Beaumont et al. 2022, reconstructed: the bound is the sum of the computations."""
-    folder = corpora / "weight-offload"
+    folder = public / "weight-offload"
     graph = load_graph(folder / f"{name}.graph.json.gz")
     published = {row["name"]: row for row in json.loads((folder / "table1_results.json").read_text())}
     assert graph.machine is not None
@@ -137,9 +137,9 @@ def test_published_instances_have_bounds_without_idle_time(name: str, corpora: P
     assert bound.seconds * 1000 == pytest.approx(published[name]["milp"], rel=1e-6)
 
 
-def test_slow_links_must_cost_time(corpora: Path) -> None:
+def test_slow_links_must_cost_time(public: Path) -> None:
     """At 1 GB/s the bound is above the computations, as the published program's is: 1.095 times there."""
-    graph = load_graph(corpora / "weight-offload" / "gpt2-d38-b32.graph.json.gz")
+    graph = load_graph(public / "weight-offload" / "gpt2-d38-b32.graph.json.gz")
     assert graph.machine is not None
     assert graph.machine.device_capacity is not None
     slow = Machine(links=Links(d2h=1024e6, h2d=1024e6))

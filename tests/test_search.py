@@ -159,9 +159,9 @@ def test_reordering_alone_can_be_enough() -> None:
     ],
 )
 def test_published_optima_of_the_files_order_are_reached(
-    corpora: Path, name: str, percent: int, optimum: float
+    public: Path, name: str, percent: int, optimum: float
 ) -> None:
-    graph = load_graph(corpora / f"{name}.json")
+    graph = load_graph(public / f"{name}.json")
     plain = baseline(graph)
     problem = Problem(graph, plain.peak * percent // 100)
     found = registry.solve("search", problem, bound_seconds=0)

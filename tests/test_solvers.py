@@ -124,10 +124,10 @@ def test_checkmate_is_never_above_rotor_on_chains(index: int) -> None:
     assert compared
 
 
-def test_checkmate_on_the_published_oracles(corpora: Path) -> None:
+def test_checkmate_on_the_published_oracles(public: Path) -> None:
     """tiny_exact_remat.json: exact optima over all orders. There only targets must run, so compare where
     every node is one or leads to one; the file's order may cost checkmate more, never less."""
-    instances = json.loads((corpora / "tiny_exact_remat.json").read_text())["instances"]
+    instances = json.loads((public / "tiny_exact_remat.json").read_text())["instances"]
     equal = compared = 0
     for instance in instances[::7]:
         graph = tiny(instance)

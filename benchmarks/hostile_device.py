@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from hostile import FAULTS, NETS, check, check_fault
+from hostile import FAULTS, check, check_fault, net_of
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     ):
         start, found = time.perf_counter(), Counter[str]()
         for seed in range(first, first + count):
-            net = NETS[seed // len(kinds) % len(NETS)]
+            net = net_of(seed)
             outcome = _outcome(run, net, seed)
             if outcome.startswith("failed"):
                 print(f"{title}: seed {seed} of {net[0]}: {outcome}", flush=True)

@@ -141,13 +141,17 @@ class Cycle:
         self._state = following
         return results
 
+    def end_jobs(self) -> None:
+        """Until all that was given to the queues and the device has ended, whatever became of it."""
+        self.queues.drain()
+        self.device.synchronize()
+
     def salvage(self) -> set[int]:
         """After a failure: end all jobs, and have one good copy of each moved storage, wherever it is.
 
         Returns the storages that are left in between: those overwritten that nobody has kept.
         """
-        self.queues.drain()
-        self.device.synchronize()
+        self.end_jobs()
         kept = self.journal.kept
         bad, sources = self._failures()
         found: dict[int, Any] = {x: copy for x, copy in kept.items() if x in self._placed}
@@ -166,8 +170,12 @@ class Cycle:
 
     def _failures(self) -> tuple[set[int], list[tuple[int, Any]]]:
         """Of all jobs: the copies that were not filled, by identity; and what they should have been filled
-        from, with its storage, the latest first."""
+        from, with its storage, the latest first.
+
+        A job whose source is bad has not begun: a target that was good before, as it was a source, still is.
+        """
         bad: set[int] = set()
+        good: set[int] = set()
         sources: list[tuple[int, Any]] = []
         for tickets in (self._last, self._now):
             for step, ticket in tickets.items():
@@ -179,8 +187,11 @@ class Cycle:
                     self.lost.update(x for x in changes if not self.journal.keeps(x))
                 elif ticket.left:
                     source, unfilled = ticket.left
-                    bad.add(id(unfilled))
-                    sources.insert(0, (target, source))
+                    if begun := id(source) not in bad:
+                        good.add(id(source))
+                        sources.insert(0, (target, source))
+                    if begun or id(unfilled) not in good:
+                        bad.add(id(unfilled))
         return bad, sources
 
     def _all_places(self) -> Sequence[Place]:

@@ -164,6 +164,8 @@ class PlannedStep:
         try:
             yield
         except BaseException as error:
+            if self.cycle is not None:
+                self.cycle.end_jobs()  # they may still copy from and to what the frames hold
             clear_frames(error.__traceback__)  # else they hold the iteration's memory
             if not self._undone(residents):
                 self._give_up()

@@ -55,6 +55,11 @@ NETS = (
 """Names and optimizers. The first are small, and have the most kinds of tensors that move."""
 
 
+def net_of(seed: int) -> tuple[str, Any]:
+    """Of a fault or a schedule: each net in turn, for every kind of fault."""
+    return NETS[seed // len(FAULTS) % len(NETS)]
+
+
 def blocks() -> Iteration:
     """All tensors are whole blocks of 512 bytes: so none is smaller than what is planned with."""
     layers = [nn.Linear(16, 128), nn.GELU(), nn.Dropout(0.3), nn.Linear(128, 128), nn.Tanh()]

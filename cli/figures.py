@@ -29,7 +29,8 @@ def report_rows(report: Report, budget: int | None) -> Iterator[Row]:
     if figures.least_budget != figures.peak:
         yield "least budget", spelled(figures.least_budget)
     yield "plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
-    yield "host peak", spelled(figures.host_peak)
+    if figures.host_peak:
+        yield "host peak", spelled(figures.host_peak)
     if figures.disk_peak:
         yield "disk peak", spelled(figures.disk_peak)
     if report.lower_bound is not None and report.gap is not None:

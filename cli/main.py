@@ -13,6 +13,7 @@ import click
 from .. import __version__
 from ..graphs.scratch import sweep
 from .exits import Exit, verdict
+from .options import output_flags
 from .signals import end_at_once, interruptible
 from .streams import give_up_output, say
 
@@ -82,7 +83,8 @@ class Plan(click.Group):
 
 @click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="plan")
-def main() -> None:
+@output_flags
+def main(**flags: bool) -> None:
     """Train a PyTorch model within a memory budget, at the least cost in time.
 
     \b
@@ -90,3 +92,4 @@ def main() -> None:
         plan solve graph.yaml --budget 12GB -o schedule.json
         plan run schedule.json --graph graph.yaml --model model.py
     """
+    del flags  # each command asks for them

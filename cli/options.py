@@ -71,16 +71,27 @@ def allowance_argument(ctx: click.Context, param: click.Parameter, seconds: floa
     return seconds
 
 
-def output_options(function: Callable[..., None]) -> Callable[..., None]:
-    """--json, --quiet and --debug; the command gets an `output`."""
+def output_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """--json, --quiet and --debug."""
+    for flag in (
+        click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+        click.option("--quiet", "-q", is_flag=True, help="No notes and no progress on standard error."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    ):
+        command = flag(command)
+    return command
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-    @click.option("--quiet", "-q", is_flag=True, help="No notes and no progress on standard error.")
-    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+
+def output_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The flags, behind the command's name as before it; the command gets an `output`."""
+
+    @output_flags
     @wraps(function)
     def command(*args: Any, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
         del debug  # the group has read it: it is wanted for faults in the command line too
-        function(*args, output=Output(as_json, quiet), **options)
+        before = click.get_current_context().find_root().params
+        output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False))
+        function(*args, output=output, **options)
 
     return command
 

@@ -42,8 +42,8 @@ from .partition_groups import grouped
 from .partition_level import level_of
 from .partition_parts import parts
 
-TOP, LOWER, ALPHA, TOLERANCE = 30, 20, 0.5, 0.2
-"""What `partition` takes unless told otherwise."""
+TOP, LOWER, ALPHA, TOLERANCE = 20, 20, 0.5, 0.2
+"""What `partition` and its users take unless told otherwise."""
 
 
 def partition(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from ..graphs.partition import LOWER, TOP
 from . import hiremate
 from .problem import Answer, Options, Problem
 
@@ -18,8 +19,8 @@ NAME = "h-ilp"
 class Settings:
     """As those of hiremate."""
 
-    top: int = 20
-    lower: int = 20
+    top: int = TOP
+    lower: int = LOWER
     peaks: int = 3
     saves: int = 6
     options: int = 240

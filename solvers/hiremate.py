@@ -19,6 +19,7 @@ from typing import Any
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Phase
+from ..graphs.partition import LOWER, TOP
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
 from ..planner.sequence import schedule_of
@@ -58,8 +59,8 @@ class Settings:
     partitioner: str = "h-partition"
     leaf: str = "h-ilp"
     level: str = "h-ilp"
-    top: int = 20
-    lower: int = 20
+    top: int = TOP
+    lower: int = LOWER
     peaks: int = 3
     saves: int = 6
     options: int = 240

@@ -302,6 +302,18 @@ def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch
     assert "a fault of ours: RuntimeError: out of cheese" in result.stderr
     assert "Traceback" not in result.stderr
     assert "Traceback" in plan("solve", "chain.json", "--budget", "60%", "--debug").stderr
+    assert "Traceback" in plan("--debug", "solve", "chain.json", "--budget", "60%").stderr
+
+
+def test_flags_stand_before_the_command_too(plan: Plan) -> None:
+    command = ("solve", "chain.json", "--budget", "60%", "--solver", "rotor")
+    before, behind = plan("--json", "-q", *command), plan(*command, "--json", "-q")
+    assert json.loads(before.stdout)["time"] == json.loads(behind.stdout)["time"]
+    assert not before.stderr
+
+
+def test_no_host_peak_without_transfers(plan: Plan) -> None:
+    assert "host peak" not in plan("solve", "chain.json", "--budget", "60%", "--solver", "rotor").stdout
 
 
 def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:

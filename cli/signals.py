@@ -14,6 +14,9 @@ from typing import NoReturn
 
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
+_AGAIN_SECONDS = 0.05
+"""A signal that was lost comes again after so long."""
+
 
 class Interruption:
     """signal: the first that came, None where none did."""
@@ -38,6 +41,14 @@ class Interruption:
             self.signal = self.signal or number
             raise KeyboardInterrupt
 
+    def again(self) -> None:
+        """It was lost: what C code calls, a destructor or a step of a compiler, can't pass it on."""
+        threading.Timer(_AGAIN_SECONDS, self._raise).start()
+
+    def _raise(self) -> None:
+        if self.signal is not None and not self._over:
+            os.kill(os.getpid(), self.signal)
+
 
 @contextmanager
 def interruptible() -> Generator[Interruption]:
@@ -49,11 +60,18 @@ def interruptible() -> Generator[Interruption]:
     before = {number: signal.getsignal(number) for number in _ENDING}
     theirs = {number for number, handler in before.items() if handler in (signal.SIG_IGN, None)}
     atexit.register(_end_quietly)
+    hook = sys.unraisablehook
+
+    def lost(told: sys.UnraisableHookArgs) -> None:
+        interruption.again() if told.exc_type is KeyboardInterrupt else hook(told)
+
+    sys.unraisablehook = lost
     try:
         for number in before.keys() - theirs:
             signal.signal(number, interruption.take)
         yield interruption
     finally:
+        sys.unraisablehook = hook
         for number in before.keys() - theirs:
             signal.signal(number, before[number])
 

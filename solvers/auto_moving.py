@@ -21,7 +21,7 @@ from . import joint, portfolio
 from .chains import device_limit
 from .portfolio import Cancelled, Line, Outcomes, told
 from .portfolio_process import Processes
-from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem
+from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 
 LINES = {
     "joint": 0.7,
@@ -61,10 +61,11 @@ def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer
         outcomes = portfolio.run(problem, lines, workers, stop)
     if not outcomes.answers:
         raise _refusal(problem, name, outcomes)
+    if outcomes.interrupted:
+        return replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=_notes(outcomes))
     left = None if total is None else max(0.0, total - (monotonic() - begin))
-    rest = replace(options, time_limit=left, settings=None, cancelled=stop.is_set)
-    answer = _improved(problem, rest, outcomes)
-    return replace(answer, interrupted=answer.interrupted or stop.is_set())
+    rest = replace(options, time_limit=left, settings=None)
+    return _improved(problem, rest, outcomes)
 
 
 def _run(problem: Problem, module: str, seconds: float, cancelled: Cancelled) -> Answer:
@@ -72,12 +73,15 @@ def _run(problem: Problem, module: str, seconds: float, cancelled: Cancelled) ->
 
 
 def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:
-    notes = (*(note for answer, _figures in outcomes.answers for note in answer.notes), *outcomes.faults)
     try:
         answer = joint.improved(problem, options, [answer.schedule for answer, _figures in outcomes.answers])
     except Exception as error:
-        return replace(outcomes.fastest, notes=(*notes, told("joint", error)))
-    return replace(answer, notes=(*notes, *answer.notes))
+        return replace(outcomes.fastest, notes=(*_notes(outcomes), told("joint", error)))
+    return replace(answer, notes=(*_notes(outcomes), *answer.notes))
+
+
+def _notes(outcomes: Outcomes) -> tuple[str, ...]:
+    return (*(note for answer, _figures in outcomes.answers for note in answer.notes), *outcomes.faults)
 
 
 def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError:

@@ -17,6 +17,10 @@ from .problem import Answer, InfeasibleError, NotAcceptedError, Problem
 
 Cancelled = Callable[[], bool]
 
+PATIENCE_SECONDS = 10.0
+"""How long after Ctrl-C lines may take to give their best so far. One that is being compiled takes minutes on
+a busy machine, and has nothing."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -51,18 +55,20 @@ def told(name: str, error: BaseException) -> str:
 
 
 def run(problem: Problem, lines: Sequence[Line], workers: int, stop: Event) -> Outcomes:
-    """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or ends.
+    """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind.
 
     Raises KeyboardInterrupt where that leaves nothing, PortfolioError where all lines fail.
     """
     outcomes = Outcomes()
-    with ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(_attempt, problem, line, outcomes, stop) for line in lines]
-        try:
-            while wait(running, timeout=0.2).not_done:
-                pass  # a signal is only seen between waits
-        except KeyboardInterrupt:
-            stop.set()
+    pool = ThreadPoolExecutor(workers)
+    running = [pool.submit(_attempt, problem, line, outcomes, stop) for line in lines]
+    try:
+        while wait(running, timeout=0.2).not_done:
+            pass  # a signal is only seen between waits
+    except KeyboardInterrupt:
+        stop.set()
+        wait(running, timeout=PATIENCE_SECONDS)
+    pool.shutdown(wait=False)
     outcomes.interrupted = stop.is_set()
     if not outcomes.answers and outcomes.interrupted:
         raise KeyboardInterrupt

@@ -78,6 +78,26 @@ def test_only_faults_are_a_fault() -> None:
         portfolio.run(PROBLEM, [raising(MemoryError())], 1, Event())
 
 
+def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in the midst of compiling, which takes minutes on a busy machine."""
+    monkeypatch.setattr(portfolio, "PATIENCE_SECONDS", 0.2)
+    compiled, stop = Event(), Event()
+
+    def solve(_cancelled: object) -> Answer:
+        compiled.wait(60)
+        return works()
+
+    Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        outcomes = portfolio.run(
+            PROBLEM, [Line("sound", lambda _cancelled: works()), Line("deaf", solve)], 2, stop
+        )
+        assert not compiled.is_set()
+    finally:
+        compiled.set()
+    assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
+
+
 def break_solver(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     def solve(_problem: object, _options: object) -> Answer:
         raise ZeroDivisionError("by zero")

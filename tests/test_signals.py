@@ -35,12 +35,18 @@ from memplan.solvers.problem import Answer, Status
 class Settings:
     fault: bool = False
     thread: bool = False
+    deaf: bool = False
+
+class Deaf:
+    def __del__(self):
+        Path("begun").touch()
+        time.sleep(600)
 
 def solve(problem, options):
     if options.settings.thread:
         ThreadPoolExecutor(1).submit(time.sleep, 600)
-    Path("begun").touch()
     try:
+        Deaf() if options.settings.deaf else Path("begun").touch()
         time.sleep(600)
     except KeyboardInterrupt:
         if options.settings.fault:
@@ -126,6 +132,15 @@ def test_a_thread_in_the_middle_of_something_is_not_waited_for(folder: Path) -> 
     out, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (143, "plan: interrupted: this is the best schedule so far\n")
     assert "schedule     s.json" in out
+
+
+def test_a_signal_comes_again_where_nobody_can_pass_it_on(folder: Path) -> None:
+    """In a destructor Python drops it; so it does in the steps of a compiler."""
+    process = solving("--set", "deaf=true")
+    wait_until(folder / "begun", process)
+    process.send_signal(signal.SIGTERM)
+    _out, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "plan: interrupted: this is the best schedule so far\n")
 
 
 def test_a_signal_that_is_ignored_stays_ignored(folder: Path) -> None:

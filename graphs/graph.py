@@ -203,6 +203,12 @@ class Graph:
         return self.operations.mutates.lists()
 
     @cached_property
+    def input_lists(self) -> list[list[int]]:
+        """Per operation: what must be there for it to run, what it reads and what it changes, each once."""
+        rows = zip(self.read_lists, self.mutate_lists, strict=True)
+        return [list(dict.fromkeys(reads + mutates)) for reads, mutates in rows]
+
+    @cached_property
     def whole_contributions(self) -> list[int]:
         """Per tensor: the set of all its contributions, bit k for its k-th producer in the file.
 

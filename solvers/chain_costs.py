@@ -87,7 +87,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
     for number, run in enumerate(runs):
         output = chain.blocks[number].output
         outputs = frozenset[int]() if output is None else frozenset([output])
-        touched = {x for o, _mode in run.backward for x in (*graph.read_lists[o], *_written(graph, o))}
+        touched = {x for o, _mode in run.backward for x in (*graph.input_lists[o], *_written(graph, o))}
         waiting = {x for x in run.saved if last.get(x, number + 1) <= number}
         earlier = {x for x in touched if x in waiting or made.get(x, number) > number}
         lower = {x for x in touched if last.get(x, number) < number}
@@ -150,7 +150,7 @@ def run_peak(
     """
     last: dict[int, int] = {}
     for position, (operation, mode) in enumerate(runs):
-        for x in (*graph.read_lists[operation], *_written(graph, operation, mode)):
+        for x in (*graph.input_lists[operation], *_written(graph, operation, mode)):
             last[x] = position
     sizes = graph.tensors.bytes
     present, now, peak = set(there), start, start
@@ -160,7 +160,7 @@ def run_peak(
         present.update(new)
         now += sum(sizes.item(x) for x in new)
         peak = max(peak, now + _workspace(graph, operation, mode))
-        for x in {*graph.read_lists[operation], *written}:
+        for x in {*graph.input_lists[operation], *written}:
             if last[x] == position and x in present and x not in kept:
                 present.remove(x)
                 now -= sizes.item(x)
@@ -202,7 +202,7 @@ def _last_shared_use(graph: Graph, chain: Chain, last: dict[int, int]) -> dict[i
     use = {x: last.get(x, len(chain.blocks)) for x in chain.shared}
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].forward:
-            for x in graph.read_lists[operation]:
+            for x in graph.input_lists[operation]:
                 if x in use:
                     use[x] = min(use[x], number)
     return use

@@ -61,8 +61,8 @@ def last_reader(graph: Graph, chain: Chain) -> dict[int, int]:
     last: dict[int, int] = {}
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].backward:
-            last.update(dict.fromkeys(_touched(graph, operation), number))
-    behind = [x for o in chain.after for x in _touched(graph, o)]
+            last.update(dict.fromkeys(graph.input_lists[operation], number))
+    behind = [x for o in chain.after for x in graph.input_lists[o]]
     return last | dict.fromkeys([*behind, *graph.results], -1)
 
 
@@ -123,13 +123,8 @@ def _makers(
         wanted = {x for x, _bit in graph.contributions(operation) if x in need}
         if wanted or operation in always:
             makers[operation] = wanted
-            need.update(x for x in _touched(graph, operation) if x not in chain.shared)
+            need.update(x for x in graph.input_lists[operation] if x not in chain.shared)
     return dict(reversed(makers.items()))
-
-
-def _touched(graph: Graph, operation: int) -> list[int]:
-    """What must be there for the operation to run: what it reads, what it changes in place."""
-    return graph.read_lists[operation] + graph.mutate_lists[operation]
 
 
 def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int:

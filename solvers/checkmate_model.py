@@ -9,7 +9,7 @@ operations that touch it matter; between two of them it is held or not, and that
     S_{t,(k,i)}               needed                  producer k's contribution is in it, for a use to come
     FREE_{t,i,k}              held before − after     no variable
     U_{t,k}, create, delete   left side of (4)        no variable: a sum over what is held
-    C_k                       way.time                seconds, over the mean of all operations
+    C_k                       way.time                seconds, over the mean of all operations' fastest ways
     M_i, tmpM_k, M_budget     size, workspace, limit  bytes, in thousandths of the capacity
 
     minimise Σ time · runs                                         over all slots and modes
@@ -26,6 +26,9 @@ integer; most others are declared so too, since HiGHS then cuts better. FREE, it
 needed, and the relaxation is far tighter. O(n · edges) variables. (4) is dense, and solves faster than the
 recurrence for U.
 
+A way that takes longer than all operations in all stages counts as long as that: no bound is above what it
+was, and no cost so far from the others that a solver loses them.
+
 References: Jain et al., Checkmate, MLSys 2020, arXiv:1910.02653, equations 1 to 8; X. Zhao, thesis, 2024,
 2.1.1 and 2.4, where the objective must count t = k too. (2), (3), (5) to (7) stand in checkmate_tensors.py.
 """
@@ -34,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 
 from ..graphs.graph import Graph
 from .checkmate_tensors import TensorColumns, plus
@@ -98,8 +101,9 @@ class Unrolling:
         room = max(0.5 * quantum / self.unit, ROOM)  # half a quantum: rounding can't forbid what fits
         self.limit = whole * quantum / self.unit + room
         self.peak = self.model.column(upper=self.limit, cost=1.0) if least else None
-        mean = float(operations.time.sum()) / max(1, len(operations))
-        self.seconds = mean if mean > 0 else 1.0
+        fastest = sum(min(way.time for way in ways) for ways in self.ways)
+        self.seconds = fastest / max(1, len(operations)) or 1.0
+        self.slowest = len(operations) * fastest or inf
         self.cost = 0.0 if least else 1.0 / self.seconds
         producers = graph.producers.lists()
         self.tensors = {
@@ -132,7 +136,9 @@ class Unrolling:
     def write(self, slot: Slot) -> None:
         """The rows of one slot."""
         stage, k = slot
-        ways = [(way, self.model.binary(cost=way.time * self.cost)) for way in self.ways[k]]
+        ways = [
+            (way, self.model.binary(cost=min(way.time, self.slowest) * self.cost)) for way in self.ways[k]
+        ]
         runs = [column for _way, column in ways]
         self.runs[slot] = [(way.mode, column) for way, column in ways]
         if k == stage or len(ways) > 1:

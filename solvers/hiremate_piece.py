@@ -84,9 +84,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
             away[graph.operations.writes[operation]] = True
     order = (*forward, *rest, *after)
     number = {operation: index for index, operation in enumerate(order)}
-    reads = [
-        [x for x in dict.fromkeys(graph.read_lists[o] + graph.mutate_lists[o]) if not away[x]] for o in order
-    ]
+    reads = [[x for x in graph.input_lists[o] if not away[x]] for o in order]
     ways = [_making(ways_of(graph, o), away) for o in order]
     used = list(
         dict.fromkeys(x for o, r in enumerate(reads) for x in (*r, *ways[o][0].writes) if not away[x])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -49,25 +49,34 @@ class Found:
 
 
 class Search:
-    """best: the fastest found within the budget. stopped: by the time limit."""
+    """best: the fastest found within the budget. stopped: by the time limit.
+
+    The last plan has the file's order, for budgets in which no other fits: an update that makes a tensor may
+    take less memory where it stands.
+    """
 
     def __init__(self, problem: Problem, settings: Settings, options: Options) -> None:
         self.problem, self.settings, self._options = problem, settings, options
         self.limit = device_limit(problem)
         self.best: Found | None = None
         self.stopped = self.interrupted = False
-        self._seen: dict[tuple[bool | Way, ...], bool] = {}
+        self._seen: dict[tuple[Plan | Way, ...], bool] = {}
         self._deadline = inf if options.time_limit is None else monotonic() + options.time_limit
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         if not (graph.operations.phase == Phase.BACKWARD).any():
             raise NotAcceptedError(f"{NAME} takes training graphs; {graph.name} has no backward operations")
-        self.plans = [
-            Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=settings.reserve)
-            for runs, checkpoint in self._iterations()
-        ]
+
+        def planned(runs: Sequence[Run], checkpoint: bool = False) -> Plan:
+            return Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=settings.reserve)
+
+        self.plans = [planned(*iteration) for iteration in self._iterations()]
+        in_order = in_plain_mode(range(len(graph.operations)))
+        self._last = [planned(in_order)] if settings.activations != "checkpoint" else []
+        self.plans += self._last
 
     def search(self, plan: Plan) -> None:
-        if self.best is not None and self.best.figures.time <= plan.computing:
+        best = self.best
+        if best is not None and (plan in self._last or best.figures.time <= plan.computing):
             return
         published = greedy(plan.costs)
         fits = self._judge(plan, published)
@@ -115,7 +124,7 @@ class Search:
 
     def _judge(self, plan: Plan, ways: list[Way], exact: bool = False) -> bool:
         """Whether a schedule with these ways fits; the best is kept."""
-        key = plan.checkpoint, *ways
+        key = plan, *ways
         if key not in self._seen:
             if self.best is not None and not self._proceed():
                 return True

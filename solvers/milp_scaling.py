@@ -22,7 +22,8 @@ FAR = 30
 """Exponents of two beyond which a row, a column or the cost is scaled."""
 
 MOST = 500
-"""The largest exponent of a column, so that none of its limits gets beyond the range of numbers."""
+"""The largest exponent of a column, so that none of its limits gets beyond the range of numbers. An integer
+whose coefficient is smaller than the row's largest by more counts for nothing."""
 
 LARGEST = 1e300
 """In the place of ∞ as a coefficient: what it multiplies has to be 0, or as good as that."""
@@ -61,8 +62,8 @@ def _scaled(program: Program) -> Scaled:
     count = len(program.row_lower)
     row = np.repeat(np.arange(count), np.diff(program.start))
     whole = program.integer[program.columns]
-    among_whole = _largest(np.where(whole, values, 0.0), row, count)
-    rows = _far(np.where(among_whole > 0.0, among_whole, _largest(values, row, count)))
+    among_whole, among_all = (_largest(each, row, count) for each in (np.where(whole, values, 0.0), values))
+    rows = _far(np.where(among_whole > np.ldexp(among_all, -MOST), among_whole, among_all))
     values = np.ldexp(values, rows[row])
     columns = _far(_largest(values, program.columns, len(cost)))
     columns = np.where(program.integer, 0, np.clip(columns, -MOST, MOST))

@@ -56,7 +56,7 @@ def _chunks(graph: Graph, chain: Chain) -> list[tuple[int, ...]]:
     sizes, persistent = graph.tensors.bytes, graph.persistent
 
     def of(operations: Iterable[int]) -> set[int]:
-        return {x for o in operations for x in _inputs(graph, o) if persistent[x]}
+        return {x for o in operations for x in graph.input_lists[o] if persistent[x]}
 
     most = max(sum(sizes.item(x) for x in of(b.forward + b.backward)) for b in chain.blocks)
     chunks: list[list[int]] = []
@@ -75,7 +75,9 @@ def _touched_in(graph: Graph, order: Sequence[Sequence[int]]) -> dict[int, list[
     """Per tensor the steps that touch it, growing."""
     touched: dict[int, list[int]] = {}
     for step, operations in enumerate(order):
-        for x in {x for o in operations for x in (*_inputs(graph, o), *graph.operations.writes[o].tolist())}:
+        for x in {
+            x for o in operations for x in (*graph.input_lists[o], *graph.operations.writes[o].tolist())
+        }:
             touched.setdefault(x, []).append(step)
     return touched
 
@@ -118,7 +120,3 @@ def _fixed_bytes(graph: Graph) -> int:
     """Batch, and persistent tensors that don't move."""
     moving = {x for parcel in parcels_of(graph) for x in (*parcel.weights, *parcel.states)}
     return sum(graph.tensors.bytes.item(x) for x in graph.resident.nonzero()[0].tolist() if x not in moving)
-
-
-def _inputs(graph: Graph, operation: int) -> list[int]:
-    return graph.read_lists[operation] + graph.mutate_lists[operation]

@@ -63,7 +63,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
     inputs = frozenset[int]()
     for number, (block, run) in enumerate(zip(chain.blocks, runs, strict=True)):
         outputs = frozenset[int]() if block.output is None else frozenset([block.output])
-        touched = {x for o in block.backward for x in (*graph.read_lists[o], *_written(graph, o))}
+        touched = {x for o in block.backward for x in (*graph.input_lists[o], *_written(graph, o))}
         kept = {o for o, _mode in run.save}
         early = (
             o not in kept

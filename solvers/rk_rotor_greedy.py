@@ -45,10 +45,7 @@ class KeptSets:
         graph = block.graph
         self.block, self.seconds = block, seconds
         self.place = {o: place for place, o in enumerate(block.members)}
-        self.inputs = [
-            [x for x in dict.fromkeys(graph.read_lists[o] + graph.mutate_lists[o]) if x in block.made]
-            for o in block.members
-        ]
+        self.inputs = [[x for x in graph.input_lists[o] if x in block.made] for o in block.members]
         forward = range(block.forwards)
         self.writes = [[x for x, _bit in graph.contributions(o)] for o in block.members]
         self.makers: dict[int, list[int]] = {}

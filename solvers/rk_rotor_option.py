@@ -89,7 +89,7 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     once = frozenset(block.members[block.forwards :])
     back = scan(graph, behind, block.after, block.given | block.inputs, once)
     kept = _kept(block, back.needed)
-    unread = block.inputs - block.held - {x for o, _mode in behind for x in _inputs(graph, o)}
+    unread = block.inputs - block.held - {x for o, _mode in behind for x in graph.input_lists[o]}
     going = _bytes(graph, unread)
     given = block.given | (block.inputs - unread)
     everything = frozenset(o for o, _mode in first)
@@ -129,7 +129,7 @@ def scan(
         if first.get(operation) != position and not any(need.get(x, 0) & bit for x, bit in made):
             continue
         kept.append((operation, mode))
-        inputs = [x for x in _inputs(graph, operation) if x not in given]
+        inputs = [x for x in graph.input_lists[operation] if x not in given]
         passing = {x for x, _bit in made}.union(inputs).difference(need)
         workspace = _workspace(graph, operation, mode)
         peak = max(peak, now + workspace + sum(sizes.item(x) for x in passing))
@@ -173,7 +173,7 @@ def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]
     while waiting:
         operation = waiting.pop()
         added.add(operation)
-        for x in _inputs(block.graph, operation):
+        for x in block.graph.input_lists[operation]:
             makers: set[int] = set(block.graph.producers[x].tolist())
             waiting += (makers & forward) - there - added
     return added
@@ -192,10 +192,6 @@ def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]
         seen.add(run[0])
         result.append(run)
     return result + [(o, 0) for o in reversed(waiting)]
-
-
-def _inputs(graph: Graph, operation: int) -> list[int]:
-    return graph.read_lists[operation] + graph.mutate_lists[operation]
 
 
 def _workspace(graph: Graph, operation: int, mode: int) -> int:

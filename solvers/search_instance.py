@@ -59,10 +59,7 @@ def instance_of(graph: Graph) -> Instance:
     columns, count, tensors = graph.operations, len(graph.operations), len(graph.tensors)
     resident = graph.resident
     every = [(o, way) for o in range(count) for way in ways_of(graph, o)]
-    reads = [
-        [x for x in dict.fromkeys(graph.read_lists[o] + graph.mutate_lists[o]) if not resident[x]]
-        for o in range(count)
-    ]
+    reads = [[x for x in graph.input_lists[o] if not resident[x]] for o in range(count)]
     members = list[int]()
 
     items = np.zeros(tensors + count, _ITEM)

@@ -73,7 +73,7 @@ class _Turn:
                 first.setdefault(step, position)
             if update and mode != PLAIN:
                 continue
-            for x in dict.fromkeys(graph.read_lists[operation] + graph.mutate_lists[operation]):
+            for x in graph.input_lists[operation]:
                 if x in found.layer_of_weight:
                     self.uses.setdefault(x, []).append((position, step))
                     self._with.setdefault(x, set()).add(min(step, 2 * self.layers - 1 - step))

@@ -102,7 +102,7 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
             _of_kind(graph, (graph.read_lists[o] for o in updates[number]), Kind.PARAMETER_GRADIENT)
             if updates[number]
             else _results(graph, block.backward),
-            _of_kind(graph, (_touched(graph, o) for o in updates[number]), Kind.OPTIMIZER_STATE),
+            _of_kind(graph, (graph.input_lists[o] for o in updates[number]), Kind.OPTIMIZER_STATE),
             block.output,
         )
         for number, block in enumerate(chain.blocks)
@@ -146,10 +146,6 @@ def _updates(graph: Graph, chain: Chain, owner: dict[int, int]) -> list[list[int
             if changed:
                 rows[min(changed)].append(operation)
     return rows
-
-
-def _touched(graph: Graph, operation: int) -> list[int]:
-    return graph.read_lists[operation] + graph.mutate_lists[operation]
 
 
 def _of_kind(graph: Graph, lists: Iterable[Iterable[int]], kind: Kind) -> tuple[int, ...]:

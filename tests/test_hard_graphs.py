@@ -40,7 +40,7 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "weight-that-nobody-reads": ((1,), f"{MOVERS} greedy-star"),
     "block-without-its-input": ((1049780,), "rockmate rk-rotor"),
     "hardly-any-time": ((549755813888, 1099511627776), "search rotor checkmate"),
-    "bytes-beyond-the-backend": ((36029896530591760,), "store-all h-ilp"),
+    "bytes-beyond-the-backend": ((36029896530591760,), "store-all h-ilp offmate"),
     "bound-beyond-the-backend": ((1979120929997,), "l2l offload-greedy"),
     "cluster-beyond-the-backend": ((1099511627776,), "h-ilp hiremate"),
     "block-beyond-the-backend": ((1,), "offmate"),
@@ -51,6 +51,9 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "a-weight-and-nothing-to-run": ((1, 3), f"{MOVERS} greedy-star"),
     "both-parts-add-to-one-tensor": ((20014020,), f"{CHAINS} pofo"),
     "update-that-reads-the-batch": ((1099513725714,), "memferry offmate joint"),
+    "changed-before-its-block": ((1, 4), CHAINS),
+    "update-that-makes-a-gradient": ((16, 20), "memferry l2l"),
+    "way-that-takes-ages": ((184000,), "checkmate rk-checkmate h-ilp"),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }
 

@@ -41,6 +41,9 @@ def measure_machine(
     """
     device = device or best_device()
     check_device(device)
+    if disk is not None:
+        report("measuring the disk")
+    found = None if disk is None else disk_rates(disk)
     notes = [f"{torch.get_num_threads()} threads on the processor"]
     report("measuring copies")
     links = link_rates(device)
@@ -58,9 +61,7 @@ def measure_machine(
         links=Links(both, both),
         updates=Updates(_figure(near), _figure(host)),
     )
-    if disk is not None:
-        report("measuring the disk")
-        found = disk_rates(disk)
+    if found is not None:
         rates += [found.read, found.write]
         if not found.direct:
             notes.append(f"{disk} can't be read past the page cache: its blocks were flushed and dropped")

@@ -18,6 +18,7 @@ import fuzz
 import fuzzing.worker
 from fuzzing.area import Area, Fault, Verdict
 from fuzzing.areas import SHARES, area_called
+from fuzzing.command_line import faults_of
 from fuzzing.shrink import shrunk, without
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="plants its faults by fork")
@@ -81,6 +82,11 @@ def test_a_case_depends_on_seed_area_and_number_alone() -> None:
     cases = [fuzzing.worker.case_of(area, seed, number) for seed in (1, 2) for number in (1, 2)]
     assert len({tuple(case) for case in cases}) == 4
     assert cases[0] == fuzzing.worker.case_of(area, 1, 1)
+
+
+def test_who_asks_for_a_traceback_gets_one(tmp_path: Path) -> None:
+    faults, outcome = faults_of(["partition", "--debug"], tmp_path)
+    assert (faults, outcome) == ([], "exit code 2")
 
 
 @pytest.mark.parametrize("name", SHARES)

@@ -59,7 +59,7 @@ def _faults(words: Sequence[str], result: Result, folder: Path) -> Iterator[Faul
         yield Fault("nothing is missing", result.stderr[:300])
     if "not memory enough" in result.stderr or "machine's memory" in result.stderr:
         yield Fault("takes all memory", result.stderr[:300])
-    if "Traceback" in result.stderr:
+    if "Traceback" in result.stderr and "--debug" not in words:
         yield Fault("traceback", result.stderr[-500:])
     if any(len(line) > LONGEST_LINE for line in told):
         yield Fault("long line", f"a line of {max(map(len, told)):,} characters: {told[0][:200]}")

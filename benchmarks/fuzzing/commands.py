@@ -39,7 +39,7 @@ FILES = (
         "machine.json",
     ),
     *("table.csv", "none.json", "folder", "folder.json", "empty.json", "text.txt", "graph.yaml", "model.py"),
-    *("", "-", ".", "/dev/null", "/", "a\x00b.json", "é.json", "x" * 300 + ".json", "no/such/place.json"),
+    *("", "-", ".", "/dev/null", "/", "a\x1b\nb.json", "é.json", "x" * 300 + ".json", "no/such/place.json"),
 )
 OUTPUTS = (
     "out.json",

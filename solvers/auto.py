@@ -28,7 +28,7 @@ from joblib import cpu_count
 from ..graphs.machine import Machine
 from ..planner.bounds import time_bound
 from . import auto_moving, portfolio, rk_rotor, search
-from .chains import Candidate, device_limit, judged, plain_candidate
+from .candidates import Candidate, device_limit, judged, plain_candidate
 from .portfolio import Cancelled, Line
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .residency_schedule import residency_schedule

@@ -18,7 +18,7 @@ from time import monotonic
 from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor
 from . import joint, portfolio
-from .chains import device_limit
+from .candidates import device_limit
 from .portfolio import Cancelled, Line, Outcomes, told
 from .portfolio_process import Processes
 from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status

@@ -1,4 +1,4 @@
-"""What all solvers for chains share: the chain, how fine it is cut, and how a list of moves is judged."""
+"""What all solvers for chains share: the chain, and how fine it is cut."""
 
 from __future__ import annotations
 
@@ -10,24 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Phase
-from ..graphs.machine import Machine
 from ..graphs.structure import Chain, chain_of
-from ..planner.bounds import memory_floor
-from ..planner.plain import plain_schedule
-from ..planner.schedule import Schedule
 from ..planner.sequence import schedule_of
-from ..planner.simulate import simulate
+from .candidates import Candidate, device_limit, judged
 from .chain_runs import BlockRuns, Move, block_runs, sequence
-from .problem import InfeasibleError, NotAcceptedError, Problem
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A schedule with its simulated figures: seconds and bytes."""
-
-    schedule: Schedule
-    time: float
-    peak: int
+from .problem import NotAcceptedError, Problem
 
 
 @dataclass(frozen=True)
@@ -50,28 +37,6 @@ class ChainProblem:
 
     def candidate(self, moves: Iterable[Move]) -> Candidate:
         return judged(self.graph, schedule_of(self.graph, sequence(self.chain, self.runs, moves)))
-
-
-def judged(graph: Graph, schedule: Schedule) -> Candidate:
-    """The schedule's figures on a device of any size."""
-    figures = simulate(graph, schedule, machine=Machine()).figures
-    return Candidate(schedule, figures.time, figures.peak)
-
-
-def plain_candidate(graph: Graph) -> Candidate:
-    return judged(graph, plain_schedule(graph))
-
-
-def device_limit(problem: Problem) -> int:
-    """The budget, or the device's capacity where that is smaller; bytes."""
-    machine = problem.machine or problem.graph.machine
-    capacity = machine.device_capacity if machine else None
-    return problem.budget if capacity is None else min(problem.budget, capacity)
-
-
-def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:
-    """least: the smallest budget that the solver can reach, bytes; None where it can't tell."""
-    return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))
 
 
 def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:

@@ -24,7 +24,7 @@ from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
 from ..planner.sequence import Run, schedule_of
 from . import chen_sqrt, milp, rotor
-from .chains import Candidate, device_limit, judged, plain_candidate
+from .candidates import Candidate, device_limit, judged, plain_candidate
 from .checkmate_model import StagedProgram, TooLargeError, staged_program
 from .eviction import sequences
 from .milp_result import BackendError, Outcome, Progress, Result, Settings

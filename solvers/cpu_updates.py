@@ -13,7 +13,7 @@ from ..planner.schedule import Schedule
 from ..planner.simulate import Figures
 from ..planner.transfers import judged
 from ..planner.walk import Walk
-from .chains import device_limit, infeasible
+from .candidates import device_limit, infeasible
 from .problem import NotAcceptedError, Problem
 from .training_layers import TrainingLayers, training_layers
 

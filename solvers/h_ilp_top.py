@@ -15,7 +15,7 @@ from time import monotonic
 from ..graphs.graph import Graph
 from ..planner.sequence import Run, schedule_of
 from . import milp
-from .chains import Candidate, judged
+from .candidates import Candidate, judged
 from .h_ilp_graph import Child, HGraph, h_graph
 from .h_ilp_level import Chosen, runs_of, selected
 from .h_ilp_model import HProgram, h_program

@@ -23,7 +23,7 @@ from ..graphs.partition import LOWER, TOP
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
 from ..planner.sequence import schedule_of
-from .chains import Candidate, device_limit, infeasible, judged, plain_candidate
+from .candidates import Candidate, device_limit, infeasible, judged, plain_candidate
 from .h_ilp_graph import HGraph
 from .h_ilp_top import Found, fastest, lightest, top_graph
 from .hiremate_bottom import child, options_of_all

@@ -25,7 +25,7 @@ from ..planner.absences import residence_of
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
-from .chains import device_limit, plain_candidate
+from .candidates import device_limit, plain_candidate
 from .joint_anneal import Anneal
 from .joint_start import LOOK_AHEADS, Start, Starts, host_modes
 from .joint_state import State

@@ -21,7 +21,7 @@ from time import monotonic
 
 from ..graphs.errors import InputError
 from ..planner.transfers import LOOK_AHEADS
-from .chains import device_limit, plain_candidate
+from .candidates import device_limit, plain_candidate
 from .cpu_updates import layers_updated_on_cpu, refused
 from .links import linked_machine
 from .lohan_amounts import Amounts

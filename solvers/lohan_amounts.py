@@ -10,7 +10,7 @@ from ..planner.demand import Demand
 from ..planner.residence import Residence
 from ..planner.schedule import Schedule
 from ..planner.transfers import placed
-from .chains import device_limit
+from .candidates import device_limit
 from .layer_absences import (
     Uses,
     activation_absences,

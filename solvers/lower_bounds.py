@@ -18,7 +18,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..planner.bounds import time_bound
 from ..planner.schedule import Schedule, Verb
-from .chains import device_limit
+from .candidates import device_limit
 from .offload_bound import moves, offload_bound
 from .problem import Bound, OrderName, Problem
 from .residency import Residency, free_order_bound, residency_bound

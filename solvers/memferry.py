@@ -20,7 +20,7 @@ auto tries both.
 from __future__ import annotations
 
 from ..planner.bounds import time_bound
-from .chains import infeasible
+from .candidates import infeasible
 from .memferry_search import NAME, Search
 from .memferry_settings import Settings
 from .problem import Answer, Options, Problem, Status

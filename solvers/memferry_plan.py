@@ -15,7 +15,7 @@ from ..planner.schedule import Schedule
 from ..planner.sequence import Run, schedule_of
 from ..planner.simulate import Figures, simulate
 from ..planner.transfers import placed
-from .chains import judged
+from .candidates import judged
 from .links import LinkedMachine
 from .memferry_estimate import Way
 from .memferry_gradients import kept_gradients

@@ -12,7 +12,7 @@ from ..planner.errors import InvalidScheduleError
 from ..planner.schedule import Schedule
 from ..planner.sequence import Run, in_plain_mode
 from ..planner.simulate import Figures
-from .chains import device_limit
+from .candidates import device_limit
 from .early_updates import early_updates
 from .iteration_runs import iteration_runs
 from .links import linked_machine

@@ -16,7 +16,7 @@ from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
 from ..planner.sequence import Run, in_plain_mode, schedule_of
-from .chains import Candidate, device_limit, infeasible, judged, plain_candidate
+from .candidates import Candidate, device_limit, infeasible, judged, plain_candidate
 from .checkmate import NotFoundError
 from .eviction import sequences
 from .milp_result import Outcome, Progress

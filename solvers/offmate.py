@@ -32,7 +32,8 @@ from ..graphs.graph import Phase
 from ..graphs.structure import Chain, chain_of
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.transfers import placed
-from .chains import coarser, device_limit
+from .candidates import device_limit
+from .chains import coarser
 from .links import LinkedMachine, linked_machine
 from .milp_result import Settings as MilpSettings
 from .offmate_graph import iteration_of

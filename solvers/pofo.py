@@ -19,7 +19,8 @@ from time import monotonic
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
-from .chains import chain_problem, plain_candidate
+from .candidates import plain_candidate
+from .chains import chain_problem
 from .cpu_updates import refused
 from .links import linked_machine
 from .pofo_search import Search

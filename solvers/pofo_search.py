@@ -15,9 +15,10 @@ from ..planner.residence import Residence
 from ..planner.schedule import Schedule
 from ..planner.transfers import LOOK_AHEADS, placed
 from . import rotor
+from .candidates import judged
 from .chain_costs import chain_costs
 from .chain_runs import Pass, save_all
-from .chains import ChainProblem, judged
+from .chains import ChainProblem
 from .links import LinkedMachine
 from .pofo_schedule import decided, residence
 from .pofo_table import PofoTable

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from ..planner.simulate import Figures, simulate
-from .chains import device_limit
+from .candidates import device_limit
 from .problem import Answer, InfeasibleError, NotAcceptedError, Problem
 
 Cancelled = Callable[[], bool]

@@ -23,7 +23,7 @@ from math import inf
 
 from ..graphs.graph import Graph
 from ..planner.bounds import time_bound
-from .chains import Candidate
+from .candidates import Candidate
 from .milp_model import Floats
 from .problem import Bound, OrderName
 from .residency_search import Search

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph
 from . import highs
-from .chains import Candidate
+from .candidates import Candidate
 from .linear import relaxed
 from .milp_model import Floats
 from .milp_result import BackendError, Settings

@@ -17,7 +17,7 @@ from ..planner.errors import InvalidScheduleError
 from ..planner.schedule import PLAIN, Verb
 from ..planner.sequence import Run, schedule_of
 from ..planner.simulate import simulate
-from .chains import Candidate
+from .candidates import Candidate
 from .milp_model import Floats
 from .residency_moments import Later
 

@@ -32,9 +32,10 @@ import numpy as np
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
+from .candidates import Candidate, infeasible, plain_candidate
 from .chain_costs import ChainCosts, chain_costs
 from .chain_runs import Move, Pass
-from .chains import Candidate, ChainProblem, chain_problem, infeasible, plain_candidate
+from .chains import ChainProblem, chain_problem
 from .problem import Answer, Options, Problem, Status
 
 NAME = "revolve"

@@ -24,7 +24,7 @@ from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
 from ..planner.sequence import Run, schedule_of
 from . import milp, rotor
-from .chains import Candidate, device_limit, judged, plain_candidate
+from .candidates import Candidate, device_limit, judged, plain_candidate
 from .checkmate import EVICTION_SECONDS, MOST_ENTRIES, PROVEN, ROUNDS
 from .checkmate_model import TooLargeError
 from .eviction import sequences

@@ -24,8 +24,9 @@ from ..graphs.errors import InputError
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.sequence import schedule_of
 from . import rotor
+from .candidates import Candidate, infeasible, judged, plain_candidate
 from .chain_runs import block_runs
-from .chains import Candidate, ChainProblem, chain_problem, infeasible, judged, plain_candidate
+from .chains import ChainProblem, chain_problem
 from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 from .rk_rotor_blocks import PlacedBlock, anonymous, groups, placed_blocks
 from .rk_rotor_costs import OptionCosts, OptionMove, Segment, option_costs, sequence

@@ -26,7 +26,7 @@ from time import monotonic
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
-from .chains import plain_candidate
+from .candidates import plain_candidate
 from .milp_result import Settings as MilpSettings
 from .problem import Answer, Options, Problem, Status
 from .rk_rotor import ChainSearch

@@ -28,8 +28,9 @@ import numpy as np
 
 from ..graphs.errors import InputError
 from ..planner.bounds import time_bound
+from .candidates import Candidate, infeasible, plain_candidate
 from .chain_costs import chain_costs
-from .chains import Candidate, ChainProblem, chain_problem, infeasible, plain_candidate
+from .chains import ChainProblem, chain_problem
 from .problem import Answer, Options, Problem, Status
 from .rotor_least import LeastMemory
 from .rotor_table import RotorTable

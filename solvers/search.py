@@ -28,7 +28,7 @@ from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Schedule, Verb
 from ..planner.sequence import Run, in_plain_mode
 from . import eviction, rotor
-from .chains import device_limit, plain_candidate
+from .candidates import device_limit, plain_candidate
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .search_rounds import Rounds
 

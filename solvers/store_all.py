@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..planner.bounds import time_bound
-from .chains import device_limit, infeasible, plain_candidate
+from .candidates import device_limit, infeasible, plain_candidate
 from .problem import Answer, Options, Problem, Status
 
 

@@ -28,7 +28,7 @@ from ..planner.residence import residence_schedule
 from ..planner.schedule import Schedule
 from ..planner.sequence import Run
 from ..planner.simulate import Figures, simulate
-from .chains import device_limit, infeasible
+from .candidates import device_limit, infeasible
 from .iteration_runs import iteration_runs
 from .links import LinkedMachine, linked_machine
 from .problem import Answer, NotAcceptedError, Options, Problem, Status

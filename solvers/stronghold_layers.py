@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..graphs.graph import Graph, Phase
 from ..planner.schedule import PLAIN
 from ..planner.sequence import Run, schedule_of
-from .chains import judged
+from .candidates import judged
 from .links import LinkedMachine
 from .stronghold_terms import LayerFigures
 from .training_layers import Layer, TrainingLayers

@@ -35,7 +35,7 @@ from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..planner.bounds import time_bound
 from ..planner.sequence import Run, schedule_of
-from .chains import device_limit, infeasible, judged, plain_candidate
+from .candidates import device_limit, infeasible, judged, plain_candidate
 from .problem import Answer, Options, Problem, Status
 from .tw_remat_keep import kept, tried
 from .tw_remat_order import Dependencies, TooLongError, order

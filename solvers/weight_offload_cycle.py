@@ -33,7 +33,7 @@ from ..graphs.machine import Machine
 from ..planner.plain import plain_schedule
 from ..planner.schedule import Verb
 from ..planner.simulate import simulate
-from .chains import device_limit
+from .candidates import device_limit
 from .problem import NotAcceptedError, Problem
 
 FROZEN = -1

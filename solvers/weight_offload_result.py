@@ -11,7 +11,7 @@ from ..planner.errors import InvalidScheduleError
 from ..planner.plain import plain_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
-from .chains import infeasible
+from .candidates import infeasible
 from .problem import Answer, NotAcceptedError, Options, Problem, Status
 from .weight_offload_choice import moved_bytes
 from .weight_offload_cycle import Cycle, cycle_of

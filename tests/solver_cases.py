@@ -22,7 +22,7 @@ from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule import Schedule, Verb
 from memplan.solvers import registry
-from memplan.solvers.chains import device_limit
+from memplan.solvers.candidates import device_limit
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution
 from small_graphs import small_graph
 from strategies import Case, random_graph

@@ -19,9 +19,9 @@ from memplan.planner.plain import baseline
 from memplan.planner.sequence import schedule_of
 from memplan.planner.simulate import simulate
 from memplan.solvers import registry, rk_rotor, rockmate, rockmate_options, rotor
+from memplan.solvers.candidates import judged
 from memplan.solvers.chain_costs import thresholds
 from memplan.solvers.chain_runs import Pass
-from memplan.solvers.chains import judged
 from memplan.solvers.milp_result import Settings
 from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
 from memplan.solvers.rk_rotor import ChainSearch

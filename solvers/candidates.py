@@ -1,0 +1,44 @@
+"""A schedule that a solver considers, with its figures; the limit it must keep, and the refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..planner.bounds import memory_floor
+from ..planner.plain import plain_schedule
+from ..planner.schedule import Schedule
+from ..planner.simulate import simulate
+from .problem import InfeasibleError, Problem
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with its simulated figures: seconds and bytes."""
+
+    schedule: Schedule
+    time: float
+    peak: int
+
+
+def judged(graph: Graph, schedule: Schedule) -> Candidate:
+    """The schedule's figures on a device of any size."""
+    figures = simulate(graph, schedule, machine=Machine()).figures
+    return Candidate(schedule, figures.time, figures.peak)
+
+
+def plain_candidate(graph: Graph) -> Candidate:
+    return judged(graph, plain_schedule(graph))
+
+
+def device_limit(problem: Problem) -> int:
+    """The budget, or the device's capacity where that is smaller; bytes."""
+    machine = problem.machine or problem.graph.machine
+    capacity = machine.device_capacity if machine else None
+    return problem.budget if capacity is None else min(problem.budget, capacity)
+
+
+def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:
+    """least: the smallest budget that the solver can reach, bytes; None where it can't tell."""
+    return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))

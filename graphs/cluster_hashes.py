@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .adjacency import Adjacency, Indices
+from .arrays import Ints
 from .compiled import compiled
 from .graph import Graph
 
-Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 _WRITES = 2

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .adjacency import Adjacency, Indices
+from .arrays import Ints
 from .cluster_hashes import Hashes, structure_hashes
 from .compiled import compiled
 from .graph import Graph
-
-Ints = NDArray[np.int64]
 
 _KINDS_COMPARED = 32
 """A cluster is compared with at most so many of the same structure but other times."""

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .adjacency import Adjacency
+from .arrays import Ints
 from .cluster import Cluster, Partition
-
-Ints = NDArray[np.int64]
 
 
 class Interface(NamedTuple):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .adjacency import Adjacency
+from .arrays import Ints
 from .cluster import Partition
 from .cluster_backward import backward_positions
 from .graph import Graph
 from .partition_parts import Parts
-
-Ints = NDArray[np.int64]
 
 
 class Tree:

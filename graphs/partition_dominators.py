@@ -13,12 +13,10 @@ O(edges · log nodes) time, O(nodes) memory.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .adjacency import Adjacency, Indices
+from .arrays import Ints
 from .compiled import compiled
-
-Ints = NDArray[np.int64]
 
 
 def dominators(follows: Adjacency, least: int = 0) -> Ints:

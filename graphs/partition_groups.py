@@ -30,10 +30,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Ints
 from .compiled import compiled
 from .partition_level import Columns
-
-Ints = NDArray[np.int64]
 
 _KINDS = 5
 _NONE, _ONE_GROUP = -1, -2

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .adjacency import Adjacency, Indices
+from .arrays import Ints
 from .forward_cuts import forward_cuts
 from .graph import Graph
 from .partition_parts import ALL_PAIRS, Parts
-
-Ints = NDArray[np.int64]
 
 
 class Columns(NamedTuple):

@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..graphs.arrays import Floats
 from .checkmate_tensors import TensorColumns, plus
 from .h_ilp_graph import Choice, HGraph
 from .h_ilp_stages import Slot, Stages, choices_at, stages_of
-from .milp_model import Floats, Model, Program
+from .milp_model import Model, Program
 
 SCALE = 1000.0
 NEGLIGIBLE = 1e-9

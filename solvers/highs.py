@@ -19,7 +19,8 @@ from time import monotonic
 import highspy
 import numpy as np
 
-from .milp_model import Floats, Program
+from ..graphs.arrays import Floats
+from .milp_model import Program
 from .milp_result import BackendError, Outcome, Progress, Result, Settings
 
 LATE_SECONDS = 0.2

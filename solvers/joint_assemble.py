@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Ints
 from ..graphs.compiled import compiled
-from .joint_instance import Ints
 
 MOVE = np.dtype([(name, np.int64) for name in ("slot", "rank", "order", "verb", "tensor", "where")])
 FETCH = np.dtype(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .joint_instance import Ints
+from ..graphs.arrays import Ints
 from .joint_state import Gap, State
 
 

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Ints
 from ..graphs.graph import Graph, Kind
 from ..graphs.machine import Machine, Memory
 from ..planner.clock import Queue, rate
 from ..planner.schedule import Schedule, Verb
 from ..planner.sequence import Run
-
-Ints = NDArray[np.int64]
 
 MOST_BITS = 62
 """Contributions to one tensor that are told apart; more share the last bit."""

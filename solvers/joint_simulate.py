@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Ints
 from ..graphs.compiled import compiled
 from ..planner.clock import Queue
-from .joint_instance import Instance, Ints
+from .joint_instance import Instance
 
 _COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
 _TURNS = 24

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Ints
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine, Memory
 from ..planner.demand import add_workspace, fetches_of, occupied, start_times
@@ -30,7 +31,7 @@ from ..planner.residence import (
 from ..planner.schedule import Initial, Schedule, Verb
 from ..planner.sequence import Run
 from .joint_assemble import FETCH, MOVE, merge, place
-from .joint_instance import Instance, Ints, Ways
+from .joint_instance import Instance, Ways
 from .joint_simulate import simulate
 
 

@@ -17,8 +17,9 @@ from math import inf, isnan
 
 import numpy as np
 
+from ..graphs.arrays import Floats
 from . import highs
-from .milp_model import Floats, Program
+from .milp_model import Program
 from .milp_scaling import scaled
 
 ROUNDING = 1e-12

@@ -15,7 +15,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from ..graphs.arrays import Floats
+
 Entries = Iterable[tuple[int, float]]
 """The nonzeros of a row: (column, coefficient), each column once."""
 

@@ -8,8 +8,9 @@ from math import inf
 
 import numpy as np
 
+from ..graphs.arrays import Floats
 from ..graphs.errors import InputError, MissingPackageError
-from .milp_model import Floats, Program
+from .milp_model import Program
 from .settings_text import check_workers
 
 TOLERANCE = 1e-5

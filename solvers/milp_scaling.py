@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .milp_model import Floats, Program
+from ..graphs.arrays import Floats
+from .milp_model import Program
 
 FAR = 30
 """Exponents of two beyond which a row, a column or the cost is scaled."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from .milp_model import Floats, Program
+from ..graphs.arrays import Floats
+from .milp_model import Program
 from .offmate_model import OffloadProgram
 from .offmate_tensors import Rounding
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
 from ..graphs.machine import Memory
 from ..planner.residence import Place, Residence
 from ..planner.sequence import Run
-from .milp_model import Floats
 from .offmate_model import OffloadProgram
 from .offmate_round import Choice
 from .offmate_stays import on_disk, stays

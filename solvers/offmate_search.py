@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.residence import Residence
@@ -25,7 +26,7 @@ from ..planner.sequence import in_plain_mode
 from ..planner.simulate import Figures
 from ..planner.transfers import judged, placed
 from . import linear, milp
-from .milp_model import Floats, Program
+from .milp_model import Program
 from .milp_result import Settings as MilpSettings
 from .offmate_iteration import Iteration, Limits
 from .offmate_model import OffloadProgram

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
-from .milp_model import Floats
 from .offmate_activations import Activation
 from .offmate_model import OffloadProgram
 from .offmate_round import Choice

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
 from ..planner.bounds import time_bound
 from .candidates import Candidate
-from .milp_model import Floats
 from .problem import Bound, OrderName
 from .residency_search import Search
 

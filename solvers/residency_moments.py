@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .milp_model import Floats
+from ..graphs.arrays import Floats
 from .residency_facts import Facts
 
 

@@ -15,11 +15,11 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
 from . import highs
 from .candidates import Candidate
 from .linear import relaxed
-from .milp_model import Floats
 from .milp_result import BackendError, Settings
 from .problem import OrderName
 from .residency_facts import Facts

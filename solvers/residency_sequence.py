@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.errors import InvalidScheduleError
@@ -18,7 +19,6 @@ from ..planner.schedule import PLAIN, Verb
 from ..planner.sequence import Run, schedule_of
 from ..planner.simulate import simulate
 from .candidates import Candidate
-from .milp_model import Floats
 from .residency_moments import Later
 
 

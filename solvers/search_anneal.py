@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..graphs.arrays import Floats, Ints
 from ..graphs.compiled import compiled
 from .search_again import CROWDED, DONE, make_again_across_peak, make_again_anywhere
 from .search_events import Sequence
-from .search_instance import Floats, Instance, Ints
+from .search_instance import Instance
 from .search_moves import clear_useless, remove_repeat, run_another_way, shift
 from .search_sequence import spread, undo, ways_of_sequence
 from .search_tree import peak

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..graphs.arrays import Floats, Ints
 from ..graphs.compiled import compiled
-from .search_instance import Floats, Instance, Ints
+from .search_instance import Instance
 from .search_tree import MemoryTree, add
 
 MAKE, READ, ADD = 0, 1, 2

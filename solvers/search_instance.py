@@ -11,14 +11,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..graphs.arrays import Ints
 from ..graphs.graph import Graph
 from ..planner.sequence import Run
 from .stages import Way, ways_of
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Instance(NamedTuple):

@@ -12,6 +12,7 @@ from time import monotonic
 
 import numpy as np
 
+from ..graphs.arrays import Ints
 from ..graphs.graph import Graph
 from ..planner.bounds import time_bound
 from ..planner.schedule import Schedule
@@ -19,7 +20,7 @@ from ..planner.sequence import Run, schedule_of
 from .problem import Options
 from .search_anneal import Best, anneal, seed
 from .search_events import Sequence
-from .search_instance import Instance, Ints, instance_of, runs_in, ways_in
+from .search_instance import Instance, instance_of, runs_in, ways_in
 from .search_sequence import sequence
 
 ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..graphs.arrays import Ints
 from ..graphs.compiled import compiled
 from .search_events import ADD, EMPTY, MAKE, READ, Sequence, insert_event, note_useless, remove_event
-from .search_instance import Instance, Ints
+from .search_instance import Instance
 from .search_tree import add, memory_tree
 
 _ITEM = np.dtype([("start", np.int64), ("end", np.int64), ("count", np.int64)])

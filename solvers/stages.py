@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..graphs.arrays import Floats
 from ..graphs.graph import Graph
 from ..planner.schedule import PLAIN
 from ..planner.sequence import Run
-from .milp_model import Floats
 
 Slot = tuple[int, int]
 """(stage, operation): where an operation may run. Slots come in this order."""

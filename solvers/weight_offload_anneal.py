@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Ints
 from ..graphs.compiled import compiled
 from .weight_offload_cycle import FROZEN
-from .weight_offload_facts import Facts, Ints, Turn
+from .weight_offload_facts import Facts, Turn
 from .weight_offload_replay import period
 
 

@@ -7,10 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.arrays import Floats, Ints
 from .weight_offload_cycle import Cycle
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Facts(NamedTuple):

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..graphs.arrays import Ints
 from ..graphs.compiled import compiled
-from .weight_offload_facts import Facts, Ints, Turn
+from .weight_offload_facts import Facts, Turn
 from .weight_offload_settle import settle
 
 TURNS = 40

@@ -12,10 +12,11 @@ from time import monotonic
 
 import numpy as np
 
+from ..graphs.arrays import Ints
 from .problem import Options
 from .weight_offload_anneal import anneal, orders_from, seed
 from .weight_offload_cycle import Cycle
-from .weight_offload_facts import Ints, facts_of, scratch
+from .weight_offload_facts import facts_of, scratch
 from .weight_offload_replay import period
 
 HOT, COLD = 3e-3, 3e-5

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..graphs.arrays import Ints
 from ..graphs.compiled import compiled
 from .weight_offload_cycle import FROZEN
-from .weight_offload_facts import Facts, Ints, Turn
+from .weight_offload_facts import Facts, Turn
 
 
 @compiled

@@ -9,7 +9,7 @@ queues carry.
 
 from __future__ import annotations
 
-from memplan.solvers.milp_model import Floats
+from memplan.graphs.arrays import Floats
 from memplan.solvers.offmate_model import OffloadProgram
 from memplan.solvers.offmate_states import StateStocks
 from memplan.solvers.offmate_weights import WeightStocks

@@ -13,17 +13,20 @@ from math import inf
 from time import monotonic
 
 from ..graphs.graph import Graph
+from ..planner.repeats import without_most_repeats
 from ..planner.sequence import Run, schedule_of
 from . import milp
 from .candidates import Candidate, judged
 from .h_ilp_graph import Child, HGraph, h_graph
 from .h_ilp_level import Chosen, runs_of, selected
 from .h_ilp_model import HProgram, h_program
-from .hiremate_slack import without_repeats
 from .hiremate_tree import Hierarchy
 from .milp_result import Outcome, Progress, Result, Settings
 
 ROUNDS = 4
+
+TRIES = 100
+"""Repeats that are judged, one by one, whether the budget can do without."""
 """How often the accounted budget is moved."""
 
 WORTH = 0.01
@@ -73,7 +76,7 @@ def fastest(
             accounted -= (found.peak - limit) << attempt
             continue
         left = limit - found.peak
-        runs = without_repeats(graph, runs, limit, lambda: monotonic() < deadline)
+        runs = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
         found = judged(graph, schedule_of(graph, runs))
         if best is None or found.time < best.time:
             best = found

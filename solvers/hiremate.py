@@ -21,16 +21,16 @@ from ..graphs.errors import InputError
 from ..graphs.graph import Phase
 from ..graphs.partition import LOWER, TOP
 from ..planner.bounds import memory_floor, time_bound
+from ..planner.repeats import without_most_repeats
 from ..planner.schedule import Verb
 from ..planner.sequence import schedule_of
 from .candidates import Candidate, device_limit, infeasible, judged, plain_candidate
 from .h_ilp_graph import HGraph
-from .h_ilp_top import Found, fastest, lightest, top_graph
+from .h_ilp_top import TRIES, Found, fastest, lightest, top_graph
 from .hiremate_bottom import child, options_of_all
 from .hiremate_budgets import Budgets
 from .hiremate_levels import level_solver
 from .hiremate_partitions import tree_of
-from .hiremate_slack import without_repeats
 from .hiremate_tree import Hierarchy, hierarchy_of
 from .problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .settings_text import check_workers
@@ -150,5 +150,5 @@ def _lightest(
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
     runs = [(step.target, step.where) for step in least.schedule if step.verb == Verb.COMPUTE]
-    fewer = without_repeats(graph, runs, limit, lambda: monotonic() < deadline)
+    fewer = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
     return judged(graph, schedule_of(graph, fewer))

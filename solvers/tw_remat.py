@@ -5,7 +5,7 @@ The undirected graph of the operations is taken apart by balanced separators alo
 O(width · log n) memory and n^O(log width) runs, whatever the budget. Here a piece that makes at most
 `leaf_bytes` bytes keeps them, so there is a scale from the paper's schedule (0) to the plain one. Several
 steps of it are tried, with both of networkx's decompositions; then what the budget leaves is filled by
-keeping what would be made again (tw_remat_keep.py), and the fastest wins. 1,000 operations take seconds.
+keeping what would be made again (planner/repeats.py), and the fastest wins. 1,000 operations take seconds.
 
     paper (3)                 here
     G, n                      the operations; neighbours where one reads what the other makes
@@ -34,10 +34,10 @@ from typing import NamedTuple
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..planner.bounds import time_bound
+from ..planner.repeats import without_most_repeats, without_repeats
 from ..planner.sequence import Run, schedule_of
 from .candidates import device_limit, infeasible, judged, plain_candidate
 from .problem import Answer, Options, Problem, Status
-from .tw_remat_keep import kept, tried
 from .tw_remat_order import Dependencies, TooLongError, order
 from .tw_remat_tree import taken_apart
 
@@ -84,12 +84,12 @@ def solve(problem: Problem, options: Options) -> Answer:
 
     try:
         for runs in sequences(graph, settings.steps):
-            take(kept(graph, runs, limit, proceed))
+            take(without_repeats(graph, runs, limit, proceed))
             if not proceed():
                 break
         for promising in sorted(found)[:PROMISING]:
             tries = ENTRIES // max(1, len(promising.runs))
-            take(tried(graph, promising.runs, limit, tries, proceed))
+            take(without_most_repeats(graph, promising.runs, limit, tries, proceed))
     except KeyboardInterrupt:
         if not found:
             raise

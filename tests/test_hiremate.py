@@ -14,6 +14,7 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from memplan.planner.repeats import without_repeats
 from memplan.planner.schedule import Verb
 from memplan.planner.sequence import in_plain_mode, prune, schedule_of
 from memplan.planner.simulate import Figures, simulate
@@ -22,7 +23,6 @@ from memplan.solvers.hiremate_option import plain_option, select
 from memplan.solvers.hiremate_partitions import tree_of
 from memplan.solvers.hiremate_pass import pass_of
 from memplan.solvers.hiremate_piece import part, whole
-from memplan.solvers.hiremate_slack import without_repeats
 from memplan.solvers.hiremate_tree import hierarchy_of
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from recomputing import recomputing

@@ -15,11 +15,11 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from memplan.planner.repeats import without_most_repeats, without_repeats
 from memplan.planner.sequence import Run, schedule_of
 from memplan.planner.simulate import Figures, simulate
 from memplan.solvers import tw_remat
 from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
-from memplan.solvers.tw_remat_keep import kept, tried
 from memplan.solvers.tw_remat_order import Dependencies, order
 from memplan.solvers.tw_remat_tree import Piece, taken_apart
 from strategies import random_graph
@@ -115,8 +115,8 @@ def test_any_graph_gets_a_valid_schedule_with_every_leaf_size(seed: int, most: i
     graph = random_graph(Random(seed), most)
     for runs in tw_remat.sequences(graph, 3):
         figures = simulate(graph, schedule_of(graph, runs)).figures
-        quick = kept(graph, runs, figures.peak, lambda: True)
-        for fewer in (quick, tried(graph, runs, figures.peak, 10, lambda: True)):
+        quick = without_repeats(graph, runs, figures.peak, lambda: True)
+        for fewer in (quick, without_most_repeats(graph, runs, figures.peak, 10, lambda: True)):
             after = simulate(graph, schedule_of(graph, fewer)).figures
             assert after.time <= figures.time
             assert after.peak <= figures.peak

@@ -6,7 +6,8 @@ by
     seconds saved / Σ bytes · runs in the gap
 
 the largest first; one is left out where its bytes fit beside all else throughout. What fed it alone is then
-no longer needed, so the sequence is pruned and looked at anew, until nothing more fits.
+no longer needed, so the sequence is pruned and looked at anew, until nothing more fits. A repeat in
+another mode stays if it makes what earlier runs left out.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..planner.schedule import Verb
-from ..planner.sequence import Run, prune, schedule_of
-from ..planner.simulate import simulate
+from .schedule import Verb
+from .sequence import Run, prune, schedule_of
+from .simulate import simulate
 
 Gap = tuple[int, int, int]
 """A tensor is not there in the runs first … last; its bytes."""
 
 
-def kept(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bool]) -> list[Run]:
+def without_repeats(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bool]) -> list[Run]:
     """A sequence no slower, whose peak is no larger than `limit` bytes or than that of `runs`."""
     best = prune(graph, runs)
     curve = _curve(graph, best)
@@ -42,12 +43,14 @@ def kept(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bo
     return best
 
 
-def tried(
+def without_most_repeats(
     graph: Graph, runs: Sequence[Run], limit: int, tries: int, proceed: Callable[[], bool]
 ) -> list[Run]:
-    """As `kept`, but repeats are left out one by one, the longest first, each judged exactly: with one goes
-    what fed it, so more fits. After each success `kept` has another go. At most `tries` are judged."""
-    best = kept(graph, runs, limit, proceed)
+    """As `without_repeats`, but repeats are left out one by one, the longest first, each judged exactly: with
+    one goes what fed it, so more fits. After each success `without_repeats` has another go. tries: the most
+    that are judged.
+    """
+    best = without_repeats(graph, runs, limit, proceed)
     peak = int(_curve(graph, best).max(initial=0))
     places = _longest_first(graph, best)
     while places and tries and proceed():
@@ -56,7 +59,7 @@ def tried(
         reached = int(_curve(graph, fewer).max(initial=0))
         tries -= 1
         if reached <= max(limit, peak):
-            best = kept(graph, fewer, limit, proceed)
+            best = without_repeats(graph, fewer, limit, proceed)
             peak = int(_curve(graph, best).max(initial=0))
             places = _longest_first(graph, best)
     return best
@@ -97,15 +100,19 @@ def _left_out(graph: Graph, runs: Sequence[Run], curve: NDArray[np.int64], limit
 
 
 def _repeats(graph: Graph, runs: Sequence[Run]) -> Iterator[tuple[int, list[Gap]]]:
-    """The places of the runs that are not their operation's first, with what is to be kept for each."""
+    """The places of the runs that make only what was made before, with what is to be kept for each."""
     sizes: list[int] = graph.tensors.bytes.tolist()
     reads, mutates = graph.read_lists, graph.mutate_lists
     touched = [-1] * len(sizes)
+    parts = [0] * len(sizes)
     ran = [False] * len(graph.operations)
     for place, (operation, mode) in enumerate(runs):
-        made = [x for x, _bit in graph.contributions(operation, mode)]
-        if ran[operation]:
-            yield place, [(touched[x] + 1, place - 1, sizes[x]) for x in made if sizes[x]]
+        made = graph.contributions(operation, mode)
+        if ran[operation] and all(parts[x] & bit for x, bit in made):
+            yield place, [(touched[x] + 1, place - 1, sizes[x]) for x, _bit in made if sizes[x]]
         ran[operation] = True
-        for x in (*reads[operation], *mutates[operation], *made):
+        for x, bit in made:
+            parts[x] |= bit
+            touched[x] = place
+        for x in (*reads[operation], *mutates[operation]):
             touched[x] = place

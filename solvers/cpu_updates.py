@@ -37,6 +37,17 @@ def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
     return layers
 
 
+def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:
+    """Raises NotAcceptedError where a disk is asked for and the machine has none."""
+    links = machine.links
+    has_disk = links.disk_read is not None and links.disk_write is not None
+    if chosen == "disk" and not has_disk:
+        raise NotAcceptedError(f"{solver} with states=disk needs a machine with links disk_read, disk_write")
+    size = sum(layers.size((*layer.weights, *layer.states)) for layer in layers.layers)
+    small = machine.host_capacity is not None and size > machine.host_capacity // 2
+    return Memory.DISK if has_disk and (chosen == "disk" or (chosen == "auto" and small)) else Memory.HOST
+
+
 def first_that_fits(
     solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence]
 ) -> tuple[Schedule, Figures]:

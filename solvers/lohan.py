@@ -22,12 +22,11 @@ from time import monotonic
 from ..graphs.errors import InputError
 from ..planner.transfers import LOOK_AHEADS
 from .candidates import device_limit, plain_candidate
-from .cpu_updates import layers_updated_on_cpu, refused
+from .cpu_updates import layers_updated_on_cpu, refused, states_memory
 from .links import linked_machine
 from .lohan_amounts import Amounts
 from .lohan_swap import SwapOrder
 from .problem import Answer, Options, Problem, Status
-from .zero_infinity import states_memory
 
 NAME = "lohan"
 

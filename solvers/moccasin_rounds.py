@@ -17,14 +17,13 @@ from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
 from ..planner.sequence import Run, in_plain_mode, schedule_of
 from .candidates import Candidate, device_limit, infeasible, judged, plain_candidate
-from .checkmate import NotFoundError
 from .eviction import sequences
 from .milp_result import Outcome, Progress
-from .moccasin import NAME, Settings
 from .moccasin_process import Searcher
 from .moccasin_question import Found, Limits, Question
+from .moccasin_settings import NAME, Settings
 from .moccasin_window import Window, whole
-from .problem import Answer, Options, Problem, Status
+from .problem import Answer, NotFoundError, Options, Problem, Status
 from .stages import ways_of
 
 PROVEN = 1e-6

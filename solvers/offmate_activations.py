@@ -6,12 +6,9 @@ Per step between: what is stored on the device throughout it, what is fetched du
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from .offmate_columns import Columns, Terms
 from .offmate_iteration import Carried
-
-if TYPE_CHECKING:
-    from .offmate_model import OffloadProgram, Terms
 
 
 @dataclass
@@ -26,7 +23,7 @@ class Activation:
     left: dict[int, int]
 
     @staticmethod
-    def of_block(program: OffloadProgram, b: int) -> Activation:
+    def of_block(program: Columns, b: int) -> Activation:
         """S_i^o and O_i^o: what an option keeps, on the device or not."""
         options, chosen = program.iteration.blocks[b], program.choice[b]
         kept = [(c, o.kept_bytes / program.byte) for c, o in zip(chosen, options, strict=True)]
@@ -34,14 +31,14 @@ class Activation:
         return Activation._between(program, made, needed, kept)
 
     @staticmethod
-    def of_carried(program: OffloadProgram, carried: Carried) -> Activation:
+    def of_carried(program: Columns, carried: Carried) -> Activation:
         one = program.model.column(1.0, 1.0)
         return Activation._between(
             program, carried.made, carried.needed, [(one, carried.bytes / program.byte)]
         )
 
     @staticmethod
-    def _between(program: OffloadProgram, made: int, needed: int, kept: Terms) -> Activation:
+    def _between(program: Columns, made: int, needed: int, kept: Terms) -> Activation:
         between = range(made + 1, needed)
         stored = {t: program.column() for t in between}
         fetched = {t: program.fetching(needed - t) for t in between}

@@ -25,8 +25,9 @@ from .offmate_iteration import Option
 from .rk_rotor_blocks import PlacedBlock, groups, mean_seconds
 from .rk_rotor_greedy import KeptSets
 from .rk_rotor_option import Option as Places
-from .rk_rotor_option import option_of, scan
+from .rk_rotor_option import option_of
 from .rockmate_options import BlockOptions
+from .scan import scan
 
 PAPER = 3
 """The thesis' options a block."""

@@ -5,18 +5,14 @@ The part updated on the CPU never leaves the host. Fractions lie in [0, r].
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .offmate_columns import Columns, Terms
 from .offmate_weights import WeightStocks, disk_part
-
-if TYPE_CHECKING:
-    from .offmate_model import OffloadProgram, Terms
 
 
 class StateStocks:
     """StoO_t, PrfO_t: stored, fetched. left[d]: the new version, copied out before step d."""
 
-    def __init__(self, program: OffloadProgram, weights: WeightStocks) -> None:
+    def __init__(self, program: Columns, weights: WeightStocks) -> None:
         self.size = weights.group.state_bytes / program.byte
         self.stored: list[int] = []
         self.fetched: list[int] = []

@@ -14,16 +14,12 @@ first use). Fractions lie in [0, r].
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .offmate_columns import Columns, Terms
 from .offmate_iteration import Group
-
-if TYPE_CHECKING:
-    from .offmate_model import OffloadProgram, Terms
 
 
 class WeightStocks:
-    def __init__(self, program: OffloadProgram, group: Group) -> None:
+    def __init__(self, program: Columns, group: Group) -> None:
         self.program, self.group = program, group
         self.steps = program.iteration.steps
         self.trained = group.last is not None
@@ -137,7 +133,7 @@ class WeightStocks:
             program.row("disk", [(self.disk, 1.0), (self.copy, -1.0), *self._part(1.0)], upper=0.0)
 
 
-def disk_part(program: OffloadProgram, copy: int, size: float) -> int | None:
+def disk_part(program: Columns, copy: int, size: float) -> int | None:
     """The host's bytes for a copy, without its part on the disk."""
     disk = program.column() if program.limits.has_disk else None
     terms: Terms = [(copy, size)]

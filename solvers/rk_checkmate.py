@@ -32,7 +32,7 @@ from .milp_result import Outcome, Result
 from .milp_result import Settings as MilpSettings
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .rk_checkmate_model import rk_checkmate_program
-from .rk_rotor_option import scan
+from .scan import scan
 from .stages import ways_of
 
 NAME = "rk-checkmate"

@@ -18,7 +18,8 @@ from math import copysign, fsum, inf
 
 from ..planner.sequence import Run, in_plain_mode
 from .rk_rotor_blocks import PlacedBlock, mean_seconds
-from .rk_rotor_option import Option, option_of, scan
+from .rk_rotor_option import Option, option_of
+from .scan import scan
 
 Kept = frozenset[int]
 """Tensors kept between the two parts."""

@@ -3,7 +3,7 @@
 An option is two lists of runs: the forward one, ahead of the next blocks, and the backward one, behind
 them, with what it makes again. What lies between follows: each tensor is there from when it is made to its
 last use before it is made anew, so the forward list loses what the backward one makes again in any case.
-Costs are replayed by one backward scan, linear in the runs.
+Costs are replayed by one backward scan (scan.py), linear in the runs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graphs.graph import Graph
 from ..planner.sequence import Run
 from .rk_rotor_blocks import PlacedBlock
+from .scan import bytes_of, scan
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,6 @@ class OptionCost:
     backward_peak: int
 
 
-@dataclass(frozen=True)
-class Scanned:
-    """runs: those that make something needed. peak: bytes. needed: contributions that are there before."""
-
-    runs: list[Run]
-    peak: int
-    needed: dict[int, int]
-
-
 def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run]) -> Option:
     """The option without runs that make nothing needed. Lists of places, whatever the blocks around do."""
     graph, place = block.graph, {o: place for place, o in enumerate(block.members)}
@@ -90,7 +81,7 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     back = scan(graph, behind, block.after, block.given | block.inputs, once)
     kept = _kept(block, back.needed)
     unread = block.inputs - block.held - {x for o, _mode in behind for x in graph.input_lists[o]}
-    going = _bytes(graph, unread)
+    going = bytes_of(graph, unread)
     given = block.given | (block.inputs - unread)
     everything = frozenset(o for o, _mode in first)
     whole = scan(graph, first, _with_output(block, kept), given, everything)
@@ -100,51 +91,11 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     return OptionCost(
         _times_run(block, save + twice + behind),
         _times_run(block, turn + twice + behind),
-        _bytes(graph, kept.keys() | block.outputs) - going,
+        bytes_of(graph, kept.keys() | block.outputs) - going,
         whole.peak - going,
         alone.peak - going,
         back.peak - going,
     )
-
-
-def scan(
-    graph: Graph,
-    runs: Sequence[Run],
-    after: Mapping[int, int],
-    given: AbstractSet[int],
-    always: AbstractSet[int] = frozenset(),
-) -> Scanned:
-    """From the last run to the first. after: contributions needed behind them. given: tensors left out.
-
-    always: operations whose first run stays, needed or not.
-    """
-    sizes = graph.tensors.bytes
-    first = {run[0]: position for position, run in reversed(list(enumerate(runs))) if run[0] in always}
-    need = {x: bits for x, bits in after.items() if bits and x not in given}
-    now = peak = _bytes(graph, need)
-    kept: list[Run] = []
-    for position in range(len(runs) - 1, -1, -1):
-        operation, mode = runs[position]
-        made = [(x, bit) for x, bit in graph.contributions(operation, mode) if x not in given]
-        if first.get(operation) != position and not any(need.get(x, 0) & bit for x, bit in made):
-            continue
-        kept.append((operation, mode))
-        inputs = [x for x in graph.input_lists[operation] if x not in given]
-        passing = {x for x, _bit in made}.union(inputs).difference(need)
-        workspace = _workspace(graph, operation, mode)
-        peak = max(peak, now + workspace + sum(sizes.item(x) for x in passing))
-        for x, bit in made:
-            if x in need:
-                need[x] &= ~bit
-                if not need[x]:
-                    del need[x]
-                    now -= sizes.item(x)
-        for x in inputs:
-            if x not in need:
-                now += sizes.item(x)
-            need[x] = graph.whole_contributions[x]
-    kept.reverse()
-    return Scanned(kept, max(peak, now), need)
 
 
 def _times_run(block: PlacedBlock, runs: Iterable[Run]) -> NDArray[np.float64]:
@@ -192,12 +143,3 @@ def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]
         seen.add(run[0])
         result.append(run)
     return result + [(o, 0) for o in reversed(waiting)]
-
-
-def _workspace(graph: Graph, operation: int, mode: int) -> int:
-    columns = graph.operations
-    return columns.modes[operation][mode - 1].workspace if mode else columns.workspace.item(operation)
-
-
-def _bytes(graph: Graph, tensors: Iterable[int]) -> int:
-    return sum(graph.tensors.bytes.item(x) for x in tensors)

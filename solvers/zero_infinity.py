@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..graphs.errors import InputError
-from ..graphs.machine import Machine, Memory
-from .cpu_updates import first_that_fits, layers_updated_on_cpu
+from .cpu_updates import first_that_fits, layers_updated_on_cpu, states_memory
 from .links import linked_machine
-from .problem import Answer, NotAcceptedError, Options, Problem, Status
-from .training_layers import TrainingLayers
+from .problem import Answer, Options, Problem, Status
 from .zero_layers import activation_rules, zero_residence
 
 NAME = "zero-infinity"
@@ -35,17 +33,6 @@ class Settings:
         activation_rules(self.activations)
         if self.states not in ("auto", "host", "disk"):
             raise InputError(f"states must be auto, host or disk, not {self.states!r}")
-
-
-def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:
-    """Raises NotAcceptedError where a disk is asked for and the machine has none."""
-    links = machine.links
-    has_disk = links.disk_read is not None and links.disk_write is not None
-    if chosen == "disk" and not has_disk:
-        raise NotAcceptedError(f"{solver} with states=disk needs a machine with links disk_read, disk_write")
-    size = sum(layers.size((*layer.weights, *layer.states)) for layer in layers.layers)
-    small = machine.host_capacity is not None and size > machine.host_capacity // 2
-    return Memory.DISK if has_disk and (chosen == "disk" or (chosen == "auto" and small)) else Memory.HOST
 
 
 def solve(problem: Problem, options: Options) -> Answer:

@@ -9,6 +9,7 @@ seconds where that is given. What must hold is in tests/killing.py. Exit code 1 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--within", type=float)
     parser.add_argument("--only", default=",".join(ALL))
     asked = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, by all children
     names: list[str] = asked.only.split(",")
     chance = Random(asked.seed)
     counts: Counter[str] = Counter()
@@ -46,16 +48,16 @@ def main() -> int:
         for name, seconds in takes.items():
             print(f"{name}: {seconds:.1f} s", flush=True)
         for number in range(asked.kills):
-            name, signal = names[number % len(names)], chance.choice(SIGNALS)
+            name, sent = names[number % len(names)], chance.choice(SIGNALS)
             at = moment(chance, takes[name])
-            killed = place.kill(ALL[name], signal, at)
-            counts["over before" if killed.over else signal] += 1
-            codes[signal, killed.code] += 1
+            killed = place.kill(ALL[name], sent, at)
+            counts["over before" if killed.over else sent] += 1
+            codes[sent, killed.code] += 1
             for fault in killed.faults:
                 faults += 1
-                print(f"{number}: {name}, {signal} after {at:.2f} s: {fault}", flush=True)
-    print(", ".join(f"{signal}: {count}" for signal, count in sorted(counts.items())))
-    print(", ".join(f"{signal} {code}: {count}" for (signal, code), count in sorted(codes.items())))
+                print(f"{number}: {name}, {sent} after {at:.2f} s: {fault}", flush=True)
+    print(", ".join(f"{sent}: {count}" for sent, count in sorted(counts.items())))
+    print(", ".join(f"{sent} {code}: {count}" for (sent, code), count in sorted(codes.items())))
     print(f"{asked.kills} kills, {faults} faults")
     return 1 if faults else 0
 

@@ -141,6 +141,10 @@ class Cycle:
         self._state = following
         return results
 
+    def pending(self) -> list[tuple[Any, ...]]:
+        """The copies that are deleted but not gone."""
+        return [*self._leaving.values(), *self._left.values()]
+
     def end_jobs(self) -> None:
         """Until all that was given to the queues and the device has ended, whatever became of it."""
         self.queues.drain()

@@ -31,6 +31,7 @@ from .interrupts import interrupts_at_the_end
 from .iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
 from .journal import Journal
 from .optimizer_state import OptimizerState
+from .over_plan import Watch
 from .program import Program
 from .randomness import restore_generator, save_generator
 from .updates import updates_weights
@@ -91,11 +92,13 @@ class PlannedStep:
         if is_plain(schedule):
             code = generate(program, schedule, self.device)
             self.source, self._run = code.source, code.compile(keep=self._journal.keep)
+            self._watch = Watch(schedule, terms, self.device, None)
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self._journal)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
         self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
         self.cycle.when_lost = self._give_up
+        self._watch = Watch(schedule, terms, self.device, self.cycle)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does.
@@ -150,7 +153,7 @@ class PlannedStep:
                 self._bring_back(residents)
                 residents = self.device.adopted(residents)
                 self.place()
-                with as_traced(self.program.device):
+                with self._watch.iteration(), as_traced(self.program.device):
                     loss, *gradients = self._run(residents, settings)
             if self._optimizer is not None:
                 self._optimizer.end()

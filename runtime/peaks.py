@@ -21,10 +21,8 @@ from .device.device import StreamDevice
 from .execute import PlannedStep
 from .iteration import Inputs
 from .live_bytes import blocks_of, live_peak
+from .over_plan import TURNS
 from .program import Program
-
-TURNS = 4
-"""Enough for a schedule with transfers to come to its steady state, in all but odd cases."""
 
 
 class Peaks(NamedTuple):

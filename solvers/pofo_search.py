@@ -68,6 +68,8 @@ class Search:
         except InfeasibleError:
             return
         self.best = answer.schedule, judged(self.chained.graph, answer.schedule).time
+        if answer.interrupted:
+            raise KeyboardInterrupt
 
     def _table(self, slots: int) -> PofoTable | None:
         """Some slots beyond the budget; None where the time does not reach."""

@@ -31,7 +31,7 @@ from ..planner.bounds import time_bound
 from .candidates import Candidate, infeasible, plain_candidate
 from .chain_costs import chain_costs
 from .chains import ChainProblem, chain_problem
-from .problem import Answer, Options, Problem, Status
+from .problem import Answer, InfeasibleError, Options, Problem, Status
 from .rotor_least import LeastMemory
 from .rotor_table import RotorTable
 
@@ -95,12 +95,19 @@ class _Search:
         self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
 
     def best(self) -> Candidate:
-        """The fastest candidate that fits. Raises InfeasibleError."""
+        """The fastest candidate that fits. Raises InfeasibleError, and KeyboardInterrupt where the user ended
+        the search before it found anything.
+        """
         try:
             self._search_tables()
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
-        return min(self.found or self._thrifty(), key=lambda candidate: candidate.time)
+        try:
+            return min(self.found or self._thrifty(), key=lambda candidate: candidate.time)
+        except InfeasibleError:
+            if self.interrupted:
+                raise KeyboardInterrupt from None
+            raise
 
     def _search_tables(self) -> None:
         whole, spare = divmod(self.free, self.slot_bytes)

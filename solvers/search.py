@@ -112,7 +112,10 @@ def _thrifty(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
     left = rounds.rest().time_limit
     seconds = _ROTOR_SECONDS if left is None else min(_ROTOR_SECONDS, left)
     with contextlib.suppress(NotAcceptedError, InfeasibleError):
-        yield runs_of(rotor.solve(problem, Options(seconds)).schedule)
+        answer = rotor.solve(problem, Options(seconds))
+        yield runs_of(answer.schedule)
+        if answer.interrupted:
+            raise KeyboardInterrupt
     if len(problem.graph.operations) <= _EVICTION_OPERATIONS:
         yield from eviction.sequences(problem.graph, rounds.limit, rounds.proceed)
 

@@ -1,12 +1,16 @@
 """The simulated device is as hostile as CUDA; schedules on it give what eager gives, in planned memory."""
 
+import random
 import threading
 import time
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
-from hostile import FAULTS, NETS, check, check_fault, net_of
+from hostile import FAULTS, NETS, case, check, check_fault, net_of, planned_step
 from iterations import mean_square
+from memplan.graphs.graph import Kind
 from memplan.planner.plain import plain_schedule
 from memplan.runtime.copies import prefetch
 from memplan.runtime.cycle import Terms
@@ -15,6 +19,7 @@ from memplan.runtime.device.simulated import SimulatedDevice
 from memplan.runtime.device.threads import Delays, DeviceFaultError
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.iteration import Iteration
+from memplan.runtime.over_plan import TURNS
 from memplan.runtime.places import Host
 from memplan.runtime.trace import trace
 from torch import nn
@@ -260,3 +265,35 @@ def test_an_iteration_that_fails_is_taken_back_and_training_goes_on(seed):
     again by a job that never began is good yet."""
     kind = list(FAULTS)[seed % len(FAULTS)]
     assert check_fault(*net_of(seed), seed, kind).endswith("turns followed")
+
+
+# ── the peaks of a user's iterations ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["in_place", "perceptron", "unet"])
+def test_iterations_within_their_plan_are_silent(name):
+    """Beside other tensors on the device that come and go."""
+    for number in range(3):
+        made, device = case(name, None, random.Random(number)), SimulatedDevice(number)
+        step, others = planned_step(made, device), []
+        for _turn in range(TURNS + 2):
+            others = [device.room(size) for size in (2**20, 512)]
+            with warnings.catch_warnings(action="error", category=UserWarning):
+                step.run(made.iteration.inputs)
+            del others[0]
+        step.recall()
+        device.synchronize()
+
+
+def test_an_iteration_that_takes_more_than_planned_tells_once():
+    made, device = case("in_place", None, random.Random(0)), SimulatedDevice(0)
+    sizes = made.graph.tensors.bytes.copy()
+    sizes[made.graph.tensors.kind == Kind.ACTIVATION] //= 2
+    graph = replace(made.graph, tensors=replace(made.graph.tensors, bytes=sizes))
+    schedule = plain_schedule(graph)
+    step = PlannedStep(made.iteration, made.program, schedule, Terms(graph, device=device))
+    with pytest.warns(
+        UserWarning, match="a fault of ours: .* bytes on the device, .* more than planned"
+    ) as told:
+        outcomes = [step.run(made.iteration.inputs) for _turn in range(2)]
+    assert (len(outcomes), len(told)) == (2, 1)

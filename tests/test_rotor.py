@@ -301,3 +301,15 @@ def test_an_interruption_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
         assert found.figures.peak <= budget
         assert found.status == Status.FEASIBLE
         assert whole.figures.time <= found.figures.time
+
+
+def test_an_interruption_before_anything_fits_says_nothing_of_budgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_all: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RotorTable, "_thresholds", interrupted)
+    graph = chain(40, seed=6)
+    with pytest.raises(KeyboardInterrupt):
+        rotor(graph, baseline(graph).peak // 100)

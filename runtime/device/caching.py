@@ -45,11 +45,13 @@ class Chunk:
 
 
 class CachingAllocator:
-    """allocated, reserved: bytes in taken blocks, in segments; and the most so far. streams: by number."""
+    """allocated, requested, reserved: bytes in taken blocks, what was asked for of these, in segments; and
+    the most so far. streams: by number."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.allocated = self.allocated_peak = self.reserved = self.reserved_peak = 0
+        self.requested = self.requested_peak = 0
         self._free: dict[tuple[int, bool], list[Chunk]] = {}
         self._segments: dict[int, int] = {}
 
@@ -64,12 +66,15 @@ class CachingAllocator:
         chunk.taken, chunk.requested = True, size
         self.allocated += chunk.size
         self.allocated_peak = max(self.allocated_peak, self.allocated)
+        self.requested += size
+        self.requested_peak = max(self.requested_peak, self.requested)
         return chunk
 
     def free(self, chunk: Chunk) -> None:
         assert chunk.taken
         chunk.taken = False
         self.allocated -= chunk.size
+        self.requested -= chunk.requested
         pool = self._pool(chunk)
         for other in (chunk.before, chunk.after):
             if other is not None and not other.taken:

@@ -72,5 +72,11 @@ class Cuda(StreamDevice):
     def peak_bytes(self) -> int:
         return torch.cuda.max_memory_allocated(self.torch)
 
+    def requested_bytes(self) -> int:
+        return torch.cuda.memory_stats(self.torch).get("requested_bytes.all.current", 0)
+
+    def requested_peak_bytes(self) -> int:
+        return torch.cuda.memory_stats(self.torch).get("requested_bytes.all.peak", 0)
+
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch)

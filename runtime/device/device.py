@@ -141,4 +141,12 @@ class StreamDevice(Device):
         """The most since `reset_peak`."""
 
     @abstractmethod
+    def requested_bytes(self) -> int:
+        """Of them what was asked for: the allocator hands out whole blocks, at times larger ones."""
+
+    @abstractmethod
+    def requested_peak_bytes(self) -> int:
+        """The most since `reset_peak`."""
+
+    @abstractmethod
     def reset_peak(self) -> None: ...

@@ -188,8 +188,17 @@ class SimulatedDevice(StreamDevice):
     def peak_bytes(self) -> int:
         return self.allocator.allocated_peak
 
+    def requested_bytes(self) -> int:
+        with self._lock:
+            self._sweep()
+        return self.allocator.requested
+
+    def requested_peak_bytes(self) -> int:
+        return self.allocator.requested_peak
+
     def reset_peak(self) -> None:
         self.allocator.allocated_peak = self.allocator.allocated
+        self.allocator.requested_peak = self.allocator.requested
 
     def _allocated(self, size: int, stream: ThreadStream) -> Chunk:
         try:

@@ -1,8 +1,9 @@
 """Numba's compiler, with a cache that notices a change in any of the files that are compiled together.
 
 Numba keeps compiled code by the date of the file that a function stands in, and misses changes in the
-functions that it calls. Here all share a folder named by the hash of their sources, in the user's cache, so
-a package that is installed read-only compiles once as well.
+functions that it calls. Here each module has a folder in the user's cache, named by the hash of all sources
+that its compiled code is made of, found by imports; so a package that is installed read-only compiles once
+as well.
 
 Code is read from that folder and run, so it is one that only this user can write; without such a folder
 nothing is kept. What is broken there, by a full disk or a process that was killed, is compiled again.
@@ -13,8 +14,10 @@ nothing is kept. What is broken there, by a full disk or a process that was kill
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -36,7 +39,7 @@ def compiled(function: Function) -> Function:
     compiler: Any = njit(nogil=True)(function)
     settings = cast("Any", config)
     before = settings.CACHE_DIR
-    folder = private_folder(Path(before)) if before else _FOLDER
+    folder = private_folder(Path(before)) if before else _folder(Path(function.__code__.co_filename))
     if folder is not None:
         settings.CACHE_DIR = str(folder)
         try:
@@ -67,23 +70,53 @@ class _Kept(FunctionCache):
             super().save_overload(sig, data)
 
 
-def sources() -> list[Path]:
-    """The files with compiled code."""
-    package = Path(__file__).parent.parent
-    patterns = (
-        "graphs/cluster_*.py",
-        "graphs/partition_*.py",
-        "solvers/search*.py",
-        "solvers/weight_offload*.py",
-        "solvers/joint_*.py",
-    )
-    return sorted(path for pattern in patterns for path in package.glob(pattern))
+@cache
+def _folder(module: Path) -> Path | None:
+    """Where the compiled code of a module is kept: named by all that it is made of."""
+    kept, text = cache_folder(), b"".join(path.read_bytes() for path in sources(module))
+    return kept and private_folder(kept / f"compiled-{sha256(text).hexdigest()[:16]}")
 
 
-def _folder() -> Path | None:
-    cache, text = cache_folder(), b"".join(path.read_bytes() for path in sources())
-    name = f"compiled-{sha256(text).hexdigest()[:16]}"
-    return cache and private_folder(cache / name)
+def sources(module: Path) -> list[Path]:
+    """The files that the compiled code of a module is made of: its own, this one, and where it is imported
+    from what its compiled functions and its constants name, and what that is made of in turn."""
+    found, waiting = {Path(__file__)}, [module]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _named(path)
+    return sorted(found)
 
 
-_FOLDER = _folder()
+@cache
+def _named(module: Path) -> list[Path]:
+    """The files that a module's compiled functions and constants name things of."""
+    tree = ast.parse(module.read_bytes())
+    names = {
+        node.id
+        for statement in tree.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) or _is_compiled(statement)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name)
+    }
+    return [
+        path
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.level
+        for alias in statement.names
+        if (alias.asname or alias.name) in names
+        for path in _file(module, statement, alias.name)
+    ]
+
+
+def _is_compiled(statement: ast.stmt) -> bool:
+    decorators = statement.decorator_list if isinstance(statement, ast.FunctionDef) else []
+    return any(isinstance(each, ast.Name) and each.id == compiled.__name__ for each in decorators)
+
+
+def _file(module: Path, statement: ast.ImportFrom, name: str) -> list[Path]:
+    """Of the module that a name is imported from; the name may be that of a module itself."""
+    place = module.parents[statement.level - 1].joinpath(*(statement.module or "").split("."))
+    files = (place / f"{name}.py", place.with_suffix(".py"), place / "__init__.py")
+    return [path for path in files if path.is_file()][:1]

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from memplan.graphs import compiled as room
 from memplan.graphs.cache_folder import cache_folder, private_folder
+from memplan.planner import simulate
+from memplan.solvers import search_anneal, search_tree
 
 posix = pytest.mark.skipif(os.name != "posix", reason="looks at POSIX rights")
 SOURCE = "from memplan.graphs.compiled import compiled\n@compiled\ndef twice(x):\n    return x + x\n"
@@ -21,7 +23,7 @@ SOURCE = "from memplan.graphs.compiled import compiled\n@compiled\ndef twice(x):
 @pytest.fixture
 def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A small compiled function, as a new process would see it; its cache lies in tmp_path / kept."""
-    monkeypatch.setattr(room, "_FOLDER", private_folder(tmp_path / "kept"))
+    monkeypatch.setattr(room, "_folder", lambda _module: private_folder(tmp_path / "kept"))
     (tmp_path / "small.py").write_text(SOURCE)
 
     def load() -> Any:
@@ -137,7 +139,7 @@ def test_without_a_private_folder_nothing_is_kept_or_read(
     monkeypatch.setenv("PLANTED", str(tmp_path / "planted"))
     kept(tmp_path, ".nbi").write_bytes(pickle.dumps(Planted()))
     (tmp_path / "kept").chmod(0o777)
-    monkeypatch.setattr(room, "_FOLDER", private_folder(tmp_path / "kept"))
+    monkeypatch.setattr(room, "_folder", lambda _module: private_folder(tmp_path / "kept"))
     assert twice()(21) == 42
     assert not (tmp_path / "planted").exists()
 
@@ -152,3 +154,40 @@ def test_the_users_folder_is_absolute_or_none(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "nowhere")
     assert cache_folder() is None
+
+
+PACKAGE = {
+    "top.py": "from .middle import MOST, half, spoken\n"
+    "@compiled\ndef top(x):\n    return half(x) + MOST\ndef said():\n    return spoken(top(1))\n",
+    "middle.py": "from . import low\nfrom .far import FAR\nMOST = FAR + 1\nfrom .words import say\n"
+    "@compiled\ndef half(x):\n    return low.deep(x)\ndef spoken(x):\n    return say(x)\n",
+    "low.py": "@compiled\ndef deep(x):\n    return x\n",
+    "far.py": "FAR = 3\n",
+    "words.py": "say = str\n",
+    "apart.py": "@compiled\ndef apart(x):\n    return x\n",
+}
+
+
+@pytest.mark.parametrize("changed", PACKAGE)
+def test_a_change_in_what_code_is_made_of_gives_it_another_folder(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def folder(name: str) -> Path | None:
+        written = tmp_path / name
+        written.mkdir()
+        for file, text in PACKAGE.items():
+            (written / file).write_text(text + ("# changed\n" if (name, file) == ("after", changed) else ""))
+        return room._folder(written / "top.py")
+
+    before, after = folder("before"), folder("after")
+    assert before is not None
+    assert after is not None
+    assert (before != after) == (changed not in ("words.py", "apart.py"))
+
+
+def test_the_search_is_made_of_what_it_calls_and_of_nothing_else() -> None:
+    found = room.sources(Path(search_anneal.__file__))
+    assert {Path(room.__file__), Path(search_tree.__file__)} <= set(found)
+    assert Path(simulate.__file__) not in found

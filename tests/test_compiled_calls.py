@@ -7,7 +7,7 @@ sources are read: every function under `@compiled`, and everyone who names it ou
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import memplan
@@ -42,15 +42,15 @@ def outside(node: ast.AST) -> Iterator[ast.AST]:
             yield from outside(below)
 
 
-def named(path: Path, tree: ast.Module) -> Iterator[Function]:
-    """The functions of the package that Python names in this file, and much else."""
+def named(path: Path, tree: ast.Module, within: Iterable[ast.AST]) -> Iterator[Function]:
+    """The functions of the package that these nodes of a file name, and much else."""
     bound: dict[str, tuple[Path, str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
             for alias in node.names:
                 bound[alias.asname or alias.name] = (folder.with_suffix(".py"), alias.name)
-    for node in outside(tree):
+    for node in within:
         if isinstance(node, ast.Name):
             yield bound.get(node.id, (path, node.id))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound:
@@ -60,7 +60,9 @@ def named(path: Path, tree: ast.Module) -> Iterator[Function]:
 
 def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
     functions = compiled_functions()
-    called = {one for path, tree in FILES.items() for one in named(path, tree)} & functions.keys()
+    called = {
+        one for path, tree in FILES.items() for one in named(path, tree, outside(tree))
+    } & functions.keys()
     assert len(functions) > 60
     assert len(called) > 10
     gives = {one: ast.unparse(functions[one].returns or ast.Name("anything")) for one in called}
@@ -68,6 +70,11 @@ def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
     assert boxed == ALLOWED
 
 
-def test_the_cache_knows_all_files_with_compiled_code() -> None:
+def test_the_cache_knows_the_files_of_all_that_compiled_code_calls() -> None:
     """A change in any of them makes another folder."""
-    assert {path for path, _name in compiled_functions()} <= set(room.sources())
+    functions = compiled_functions()
+    for path, tree in FILES.items():
+        inside = [node for node in tree.body if is_compiled(node)]
+        for node in inside:
+            called = {one for one in named(path, tree, ast.walk(node)) if one in functions}
+            assert {file for file, _name in called} <= set(room.sources(path))

@@ -113,7 +113,7 @@ class SettingsArea(Area):
 
     def warm_up(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="memplan-fuzz-settings-"))
-        warm_up(entry.name for entry in registry.entries())
+        warm_up([entry.name for entry in registry.entries()])
 
     def make(self, random: Random) -> SettingsCase:
         solver = random.choice([entry.name for entry in registry.entries()])

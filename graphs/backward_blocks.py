@@ -72,7 +72,7 @@ class _Assignment:
         inside: list[int] = []
         cuts: list[int] = []
         limit = self._limit_of_changes(operation)
-        for x in graph.read_lists[operation] + graph.mutate_lists[operation]:
+        for x in graph.input_lists[operation]:
             if x in self.made:
                 limit = min(limit, self.made[x])
             elif x in forward.cut:
@@ -89,7 +89,7 @@ class _Assignment:
                 self.ranges.append((first, last))
         for x, _bit in graph.contributions(operation):
             self.made[x] = min(block, self.made.get(x, _ANY))
-        for x in graph.read_lists[operation] + graph.mutate_lists[operation]:
+        for x in graph.input_lists[operation]:
             if x in self.used:
                 self.used[x] = min(block, self.used[x])
         for x in graph.mutate_lists[operation]:

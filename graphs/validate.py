@@ -21,7 +21,7 @@ def validate(graph: Graph) -> None:
     _reads_follow_writes(graph)
     _results_are_made(graph)
     for operation, modes in graph.operations.modes.items():
-        inputs = {*graph.read_lists[operation], *graph.mutate_lists[operation]}
+        inputs = set(graph.input_lists[operation])
         written = set(graph.operations.writes[operation].tolist())
         for mode in modes:
             if extra := set(mode.writes) - written:

@@ -47,7 +47,7 @@ def _mode_need(graph: Graph, operation: int, index: int, extra: NDArray[np.int64
     mode = graph.operations.modes[operation][index]
     if mode.on_host:
         return 0
-    inputs = {*graph.read_lists[operation], *graph.mutate_lists[operation]} - set(mode.reads_host)
+    inputs = set(graph.input_lists[operation]) - set(mode.reads_host)
     return mode.workspace + int(extra[[*inputs, *mode.writes]].sum())
 
 

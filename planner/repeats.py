@@ -102,7 +102,6 @@ def _left_out(graph: Graph, runs: Sequence[Run], curve: NDArray[np.int64], limit
 def _repeats(graph: Graph, runs: Sequence[Run]) -> Iterator[tuple[int, list[Gap]]]:
     """The places of the runs that make only what was made before, with what is to be kept for each."""
     sizes: list[int] = graph.tensors.bytes.tolist()
-    reads, mutates = graph.read_lists, graph.mutate_lists
     touched = [-1] * len(sizes)
     parts = [0] * len(sizes)
     ran = [False] * len(graph.operations)
@@ -114,5 +113,5 @@ def _repeats(graph: Graph, runs: Sequence[Run]) -> Iterator[tuple[int, list[Gap]
         for x, bit in made:
             parts[x] |= bit
             touched[x] = place
-        for x in (*reads[operation], *mutates[operation]):
+        for x in graph.input_lists[operation]:
             touched[x] = place

@@ -156,7 +156,7 @@ class Rehearsal(Walk):
         super()._compute(operation, mode_index)
         if queue == Queue.CPU:
             made = (x for x, _bit in graph.contributions(operation, mode_index))
-            for x in (*graph.read_lists[operation], *graph.mutate_lists[operation], *made):
+            for x in (*graph.input_lists[operation], *made):
                 self._use((memory, x), queue)
             if workspace:
                 self._gate = self.step

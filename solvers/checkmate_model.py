@@ -90,10 +90,7 @@ class Unrolling:
         self.graph, self.model, self.most_entries = graph, Model(tolerance=TOLERANCE), most_entries
         self.ways = [ways_of(graph, k) for k in range(len(operations))]
         self.last = last
-        self.reads = [
-            [x for x in dict.fromkeys(reads + mutates) if not graph.resident[x]]
-            for reads, mutates in zip(graph.read_lists, graph.mutate_lists, strict=True)
-        ]
+        self.reads = [[x for x in inputs if not graph.resident[x]] for inputs in graph.input_lists]
         sizes: list[int] = graph.tensors.bytes.tolist()
         quantum = gcd(*sizes, *(way.workspace for ways in self.ways for way in ways)) or 1
         whole = capacity // quantum

@@ -43,10 +43,7 @@ class _Eviction:
         self.free = limit - sum(size for size, always in zip(self.sizes, resident, strict=True) if always)
         self.ways = [ways_of(graph, k) for k in range(count)]
         self.last = last_stages(graph)
-        self.reads = [
-            [x for x in dict.fromkeys(reads + mutates) if not resident[x]]
-            for reads, mutates in zip(graph.read_lists, graph.mutate_lists, strict=True)
-        ]
+        self.reads = [[x for x in inputs if not resident[x]] for inputs in graph.input_lists]
         self.producers = [set(row) for row in graph.producers.lists()]
         self.users: list[list[int]] = [[] for _ in self.sizes]
         for k, reads in enumerate(self.reads):

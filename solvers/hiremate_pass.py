@@ -8,18 +8,16 @@ made. Two backward or forward scans, linear in the runs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from ..planner.sequence import Run
+from ..planner.sequence import Run, backward_scan
 from .hiremate_piece import Piece
 from .stages import Way
 
 Tensors = frozenset[int]
-
-OUTSIDE = 1 << 62
-"""The bit that stands for all contributions from outside the piece."""
 
 
 @dataclass(frozen=True)
@@ -83,26 +81,13 @@ def _needed(
     piece: Piece, runs: Sequence[Run], wanted: AbstractSet[int], fresh: AbstractSet[int]
 ) -> tuple[list[Run], list[list[int]], dict[int, int]]:
     """The runs to keep, the tensors dead after each, and the contributions needed at the start."""
-    need = {x: _own(piece, x) for x in wanted}
     firsts = {run[0]: at for at, run in reversed(list(enumerate(runs))) if run[0] in fresh}
-    kept: list[Run] = []
-    dead: list[list[int]] = []
-    for at in range(len(runs) - 1, -1, -1):
-        run = runs[at]
-        made = made_by(piece, run)
-        needed = any(need.get(x, 0) & bit for x, bit in made) and not piece.once[run[0]]
-        if firsts.get(run[0]) != at and not needed:
-            continue
-        touched = dict.fromkeys([*(x for x, _bit in made), *piece.reads[run[0]]])
-        kept.append(run)
-        dead.append([x for x in touched if not need.get(x, 0)])
-        for x, bit in made:
-            need[x] = need.get(x, 0) & ~bit
-        for x in piece.reads[run[0]]:
-            need[x] = _own(piece, x) | (OUTSIDE if piece.outside[x] else 0)
-    kept.reverse()
-    dead.reverse()
-    return kept, dead, need
+    may = [run for at, run in enumerate(runs) if firsts.get(run[0]) == at or not piece.once[run[0]]]
+    need = defaultdict(int, {x: _own(piece, x) for x in wanted})
+    scan = backward_scan(
+        may, lambda o, mode: made_by(piece, (o, mode)), piece.reads.__getitem__, piece.whole, need, fresh
+    )
+    return [run for run, _dead in scan], [dead for _run, dead in scan], need
 
 
 def _steps(

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from ..graphs.graph import Graph
 from .stages import Way, ways_of
 
+OUTSIDE = 1 << 62
+"""The bit that stands for all contributions from outside the piece."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -47,6 +50,12 @@ class Piece:
     @property
     def operations(self) -> int:
         return len(self.ways)
+
+    @cached_property
+    def whole(self) -> list[int]:
+        """Per tensor: all contributions that its readers wait for, as bits."""
+        rows = zip(self.makers, self.outside, strict=True)
+        return [(1 << len(makers)) - 1 | (OUTSIDE if outside else 0) for makers, outside in rows]
 
     @cached_property
     def readers(self) -> list[list[int]]:

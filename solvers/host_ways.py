@@ -12,7 +12,7 @@ def ways_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
     """
     modes = graph.operations.modes.get(operation, ())
     written: list[int] = graph.operations.writes[operation].tolist()
-    used = graph.read_lists[operation] + graph.mutate_lists[operation]
+    used = graph.input_lists[operation]
     if any(graph.tensors.kind[x] == Kind.INPUT for x in used):
         return []
     if any(len(graph.producers[x]) > 1 for x in written):

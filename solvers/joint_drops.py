@@ -114,13 +114,13 @@ class Drops:
         graph = self.graph
         last = [-1] * len(graph.tensors)
         for position, (operation, mode) in enumerate(runs):
-            for x in graph.read_lists[operation] + graph.mutate_lists[operation]:
+            for x in graph.input_lists[operation]:
                 last[x] = position
             for x, _bit in graph.contributions(operation, mode):
                 last[x] = position
         behind: dict[int, list[Run]] = {}
         for update in updates:
-            touched = graph.read_lists[update] + graph.mutate_lists[update]
+            touched = graph.input_lists[update]
             position = max((last[x] for x in touched), default=len(runs) - 1)
             behind.setdefault(position, []).append((update, modes[update]))
         first = behind.get(-1, [])

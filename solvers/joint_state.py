@@ -285,7 +285,7 @@ def _read_on_host(graph: Graph) -> list[int]:
     found: list[int] = []
     for operation, modes in graph.operations.modes.items():
         for mode in modes:
-            inputs = graph.read_lists[operation] + graph.mutate_lists[operation]
+            inputs = graph.input_lists[operation]
             found += [*inputs, *mode.writes] if mode.on_host else mode.reads_host
     return found
 

@@ -28,7 +28,7 @@ class Uses:
             on_host = mode != PLAIN and graph.operations.modes[operation][mode - 1].on_host
             uses = self.host if on_host else self.device
             made = (x for x, _bit in graph.contributions(operation, mode))
-            for x in {*graph.read_lists[operation], *graph.mutate_lists[operation], *made}:
+            for x in {*graph.input_lists[operation], *made}:
                 uses.setdefault(x, []).append(position)
 
     def section_ends(self, x: int) -> list[int]:

@@ -85,10 +85,7 @@ class _Writing:
         self.operations = sorted({*window.stages, *window.again})
         self.stage = {operation: stage for stage, operation in enumerate(window.stages)}
         resident: list[bool] = graph.resident.tolist()
-        self.reads = {
-            k: [x for x in dict.fromkeys(graph.read_lists[k] + graph.mutate_lists[k]) if not resident[x]]
-            for k in self.operations
-        }
+        self.reads = {k: [x for x in graph.input_lists[k] if not resident[x]] for k in self.operations}
         self.ways = {k: ways_of(graph, k) for k in self.operations}
         tensors = {x for k in self.operations for x in (*self.reads[k], *self.ways[k][0].writes)}
         tensors |= {*window.start, *window.end}

@@ -55,7 +55,7 @@ def _needed(graph: Graph, runs: Sequence[Run], end: dict[int, int]) -> dict[int,
     for operation, mode in reversed(runs):
         for x, bit in graph.contributions(operation, mode):
             need[x] = need.get(x, 0) & ~bit
-        for x in (*graph.read_lists[operation], *graph.mutate_lists[operation]):
+        for x in graph.input_lists[operation]:
             need[x] = graph.whole_contributions[x]
     return {x: bits for x, bits in need.items() if bits and not graph.resident[x]}
 

@@ -22,7 +22,7 @@ class Way:
 def ways_of(graph: Graph, operation: int) -> list[Way]:
     """The plain one first."""
     one = graph.operation(operation)
-    touched = frozenset(graph.read_lists[operation] + graph.mutate_lists[operation])
+    touched = frozenset(graph.input_lists[operation])
     none = frozenset[int]()
     ways = [Way(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
     for mode in one.modes:

@@ -87,6 +87,6 @@ def _uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
         if mode and graph.operations.modes[operation][mode - 1].on_host:
             continue
         made = (t for t, _bit in graph.contributions(operation, mode))
-        for t in {*graph.read_lists[operation], *graph.mutate_lists[operation], *made}:
+        for t in {*graph.input_lists[operation], *made}:
             uses.setdefault(t, []).append(position)
     return uses

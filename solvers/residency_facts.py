@@ -24,10 +24,7 @@ class Facts:
         self.graph = graph
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.producers = graph.producers.lists()
-        self.inputs = [
-            [x for x in dict.fromkeys(reads + mutates) if not resident[x]]
-            for reads, mutates in zip(graph.read_lists, graph.mutate_lists, strict=True)
-        ]
+        self.inputs = [[x for x in inputs if not resident[x]] for inputs in graph.input_lists]
         self.outputs = operations.writes.lists()
         ways = {operation: ways_of(graph, operation) for operation in operations.modes}
         self.surely = self.outputs.copy()

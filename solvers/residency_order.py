@@ -67,10 +67,7 @@ def predecessors(graph: Graph) -> list[list[int]]:
     """Per operation: others whose first run comes before its own in every schedule. All stand before it in
     the file; what follows from these through others is left out."""
     producers = graph.producers.lists()
-    before = [
-        {producer for x in reads + mutates for producer in producers[x]}
-        for reads, mutates in zip(graph.read_lists, graph.mutate_lists, strict=True)
-    ]
+    before = [{producer for x in inputs for producer in producers[x]} for inputs in graph.input_lists]
     changed: list[int] = graph.operations.mutates.columns.tolist()
     for x in set(changed):
         changes: list[int] = graph.mutators[x].tolist()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ..graphs.graph import Graph
-from ..planner.sequence import Run
+from ..planner.sequence import Run, backward_scan
 
 
 @dataclass(frozen=True)
@@ -30,33 +31,27 @@ def scan(
 
     always: operations whose first run stays, needed or not.
     """
-    sizes = graph.tensors.bytes
-    first = {run[0]: position for position, run in reversed(list(enumerate(runs))) if run[0] in always}
-    need = {x: bits for x, bits in after.items() if bits and x not in given}
-    now = peak = bytes_of(graph, need)
-    kept: list[Run] = []
-    for position in range(len(runs) - 1, -1, -1):
-        operation, mode = runs[position]
-        made = [(x, bit) for x, bit in graph.contributions(operation, mode) if x not in given]
-        if first.get(operation) != position and not any(need.get(x, 0) & bit for x, bit in made):
-            continue
-        kept.append((operation, mode))
-        inputs = [x for x in graph.input_lists[operation] if x not in given]
-        passing = {x for x, _bit in made}.union(inputs).difference(need)
-        workspace = _workspace(graph, operation, mode)
-        peak = max(peak, now + workspace + sum(sizes.item(x) for x in passing))
-        for x, bit in made:
-            if x in need:
-                need[x] &= ~bit
-                if not need[x]:
-                    del need[x]
-                    now -= sizes.item(x)
-        for x in inputs:
-            if x not in need:
-                now += sizes.item(x)
-            need[x] = graph.whole_contributions[x]
-    kept.reverse()
-    return Scanned(kept, max(peak, now), need)
+    whole = graph.whole_contributions
+    need = defaultdict(int, {x: bits for x, bits in after.items() if x not in given})
+
+    def made(operation: int, mode: int) -> list[tuple[int, int]]:
+        return [(x, bit) for x, bit in graph.contributions(operation, mode) if x not in given]
+
+    def inputs(operation: int) -> list[int]:
+        return [x for x in graph.input_lists[operation] if x not in given]
+
+    kept = backward_scan(runs, made, inputs, whole, need, always)
+    needed = {x: bits for x, bits in need.items() if bits}
+    alive = set(needed)
+    now = peak = bytes_of(graph, alive)
+    for (operation, mode), dead in kept:
+        new = {x for x, _bit in made(operation, mode)} - alive
+        now += bytes_of(graph, new)
+        peak = max(peak, now + _workspace(graph, operation, mode))
+        now -= bytes_of(graph, dead)
+        alive |= new
+        alive.difference_update(dead)
+    return Scanned([run for run, _dead in kept], peak, needed)
 
 
 def _workspace(graph: Graph, operation: int, mode: int) -> int:

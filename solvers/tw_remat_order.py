@@ -41,8 +41,8 @@ class Dependencies:
         count = len(graph.operations)
         producers = graph.producers.lists()
         self.predecessors = [
-            sorted({p for x in reads + mutates for p in producers[x]} - {k})
-            for k, (reads, mutates) in enumerate(zip(graph.read_lists, graph.mutate_lists, strict=True))
+            sorted({p for x in inputs for p in producers[x]} - {k})
+            for k, inputs in enumerate(graph.input_lists)
         ]
         self.last = _after_changes(graph, self.predecessors)
         results = {p for x in graph.results for p in producers[x]}

@@ -171,8 +171,8 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
 def _uses(graph: Graph) -> dict[int, list[int]]:
     """Per persistent tensor, the operations that read or change it."""
     uses: dict[int, list[int]] = {x: [] for x, is_weight in enumerate(graph.persistent.tolist()) if is_weight}
-    for operation, (reads, mutates) in enumerate(zip(graph.read_lists, graph.mutate_lists, strict=True)):
-        for x in dict.fromkeys(reads + mutates):
+    for operation, inputs in enumerate(graph.input_lists):
+        for x in inputs:
             if x in uses:
                 uses[x].append(operation)
     return uses

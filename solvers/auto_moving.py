@@ -11,7 +11,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from threading import Event
 from time import monotonic
 
@@ -19,6 +18,7 @@ from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor
 from . import joint, portfolio
 from .candidates import device_limit
+from .catalogue import entry, module_of
 from .portfolio import Cancelled, Line, Outcomes, told
 from .portfolio_process import Processes
 from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
@@ -26,14 +26,14 @@ from .problem import Answer, InfeasibleError, NotFoundError, Options, Problem, S
 LINES = {
     "joint": 0.7,
     "offmate": 0.4,
-    "weight_offload": 0.15,
+    "offload-greedy": 0.15,
     "search": 0.1,
     "lohan": 0.05,
     "pofo": 0.05,
-    "zero_offload": 0.05,
-    "zero_infinity": 0.05,
+    "zero-offload": 0.05,
+    "zero-infinity": 0.05,
 }
-"""Modules of solvers, and the share of all time that each may take with two cores and more."""
+"""Solvers, and the share of all time that each may take with two cores and more."""
 
 _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
@@ -54,9 +54,9 @@ def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer
     with ExitStack() as opened:
         run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem)
         lines = [
-            Line(module.replace("_", "-"), partial(run, module, share * unit))
-            for module, share in LINES.items()
-            if module != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
+            Line(solver, partial(run, solver, share * unit))
+            for solver, share in LINES.items()
+            if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
         ]
         outcomes = portfolio.run(problem, lines, workers, stop)
     if not outcomes.answers:
@@ -68,8 +68,8 @@ def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer
     return _improved(problem, rest, outcomes)
 
 
-def _run(problem: Problem, module: str, seconds: float, cancelled: Cancelled) -> Answer:
-    return import_module(f".{module}", __package__).solve(problem, Options(seconds, cancelled=cancelled))
+def _run(problem: Problem, solver: str, seconds: float, cancelled: Cancelled) -> Answer:
+    return module_of(entry(solver)).solve(problem, Options(seconds, cancelled=cancelled))
 
 
 def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:

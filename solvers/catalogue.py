@@ -17,11 +17,15 @@ from typing import Any
 from ..graphs.errors import InputError, MissingPackageError
 
 GROUP = "memplan.solvers"
+"""Of entry points."""
+
+SOLVERS = "memplan.solvers"
+"""The package of ours."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """module: where `Settings` and `solve` are; relative to this package, or the whole name of another's.
+    """module: where `Settings` and `solve` are; below `memplan.solvers`, or the whole name of another's.
 
     needs_links: it moves data, and refuses a machine without links d2h and h2d (NotAcceptedError).
     """
@@ -247,7 +251,7 @@ def _foreign(point: EntryPoint) -> Entry:
 def module_of(entry: Entry) -> Any:
     """The solver's module. Raises MissingPackageError."""
     if entry.module.startswith("."):
-        return import_module(entry.module, __package__)
+        return import_module(entry.module, SOLVERS)
     try:
         return EntryPoint(entry.name, entry.module, GROUP).load()
     except (ImportError, AttributeError) as error:

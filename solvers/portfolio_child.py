@@ -1,6 +1,6 @@
 """The child's side of portfolio_process.py: `python -m memplan.solvers.portfolio_child FOLDER`.
 
-FOLDER has the problem. Each line of standard input is a solver's module and its seconds; the answer goes into
+FOLDER has the problem. Each line of standard input is a solver's name and its seconds; the answer goes into
 a file of the current folder, whose name is then told on standard output. When the input is closed the process
 ends with all that it started, whatever it is at.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
 from ..graphs.files import load_graph
+from .catalogue import entry, module_of
 from .child import end_with
 from .portfolio_process import write
 from .problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
@@ -31,9 +31,9 @@ def main(folder: Path) -> None:
     number = 0
     end_with(os.getppid())
     while True:
-        module, seconds = asked.get().split()
+        solver, seconds = asked.get().split()
         number += 1
-        answer(problem, module, float(seconds), Path(f"{number}.npz"))
+        answer(problem, solver, float(seconds), Path(f"{number}.npz"))
         print(f"{number}.npz", file=tell, flush=True)
 
 
@@ -43,12 +43,12 @@ def _listen(asked: SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def answer(problem: Problem, module: str, seconds: float, path: Path) -> None:
+def answer(problem: Problem, solver: str, seconds: float, path: Path) -> None:
     """Solve, and write what came of it."""
     told: dict[str, Any]
     schedule = None
     try:
-        found = import_module(f".{module}", __package__).solve(problem, Options(seconds))
+        found = module_of(entry(solver)).solve(problem, Options(seconds))
         schedule = found.schedule
         told = {"status": found.status, "interrupted": found.interrupted, "notes": list(found.notes)}
     except InfeasibleError as refusal:

@@ -1,6 +1,6 @@
 """Processes that solve one problem with any solver, line after line, for portfolios on large graphs.
 
-    Processes.solve ──"module seconds"──▶ `python -m memplan.solvers.portfolio_child` ──answer.npz──▶
+    Processes.solve ──"solver seconds"──▶ `python -m memplan.solvers.portfolio_child` ──answer.npz──▶
 
 Threads would wait for each other's Python there. A process takes a second or two to start, so each is used
 again; one that dies costs the line that it was at. Ctrl-C reaches us alone and is passed on, so that the
@@ -63,14 +63,14 @@ class Processes:
     def path(self) -> Path:
         return Path(self.folder.name)
 
-    def solve(self, module: str, seconds: float, cancelled: Cancelled) -> Answer:
-        """What the solver in the module finds; its refusals as its own. Raises ProcessFaultError."""
+    def solve(self, solver: str, seconds: float, cancelled: Cancelled) -> Answer:
+        """What the solver of this name finds; its refusals as its own. Raises ProcessFaultError."""
         try:
             process = self.idle.get_nowait()
         except Empty:
             process = _Process(Path(mkdtemp(dir=self.path)), self.path)
             self.all.append(process)
-        answer = process.ask(module, seconds, cancelled)
+        answer = process.ask(solver, seconds, cancelled)
         self.idle.put(process)  # one that failed is not used again
         return _read(answer)
 
@@ -106,11 +106,11 @@ class _Process:
             self.told.put(line)
         self.told.put(b"")
 
-    def ask(self, module: str, seconds: float, cancelled: Cancelled) -> Path:
+    def ask(self, solver: str, seconds: float, cancelled: Cancelled) -> Path:
         """The file with the answer."""
         assert self.child.stdin is not None
         with suppress(BrokenPipeError):
-            self.child.stdin.write(f"{module} {seconds!r}\n".encode())
+            self.child.stdin.write(f"{solver} {seconds!r}\n".encode())
             self.child.stdin.flush()
         end, asked_to_end = monotonic() + 2.0 * seconds + GRACE_SECONDS, False
         while True:

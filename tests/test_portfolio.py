@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from threading import Event, Timer
 
 import memplan.cli
@@ -23,6 +23,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule import Schedule
 from memplan.solvers import auto, auto_moving, portfolio, registry
+from memplan.solvers.catalogue import entry, module_of
 from memplan.solvers.portfolio import Line, PortfolioError
 from memplan.solvers.portfolio_process import Processes, ProcessFaultError
 from memplan.solvers.problem import (
@@ -98,23 +99,23 @@ def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.M
     assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
 
 
-def break_solver(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def break_solver(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
     def solve(_problem: object, _options: object) -> Answer:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(import_module(f"memplan.solvers.{module}"), "solve", solve)
+    monkeypatch.setattr(module_of(entry(solver)), "solve", solve)
 
 
 def test_auto_tells_the_fault_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_solver(monkeypatch, "rk_rotor")
+    break_solver(monkeypatch, "rk-rotor")
     found = solved(replace(PROBLEM, budget=PROBLEM.budget * 3 // 4), moves="20")
     assert found.notes == ("search from residency and rk-rotor failed: ZeroDivisionError: by zero",)
 
 
-@pytest.mark.parametrize("module", ["joint", "offmate"])
-def test_auto_with_links_tells_the_fault_of_a_line(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_solver(monkeypatch, module)
-    assert f"{module} failed: ZeroDivisionError: by zero" in solved(MOVING, time_limit=2.0).notes
+@pytest.mark.parametrize("solver", ["joint", "offmate"])
+def test_auto_with_links_tells_the_fault_of_a_line(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_solver(monkeypatch, solver)
+    assert f"{solver} failed: ZeroDivisionError: by zero" in solved(MOVING, time_limit=2.0).notes
 
 
 def test_auto_with_links_keeps_the_schedule_where_the_last_search_fails(
@@ -149,7 +150,7 @@ def test_a_process_that_dies_costs_its_line() -> None:
         with pytest.raises(ProcessFaultError, match="its process died: exit status -9"):
             processes.solve("joint", 60.0, lambda: False)
         with pytest.raises(InfeasibleError, match="the smallest budget store-all can reach is"):
-            processes.solve("store_all", 5.0, lambda: False)
+            processes.solve("store-all", 5.0, lambda: False)
         assert len(processes.all) == 2
 
 
@@ -181,9 +182,9 @@ def test_auto_in_processes_keeps_what_they_found_on_ctrl_c(monkeypatch: pytest.M
 
 def every_error() -> list[type[MemplanError]]:
     for package in (memplan.planner, memplan.solvers, memplan.cli, memplan.runtime):
-        for module in iter_modules(package.__path__):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
             with suppress(ImportError):
-                import_module(f"{package.__name__}.{module.name}")
+                import_module(module.name)
     found, waiting = list[type[MemplanError]](), [MemplanError]
     while waiting:
         kind = waiting.pop()

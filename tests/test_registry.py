@@ -148,7 +148,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_solvers_of_other_packages_run_as_ours_do() -> None:
     graph = chain(4)
     assert [entry.name for entry in registry.entries()][-2:] == ["lost", "theirs"]
-    assert registry.entry("rotor").module == ".rotor"
+    assert registry.entry("rotor").module.startswith(".")
     found = registry.solve("theirs", Problem(graph, baseline(graph).peak))
     assert found.figures == baseline(graph)
     with pytest.raises(MissingPackageError, match="the solver lost can't be loaded: No module named"):
@@ -166,8 +166,8 @@ def test_a_bad_answer_is_the_solvers_fault() -> None:
 
 def test_listing_the_solvers_imports_none() -> None:
     code = (
-        "import sys; from memplan.solvers import catalogue, registry; registry.entries();"
-        "print([m for m in ('rotor', 'checkmate', 'milp') if 'memplan.solvers.' + m in sys.modules])"
+        "import sys; from memplan.solvers import catalogue, registry; names = registry.entries();"
+        "print([e.name for e in names if catalogue.SOLVERS + e.module in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

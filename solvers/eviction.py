@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
+from ..graphs.closure import closure
 from ..graphs.graph import Graph
 from ..planner.sequence import Run
 from .stages import Way, last_stages, ways_of
@@ -158,15 +159,12 @@ class _Eviction:
 
     def _missing(self, tensors: list[int], there: There, stage: int, without: int = -1) -> set[int] | None:
         """The operations to run again so that `tensors` are complete; None where one may not run any more."""
-        runs: set[int] = set()
-        wanted = list(tensors)
-        while wanted:
-            x = wanted.pop()
-            present = there.get(x, set[int]()) if x != without else set[int]()
-            for producer in self.producers[x] - present:
-                if producer not in runs:
-                    if self.last[producer] < stage:
-                        return None
-                    runs.add(producer)
-                    wanted += self.reads[producer]
-        return runs
+
+        def makers(x: int) -> set[int]:
+            return self.producers[x] - there.get(x, set()) if x != without else self.producers[x]
+
+        def before(operation: int) -> Iterator[int]:
+            return (producer for x in self.reads[operation] for producer in makers(x))
+
+        runs = closure((producer for x in tensors for producer in makers(x)), before)
+        return None if any(self.last[producer] < stage for producer in runs) else runs

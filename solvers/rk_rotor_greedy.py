@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from math import copysign, fsum, inf
 
+from ..graphs.closure import closure
 from ..planner.sequence import Run, in_plain_mode
 from .rk_rotor_blocks import PlacedBlock, mean_seconds
 from .rk_rotor_option import Option, option_of
@@ -56,14 +57,13 @@ class KeptSets:
         read = {x for place in range(block.forwards, len(block.members)) for x in self.inputs[place]}
         stay = {x for x in block.after if x in block.made}
         self.all: Kept = frozenset(read | stay)
-        once = {
+        self.once = {
             p
             for p in forward
             if not graph.operations.recompute[block.members[p]] or graph.mutate_lists[block.members[p]]
         }
-        unmakable = {x for x in block.made if once.intersection(self.makers[x])}
+        unmakable = {x for x in block.made if self.once.intersection(self.makers[x])}
         self.fixed: Kept = frozenset(x for x in self.all if x in unmakable or x in stay)
-        self.unmakable = unmakable
 
     def sets(self, tries: int, proceed: Callable[[], bool]) -> Iterator[Kept]:
         """From all to none, then from none to all."""
@@ -116,14 +116,8 @@ class KeptSets:
         return runs
 
     def _missing(self, tensors: Sequence[int], there: AbstractSet[int]) -> list[int] | None:
-        wanted = [x for x in tensors if x not in there]
-        again: set[int] = set()
-        while wanted:
-            x = wanted.pop()
-            if x in self.unmakable:
-                return None
-            for place in self.makers[x]:
-                if place not in again:
-                    again.add(place)
-                    wanted += [y for y in self.inputs[place] if y not in there]
-        return sorted(again)
+        def makers(reads: Sequence[int]) -> Iterator[int]:
+            return (place for x in reads if x not in there for place in self.makers[x])
+
+        again = closure(makers(tensors), lambda place: makers(self.inputs[place]))
+        return sorted(again) if again.isdisjoint(self.once) else None

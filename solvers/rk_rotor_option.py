@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graphs.closure import closure
 from ..planner.sequence import Run
 from .rk_rotor_blocks import PlacedBlock
 from .scan import bytes_of, scan
@@ -118,16 +119,12 @@ def _with_output(block: PlacedBlock, kept: Mapping[int, int]) -> dict[int, int]:
 
 def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]) -> set[int]:
     """The early operations, and what makes their inputs, but for those that run anyway."""
-    forward = set(block.members[: block.forwards])
-    added: set[int] = set()
-    waiting = list(early - there)
-    while waiting:
-        operation = waiting.pop()
-        added.add(operation)
-        for x in block.graph.input_lists[operation]:
-            makers: set[int] = set(block.graph.producers[x].tolist())
-            waiting += (makers & forward) - there - added
-    return added
+    graph, absent = block.graph, set(block.members[: block.forwards]) - there
+
+    def before(operation: int) -> set[int]:
+        return absent & {p for x in graph.input_lists[operation] for p in graph.producers[x].tolist()}
+
+    return closure(early - there, before)
 
 
 def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:

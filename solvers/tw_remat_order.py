@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..graphs.closure import closure
 from ..graphs.graph import Graph
 from ..planner.sequence import Run, in_plain_mode
 from .tw_remat_tree import Piece
@@ -127,13 +128,7 @@ class _Recursion:
 
     def _missing(self, wanted: set[int]) -> set[int]:
         """With all that must run for it."""
-        missing = set(wanted)
-        open_ = list(wanted)
-        while open_:
-            new = [p for p in self._before(open_.pop()) if p not in self.there and p not in missing]
-            missing.update(new)
-            open_ += new
-        return missing
+        return closure(wanted, lambda k: (p for p in self._before(k) if p not in self.there))
 
     def _bytes(self, operations: Iterable[int]) -> int:
         return sum(self.sizes[k] for k in operations)

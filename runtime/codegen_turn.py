@@ -129,8 +129,8 @@ class _TurnWriter(CopyWriter):
         """An expression for a result, wherever it is."""
         form = self.program.values[result]
         memory, makers = self.turn.results[form.storage]
-        self.wait_for(makers)
         if memory == Memory.DEVICE:
+            self.wait_for(makers)
             self._need(result)
             return f"v{result}"
         self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))

@@ -21,7 +21,7 @@ from ..planner.schedule import Schedule, Verb
 from ..planner.simulate import simulate
 from .codegen_copies import Place, variable
 from .codegen_turn import generate_turn
-from .copies import loaded, offload, prefetch, raw, write
+from .copies import offload, prefetch, raw, read, write
 from .device.choice import device_of
 from .device.device import Device, StreamDevice
 from .journal import Journal
@@ -259,12 +259,14 @@ class Cycle:
         return file
 
     def _fetched(self, copy: Tensor | Block | File) -> Tensor:
+        """On the device, for what the current stream is given from now on."""
         if isinstance(copy, Tensor):
             return copy
-        bytes_ = copy.bytes if isinstance(copy, Block) else loaded(copy)
-        made = self.device.room(bytes_.nbytes)
-        self.device.copy(bytes_, made)
-        self.device.synchronize()
+        block = Host().block(copy.size) if isinstance(copy, File) else copy
+        if isinstance(copy, File):
+            read(copy, block)
+        made = self.device.room(block.bytes.nbytes)
+        prefetch(self.device, block, made)
         return made
 
 

@@ -87,14 +87,14 @@ class PlannedStep:
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
-        self._journal = Journal(self.device, None if undo else _changed_by_others(program))
+        self.journal = Journal(self.device, None if undo else _changed_by_others(program))
         self.cycle = None
         if is_plain(schedule):
             code = generate(program, schedule, self.device)
-            self.source, self._run = code.source, code.compile(keep=self._journal.keep)
+            self.source, self._run = code.source, code.compile(keep=self.journal.keep)
             self._watch = Watch(schedule, terms, self.device, None)
             return
-        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self._journal)
+        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
         self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
         self.cycle.when_lost = self._give_up
@@ -162,7 +162,7 @@ class PlannedStep:
     @contextmanager
     def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:
         """One that fails is as if it had not begun; where that can't be, what it updates is given up."""
-        self._journal.begin()
+        self.journal.begin()
         numbers = save_generator(self.device) if self._random else None
         try:
             yield
@@ -184,13 +184,13 @@ class PlannedStep:
         if self.cycle is not None and self.cycle.salvage():
             return False
         self.device.synchronize()
-        if self._journal.overwritten:
+        if self.journal.overwritten:
             return False
         moved = frozenset[int]() if self.cycle is None else self.cycle.moved
         for value, tensor in zip(self.program.residents, residents, strict=True):
             storage = self.program.values[value].storage
-            if storage in self._journal.kept and storage not in moved:
-                self.device.copy(self._journal.kept[storage].bytes, raw(tensor))
+            if storage in self.journal.kept and storage not in moved:
+                self.device.copy(self.journal.kept[storage].bytes, raw(tensor))
         self.device.synchronize()
         return True
 

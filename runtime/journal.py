@@ -21,7 +21,7 @@ class Journal:
         self.kept: dict[int, Block] = {}
         self.overwritten: set[int] = set()
         self._device, self._always = device, always
-        self._host = Host(0, device)
+        self.host = Host(0, device)
         self._room: dict[int, Block] = {}
 
     @property
@@ -57,7 +57,7 @@ class Journal:
     def _copied(self, storage: int, there: Tensor | Block) -> Block:
         if storage not in self._room:
             size = there.size if isinstance(there, Block) else there.untyped_storage().nbytes()
-            self._room[storage] = self._host.block(size).open()
+            self._room[storage] = self.host.block(size).open()
         block = self._room[storage]
         if isinstance(there, Block):
             block.bytes.copy_(there.bytes)

@@ -17,6 +17,8 @@ from threading import Event, Thread
 from typing import Any
 from weakref import WeakSet
 
+import torch
+
 from ..planner.clock import Queue
 
 Work = Callable[..., None]
@@ -122,6 +124,7 @@ class JobQueue:
             self._thread.join(_PATIENCE_SECONDS)
 
     def _run(self) -> None:
+        torch.get_num_threads()  # a new thread asks how many it may use, else some kernels take all
         while (job := self._jobs.get()) is not None:
             job.run()
             del job

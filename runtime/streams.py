@@ -9,8 +9,8 @@ All device memory is allocated and freed by the thread that trains, on its own s
 - a copy waits for the computations given before it: whoever had its target's memory earlier has ended;
 - before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
 
-Host memory is the device's to copy from (pinned), and its allocator gives a block to nobody before the copies
-of it have ended.
+Host memory is the device's to copy from (pinned). A block that goes is held until the copies of it have ended
+(places.py), and its allocator too gives it to nobody before.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class DeviceJob(Job):
         self.computed = device.current_stream().record_event()
 
     def wait(self) -> None:
-        """For copies on the device the stream waits; but memory of the host must be idle when it goes."""
+        """For copies on the device the stream waits, for other jobs the thread."""
         self.stream.wait_event(self.computed)
         for ticket in self.after:
-            if self.gone or not wait_on(self.stream, ticket):
+            if not wait_on(self.stream, ticket):
                 ticket.wait()
 
     def _on_stream(self, work: Work, event: Event) -> Work:
@@ -87,8 +87,8 @@ class Streams(Queues):
         return super().new(queue)
 
     def wait(self, ticket: Ticket) -> None:
-        if not wait_on(self._device.current_stream(), ticket):
-            ticket.wait()
+        given = wait_on(self._device.current_stream(), ticket)
+        assert given, "a computation on the device waits for copies alone"
 
 
 def wait_on(stream: Stream, ticket: Ticket) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -16,12 +17,14 @@ import transfers
 from iterations import mean_square
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
+from memplan.planner.clock import Queue
 from memplan.planner.schedule import Schedule
 from memplan.planner.sequence import in_plain_mode
 from memplan.planner.simulate import simulate
 from memplan.runtime import places, queues
 from memplan.runtime.cycle import Terms
 from memplan.runtime.device.simulated import SimulatedDevice
+from memplan.runtime.device.threads import Delays
 from memplan.runtime.eager import run_eager
 from memplan.runtime.execute import Outcome, PlannedStep
 from memplan.runtime.host_calls import CpuOperation
@@ -72,6 +75,8 @@ def seeded(name, optimizer) -> Iteration:
         return transfers.seeded(name, optimizer)
     torch.manual_seed(0)
     iteration = blocks()
+    if optimizer is None:
+        return iteration
     return iteration._replace(updates=Updates(optimizer(iteration.module.parameters())))
 
 
@@ -86,7 +91,7 @@ class Case(NamedTuple):
 
 def case(name, optimizer, rng) -> Case:
     """In whole blocks of 512 bytes, in little room or much; runs on the CPU among the steps."""
-    program = _program(name, optimizer)
+    program = program_of(name, optimizer)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations), block_bytes=512)
     modes = with_modes(graph, program, rng).operations.modes
     kept = {i: tuple(mode for mode in of if not mode.reads_host) for i, of in modes.items()}
@@ -143,14 +148,18 @@ def _read(result: torch.Tensor, device: SimulatedDevice) -> torch.Tensor:
     return made
 
 
-def check(name, optimizer, number: int) -> None:
+def check(name, optimizer, number: int, starved: str | None = None) -> None:
+    """A random schedule: see `check_case`."""
+    check_case(name, optimizer, case(name, optimizer, random.Random(number)), Lateness(number, starved))
+
+
+def check_case(name, optimizer, made: Case, late: Lateness, turns: int = TURNS) -> None:
     """Bitwise what eager gives, the peaks as planned. Raises AssertionError, or what the device found."""
-    rng = random.Random(number)
-    made, device = case(name, optimizer, rng), SimulatedDevice(number)
+    device = late.device()
     figures = simulate(made.graph, made.schedule, budget=made.budget, machine=made.machine).figures
-    with late_jobs(number):
+    with late.jobs(), _cpu_watched(device):
         step = planned_step(made, device)
-        assert_equal(train(made, step, device), eagerly(name, optimizer))
+        assert_equal(train(made, step, device, turns), eagerly(name, optimizer, turns))
         step.place()  # all is on the device before that
         device.reset_peak()
         for _turn in range(TURNS):
@@ -158,10 +167,28 @@ def check(name, optimizer, number: int) -> None:
         device.synchronize()
         assert device.peak_bytes() == figures.peak, "device memory"
         if step.cycle is not None:
-            assert step.cycle.host.count.peak <= figures.host_peak, "host memory"
-            assert device.pinned.held_peak <= figures.host_peak, "pinned memory"
+            host, pinned = step.cycle.host.count.peak, device.pinned.held_peak - step.journal.host.count.peak
+            assert host <= figures.host_peak, f"host memory: {host} of {figures.host_peak}"
+            assert pinned <= figures.host_peak, f"pinned memory: {pinned} of {figures.host_peak}"
             assert step.cycle.disk is None or step.cycle.disk.count.peak <= figures.disk_peak, "disk"
         step.recall()
+
+
+@contextmanager
+def _cpu_watched(device: SimulatedDevice) -> Iterator[None]:
+    """The CPU may not change memory while a copy of it is on a stream."""
+    compute = CpuOperation.__call__
+
+    def computed(call: Any, host: Any, keep: Any, settings: Any, inputs: Any, results: Any) -> None:
+        def checked(storage: int, block: Any) -> None:
+            pinned = device.pinned.block_of(block.bytes)
+            assert pinned is None or not pinned.copies, "the CPU changes memory that is copied"
+            keep(storage, block)
+
+        compute(call, host, checked, settings, inputs, results)
+
+    with patch.object(CpuOperation, "__call__", computed):
+        yield
 
 
 FAULTS: dict[str, BaseException] = {
@@ -182,9 +209,9 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
     follow give what eager gives. Raises AssertionError where that is not so, or what the device found.
     """
     rng = random.Random(f"{number} {kind}")
-    made, device = case(name, optimizer, rng), SimulatedDevice(number)
-    states = _states(name, optimizer)
-    with late_jobs(number), counted(device):
+    made, late = case(name, optimizer, rng), Lateness(number)
+    device, states = late.device(), _states(name, optimizer)
+    with late.jobs(), counted(device):
         step, seen = planned_step(made, device, undo=True), device.faults.seen
         _turn(made, step, 0)
         before = seen.get(kind, 0)
@@ -258,37 +285,79 @@ def counted(device: SimulatedDevice) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def late_jobs(seed: int) -> Iterator[None]:
-    """The threads that give copies to streams, read and write files and update on the CPU are late too."""
-    rng, punctual = random.Random(seed), queues.Job.run
+class Lateness:
+    """Who is late, drawn from a seed: all a little; or one stream or thread, which does nothing while any
+    other still does something.
 
-    def late() -> None:
-        if rng.random() < 0.2:
-            time.sleep(rng.random() * 0.001)
+    starved: a stream's number or the name of a queue; it goes on when nothing has happened for a while.
+    `delays` are the device's, `jobs` the threads'.
+    """
 
-    def run(job: queues.Job) -> None:
-        work = job.work
+    STARVED = ("", "", "0", "1", "2", *(queue.name.lower() for queue in Queue if queue != Queue.COMPUTE))
 
-        def late_work(*arguments: Any) -> None:
+    def __init__(self, seed: int, starved: str | None = None) -> None:
+        self._seed, self._random = seed, random.Random(seed)
+        drawn = self._random.choice(self.STARVED)
+        self.starved = drawn if starved is None else starved
+        self._done = 0
+
+    def delays(self, seed: str) -> Delays:
+        delays = Delays(seed)
+        delays.pause = partial(self._pause, seed.split()[1], delays.pause)
+        return delays
+
+    def device(self) -> SimulatedDevice:
+        device = SimulatedDevice(self._seed, delays=self.delays)
+        count = device.faults.pass_by
+
+        def pass_by(kind: str) -> None:
+            self._done += 1
+            count(kind)
+
+        device.faults.pass_by = pass_by
+        return device
+
+    @contextmanager
+    def jobs(self) -> Iterator[None]:
+        """The threads that give copies to streams, use files and update on the CPU are late too."""
+        punctual = queues.Job.run
+
+        def late() -> None:
+            name = threading.current_thread().name.removeprefix("memplan ")
+            self._pause(name, lambda: time.sleep(max(0.0, self._random.random() - 0.8) * 0.005))
+
+        def run(job: queues.Job) -> None:
+            work = job.work
+
+            def late_work(*arguments: Any) -> None:
+                late()
+                work(*arguments)
+
+            job.work = late_work
             late()
-            work(*arguments)
+            punctual(job)
 
-        job.work = late_work
-        late()
-        punctual(job)
+        with patch.object(queues.Job, "run", run):
+            yield
 
-    with patch.object(queues.Job, "run", run):
-        yield
+    def _pause(self, who: str, a_little: Callable[[], None]) -> None:
+        if who != self.starved:
+            self._done += 1
+            a_little()
+            return
+        before = -1
+        while before != self._done:
+            before = self._done
+            time.sleep(0.003)
 
 
 @cache
-def eagerly(name, optimizer) -> Any:
-    return train_eagerly(seeded(name, optimizer), TURNS)
+def eagerly(name, optimizer, turns: int) -> Any:
+    return train_eagerly(seeded(name, optimizer), turns)
 
 
 @cache
-def _program(name, optimizer) -> Program:
+def program_of(name, optimizer) -> Program:
     program = trace(seeded(name, optimizer))
     if name != "blocks":
         return program

@@ -1,11 +1,14 @@
 """The simulated device is as hostile as CUDA; schedules on it give what eager gives, in planned memory."""
 
 import random
+import sys
 import threading
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
+import memplan.runtime
 import pytest
 import torch
 from hostile import FAULTS, NETS, case, check, check_fault, net_of, planned_step
@@ -24,6 +27,13 @@ from memplan.runtime.places import Host
 from memplan.runtime.trace import trace
 from torch import nn
 from transfers import assert_equal, everything, train_eagerly, unmeasured
+from waits import WAITS, check_wait
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from removed_waits import REMOVALS
+
+RUNTIME = Path(memplan.runtime.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +167,24 @@ def test_a_copy_has_both_ends_for_itself(device, end):
         device.synchronize()
 
 
+def test_memory_is_not_given_back_before_its_copies_have_ended(device):
+    """But where the stream that gives it back has waited for them."""
+    for waited in (True, False):
+        made, host, stream = full(device, 7), device.host_memory(8), device.stream()
+        gate = Gate(device, stream)
+        with device.on(stream):
+            device.copy(made, host)
+            event = device.moment()
+        if waited:
+            device.current_stream().wait_event(event)
+        del made
+        threading.Timer(0.05, gate.open).start()
+        if waited:
+            device.synchronize()
+    with pytest.raises(DeviceFaultError, match="given back before a copy of it had ended"):
+        device.synchronize()
+
+
 def test_pinned_memory_has_powers_of_two_bytes_and_a_limit():
     pinned = PinnedMemory(limit=4096 + 1024)
     one, other = pinned.take(2049), pinned.take(600)
@@ -265,6 +293,24 @@ def test_an_iteration_that_fails_is_taken_back_and_training_goes_on(seed):
     again by a job that never began is good yet."""
     kind = list(FAULTS)[seed % len(FAULTS)]
     assert check_fault(*net_of(seed), seed, kind).endswith("turns followed")
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_schedule_that_needs_this_wait(name):
+    check_wait(name)
+
+
+def test_a_new_thread_computes_as_the_first_one_does():
+    """It has PyTorch's number of threads from the start: convolutions round otherwise with more."""
+    name, optimizer = net_of(27)
+    check(name, optimizer, 27, starved="")
+
+
+def test_the_table_of_waits_is_of_this_code():
+    """`benchmarks/removed_waits.py` finds each line that it takes out, once."""
+    for removal in REMOVALS:
+        source = (RUNTIME / f"{removal.file}.py").read_text()
+        assert source.count(removal.line) == 1, removal.name
 
 
 # ── the peaks of a user's iterations ────────────────────────────────────────────────────────────────

@@ -6,9 +6,9 @@ have to do with it. Computations and copies are queued on streams, threads that 
 returns when its results have memory, not content. What they hold does not keep memory from being freed.
 
 Whatever is used too early or too late is seen. Memory is poisoned (NaN, -1) when it is handed out and when it
-is given back, in the order of the computing stream. A copy poisons its target when it starts, and fails where
-its source changes or its target is written before it ends; a computation fails where one of its inputs
-changes, or where a result has another form than the trace told.
+is given back, in the order of the computing stream, which fails where a copy of it has not ended then. A copy
+poisons its target when it starts, and fails where its source changes or its target is written before it ends;
+a computation fails where one of its inputs changes, or where a result has another form than the trace told.
 
     device = SimulatedDevice(seed=1)
     step = PlannedStep(iteration, program, schedule, Terms(graph, budget, machine, device=device))
@@ -24,6 +24,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import Event as Flag
 from threading import Lock
 from time import perf_counter
 from typing import Any, cast
@@ -81,6 +83,7 @@ class SimulatedDevice(StreamDevice):
         self._bytes = np.empty(2 * capacity, np.uint8)
         self._memory = torch.from_numpy(self._bytes)
         self._lock, self._gone = Lock(), deque[Chunk]()
+        self._copying: dict[int, list[Flag]] = {}
         self._trouble = Trouble()
         self._streams: list[ThreadStream] = []
         self._current = Streams(self._trouble, self._streams)
@@ -163,11 +166,17 @@ class SimulatedDevice(StreamDevice):
         pinned = [block for block in blocks if block is not None]
         for block in pinned:
             self.pinned.use(block)
+        ended = Flag()
+        for end in (source, target):
+            if self.has(end):
+                before = self._copying.get(self._address(end), [])
+                self._copying[self._address(end)] = [*(copy for copy in before if not copy.is_set()), ended]
 
         def run() -> None:
             try:
                 _copy(one, other, stream.delays.pause)
             finally:
+                ended.set()
                 for block in pinned:
                     self.pinned.used(block)
 
@@ -177,8 +186,10 @@ class SimulatedDevice(StreamDevice):
 
     def has(self, tensor: Tensor) -> bool:
         """Whether the tensor lies in the arena."""
-        start = tensor.untyped_storage().data_ptr() - self._memory.data_ptr()
-        return 0 <= start < len(self._bytes)
+        return 0 <= self._address(tensor) < len(self._bytes)
+
+    def _address(self, tensor: Tensor) -> int:
+        return tensor.untyped_storage().data_ptr() - self._memory.data_ptr()
 
     def allocated_bytes(self) -> int:
         with self._lock:
@@ -221,6 +232,8 @@ class SimulatedDevice(StreamDevice):
     def _sweep(self) -> None:
         while self._gone:
             chunk = self._gone.popleft()
+            copies = self._copying.pop(chunk.start, [])
+            self._streams[chunk.stream].give(partial(_idle, copies))
             self._streams[chunk.stream].give(self._poisoning(chunk))
             self.allocator.free(chunk)
 
@@ -230,9 +243,8 @@ class SimulatedDevice(StreamDevice):
 
     def alias(self, tensor: Tensor) -> Tensor:
         """The same memory, form and all; it does not keep it from being freed."""
-        storage = tensor.untyped_storage()
-        start = storage.data_ptr() - self._memory.data_ptr()
-        whole = torch.from_numpy(self._bytes[start : start + storage.nbytes()]).untyped_storage()
+        start, size = self._address(tensor), tensor.untyped_storage().nbytes()
+        whole = torch.from_numpy(self._bytes[start : start + size]).untyped_storage()
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(whole, tensor.storage_offset(), tensor.shape, tensor.stride())  # pyright: ignore
 
@@ -353,6 +365,12 @@ def _reads_no_content(target: Target, inputs: Sequence[Tensor]) -> bool:
     """Whether it draws from the generator alone: then it does so when it is launched."""
     name = str(getattr(target, "overloadpacket", target))
     return not inputs or target is dropout_mask or name.endswith("_like")
+
+
+def _idle(copies: Sequence[Flag]) -> None:
+    """Where a stream comes to the place at which memory was given back."""
+    if not all(copy.is_set() for copy in copies):
+        raise DeviceFaultError("memory was given back before a copy of it had ended")
 
 
 def _copy(source: Tensor, target: Tensor, pause: Callable[[], None]) -> None:

@@ -14,6 +14,8 @@ from threading import Event as Flag
 from threading import Thread, current_thread, local
 from time import sleep
 
+import torch
+
 Work = Callable[[], None]
 
 
@@ -115,6 +117,7 @@ class Streams(local):
 
 
 def _run(queue: SimpleQueue[Work | None], trouble: Trouble) -> None:
+    torch.get_num_threads()  # a new thread asks how many it may use, else some kernels take all
     while (work := queue.get()) is not None:
         try:
             work()

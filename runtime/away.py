@@ -2,7 +2,9 @@
 
 The object stays the same, known to modules and optimizers; in the meantime it is empty, and of a class of
 ours. What asks for its form alone is answered from the form. Everything else that PyTorch does with a tensor,
-a copy or a pickle of it too, first has its holder bring the values back, or refuse.
+a copy or a pickle of it too, first has its holder bring the values back, or refuse. C code that PyTorch does
+not tell us of is refused the address (`to_dlpack`); `torch.tensor(weight)`, against which PyTorch warns
+anyway, gets an empty tensor. Another tensor on the same memory, taken before, keeps that memory alive.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,7 +24,7 @@ from torch import Tensor
 from ..graphs.errors import MemplanError
 from .names import full_name
 from .program import Value
-from .torch_internals import HOOKS_OF_TENSOR, no_torch_function
+from .torch_internals import HOOKS_OF_TENSOR, empty_for_nobody, no_torch_function
 
 
 class Hold(NamedTuple):
@@ -72,7 +74,7 @@ class Away:
 def put_away(tensor: Tensor, form: Value, bring_back: Callable[[], None]) -> None:
     """Empty it. form: its present one."""
     kind = type(tensor)
-    tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
     vars(tensor)["_memplan"] = Hold(form, kind, bring_back)
     tensor.__class__ = _away(kind)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..graphs.errors import MemplanError, MismatchError
+from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from .away import bring_back, give_up
@@ -71,7 +71,10 @@ class PlannedStep:
         undo: bool = False,
     ) -> None:
         """terms: needed where the schedule has transfers or modes. undo: keep in host memory what updates
-        overwrite, so that an iteration that fails between them is as if it had not begun."""
+        overwrite, so that an iteration that fails between them is as if it had not begun.
+
+        Raises MemplanError: the schedule does not hold, or can't be run here.
+        """
         self.program = program
         self._module = iteration.module
         self._others = others_in(iteration.inputs)
@@ -87,7 +90,8 @@ class PlannedStep:
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
-        self.journal = Journal(self.device, None if undo else _changed_by_others(program))
+        kept = _changed(program) if undo else 0
+        self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.cycle = None
         if is_plain(schedule):
             code = generate(program, schedule, self.device)
@@ -95,6 +99,7 @@ class PlannedStep:
             self._watch = Watch(schedule, terms, self.device, None)
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
+        _check_host(terms, kept, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
         self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
         self.cycle.when_lost = self._give_up
@@ -211,6 +216,11 @@ class PlannedStep:
         named = zip(self.program.residents, residents, strict=True)
         bring_back(tensor for value, tensor in named if self.program.values[value].storage not in moved)
 
+    @property
+    def undo_bytes(self) -> int:
+        """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
+        return self.journal.host.count.bytes if self.journal.complete else 0
+
     def place(self) -> None:
         """Put what the schedule moves where an iteration starts; an iteration does so if need be."""
         if self.cycle is not None:
@@ -263,6 +273,23 @@ def _changed_by_others(program: Program) -> set[int]:
     return {
         x for operation in program.operations if not updates_weights(operation) for x in operation.mutates
     }
+
+
+def _changed(program: Program) -> int:
+    """Bytes of all storages that operations change."""
+    changed = {x for operation in program.operations for x in operation.mutates}
+    return sum(program.storages[x].bytes for x in changed)
+
+
+def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
+    """kept, planned: bytes. Raises InputError where both are more than the machine has."""
+    machine = terms and (terms.machine or terms.graph.machine)
+    capacity = machine and machine.host_capacity
+    if capacity is not None and kept + planned > capacity:
+        raise InputError(
+            f"undo=True keeps {kept:,} bytes in host memory beside the {planned:,} of the schedule; "
+            f"the machine has {capacity:,}"
+        )
 
 
 def _refuse() -> None:

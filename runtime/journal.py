@@ -17,11 +17,12 @@ class Journal:
     always: storages to keep, None for all. Their room on the host is taken once, and stays.
     """
 
-    def __init__(self, device: Device, always: Collection[int] | None) -> None:
+    def __init__(self, device: Device, always: Collection[int] | None, needed: int = 0) -> None:
+        """needed: bytes on the host. Raises InputError where the machine has not that much."""
         self.kept: dict[int, Block] = {}
         self.overwritten: set[int] = set()
         self._device, self._always = device, always
-        self.host = Host(0, device)
+        self.host = Host(needed, device)
         self._room: dict[int, Block] = {}
 
     @property

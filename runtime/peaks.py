@@ -3,7 +3,7 @@
 Device: what stays there, and the tracker's count of what comes and goes, exact on the CPU (live_bytes.py).
 The tracker knows only blocks that were made while it counted: so what the schedule moves away is copied under
 its eyes first; a device's own allocator knows all. Host and disk: the blocks and files themselves are
-counted, and the workspace of updates on the CPU as it was profiled.
+counted, with what `undo` keeps, and the workspace of updates on the CPU as it was profiled.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -39,7 +39,9 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
     device, cycle = step.device, step.cycle
     if cycle is None:
         peak = live_peak(lambda: step.run(inputs), device).peak_bytes
-        return Peaks(resident_bytes(step.program) + peak, beside=generator_bytes(step.program))
+        return Peaks(
+            resident_bytes(step.program) + peak, step.undo_bytes, beside=generator_bytes(step.program)
+        )
     step.recall()
     step.place()
     known = _known(cycle)
@@ -51,7 +53,7 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
 
     peak = start + live_peak(run, device, known).peak_bytes
     disk = cycle.disk.count.peak if cycle.disk else 0
-    return Peaks(peak, cycle.host.count.peak, disk, generator_bytes(step.program))
+    return Peaks(peak, cycle.host.count.peak + step.undo_bytes, disk, generator_bytes(step.program))
 
 
 def generator_bytes(program: Program) -> int:

@@ -57,7 +57,7 @@ class Host:
     def __init__(self, needed: int = 0, device: Device | None = None) -> None:
         """Raises InputError where the machine has not that much."""
         self.count = Count()
-        self._device, self._needed = device, needed
+        self._device, self.needed = device, needed
         self._going, self._taking = deque[tuple[int, Event]](), RLock()
         free = available_bytes()
         if free is not None and needed > free:
@@ -70,7 +70,7 @@ class Host:
 
     def take(self, size: int) -> None:
         with self._taking:
-            while self._going and self.count.bytes + size > self._needed:
+            while self._going and self.count.bytes + size > self.needed:
                 gone, event = self._going.popleft()
                 event.synchronize()
                 self.count.give_back(gone)

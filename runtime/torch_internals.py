@@ -231,6 +231,13 @@ def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
     vars(optimizer)["_opt_called"] = True
 
 
+def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor without memory, whose address nobody gets: C code that asks for it raises RuntimeError."""
+    made = torch.empty(0, dtype=dtype, device=device)
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    return made
+
+
 def record_allocations() -> None:
     """Record the CPU allocator's events, no operations: about 10 µs a block. `torch.profiler` can't."""
     config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())

@@ -11,13 +11,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from memplan.graphs.errors import MemplanError, MismatchError
+from memplan.graphs.errors import InputError, MemplanError, MismatchError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Memory
 from memplan.planner.plain import plain_schedule
-from memplan.runtime.away import Away
+from memplan.runtime.away import Away, put_away, restore
 from memplan.runtime.cycle import Terms
 from memplan.runtime.execute import PlannedStep
+from memplan.runtime.peaks import peaks
+from memplan.runtime.program import Value
 from memplan.runtime.trace import trace
 from torch import nn
 from transfers import MACHINE, absent, adamw, assert_equal, everything, seeded, train_eagerly, unmeasured
@@ -54,6 +56,10 @@ def trained(iteration, steps, turns=4):
         torch.manual_seed(turn)
         outcomes.append(steps[turn % len(steps)].run(iteration.inputs))
     return outcomes, everything(iteration)
+
+
+def form_of(tensor):
+    return Value(0, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, tensor.device)
 
 
 def away(iteration):
@@ -105,6 +111,38 @@ READS = {
     "deepcopy of the optimizer": lambda it: by_index(copy.deepcopy(it.updates.optimizer).state_dict()),
     "type": lambda it: it.module.to(torch.float64).to(torch.float32).state_dict(),
 }
+
+
+def test_no_address_of_what_is_away_is_given_to_others():
+    """PyTorch does not tell of `to_dlpack`, which would export an empty tensor."""
+    weight = torch.randn(4, 8)
+    true = weight.clone()
+    put_away(weight, form_of(weight), lambda: restore(weight, true))
+    with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+        torch.utils.dlpack.to_dlpack(weight)
+    assert isinstance(weight, Away)
+    assert torch.equal(torch.from_dlpack(weight), true)
+    assert type(weight) is torch.Tensor
+
+
+def test_what_undo_keeps_counts_on_the_host():
+    iteration = seeded("perceptron", adamw)
+    program = trace(iteration)
+    schedule = plain_schedule(unmeasured(program))
+    taken = [
+        peaks(PlannedStep(iteration, program, schedule, undo=undo), iteration.inputs).host
+        for undo in (False, True)
+    ]
+    weights = sum(p.nbytes for p in iteration.module.parameters())
+    assert taken[0] == 0
+    assert 3 * weights <= taken[1] < 3.2 * weights
+    step = moving(iteration)
+    terms = Terms(step.cycle.graph, None, replace(MACHINE, host_capacity=step.cycle.host.needed + weights))
+    PlannedStep(iteration, step.program, step.cycle.schedule, terms)
+    with pytest.raises(
+        InputError, match=r"undo=True keeps .* bytes in host memory beside the .* of the schedule"
+    ):
+        PlannedStep(iteration, step.program, step.cycle.schedule, terms, undo=True)
 
 
 @pytest.mark.parametrize("read", READS)

@@ -17,9 +17,9 @@ from ..graphs.presets import Preset, find_preset, presets
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
 from .figures import rate
-from .kept import Kept, keep
 from .options import FILE, destination_option, output_options
 from .output import Output, Row, labelled, table
+from .written import Written, write_out
 
 if TYPE_CHECKING:
     from ..runtime.this_machine import Measured
@@ -88,16 +88,16 @@ def _short(size: int) -> str:
 
 
 def _show(preset: Preset, destination: Path | None, output: Output) -> None:
-    kept = _keep(preset.machine, destination)
+    written = _write(preset.machine, destination)
     sources = (f"{part}: {source}" for part, source in preset.sources.items())
     rows = [
         ("machine", f"{preset.name}: {preset.gpu.name}"),
         *_machine_rows(preset.machine),
         *zip(("sources", *[""] * (len(preset.sources) - 1)), sources, strict=True),
-        *_written(kept),
+        *_written(written),
     ]
-    output.result({**_document(preset), "file": kept.name}, labelled(rows))
-    kept.tell()
+    output.result({**_document(preset), "file": written.name}, labelled(rows))
+    written.tell()
 
 
 def _measure(device: str | None, disk: Path | None, destination: Path | None, output: Output) -> None:
@@ -105,23 +105,23 @@ def _measure(device: str | None, disk: Path | None, destination: Path | None, ou
 
     with output.status("measuring") as report:
         found = measure_machine(device, disk, report)
-    kept = _keep(found.machine, destination)
+    written = _write(found.machine, destination)
     output.result(
         {
             "device": found.device,
             "machine": machine_to_document(found.machine),
             "measured": [one._asdict() for one in found.rates],
             "notes": list(found.notes),
-            "file": kept.name,
+            "file": written.name,
         },
         [
             *_rate_lines(found),
-            *labelled([("machine", found.device), *_machine_rows(found.machine), *_written(kept)]),
+            *labelled([("machine", found.device), *_machine_rows(found.machine), *_written(written)]),
         ],
     )
     for note in found.notes:
         output.note(note)
-    kept.tell()
+    written.tell()
 
 
 def _rate_lines(found: Measured) -> Iterator[Text]:
@@ -152,9 +152,9 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
             yield f"updates on the {place}", f"{rate(value)} of weights by AdamW"
 
 
-def _keep(machine: Machine, destination: Path | None) -> Kept:
-    return keep(destination, partial(write_document, machine_to_document(machine)))
+def _write(machine: Machine, destination: Path | None) -> Written:
+    return write_out(destination, partial(write_document, machine_to_document(machine)))
 
 
-def _written(kept: Kept) -> list[Row]:
-    return [("written", kept.name)] if kept.name else []
+def _written(written: Written) -> list[Row]:
+    return [("written", written.name)] if written.name else []

@@ -13,11 +13,11 @@ from ..graphs.graph import Graph
 from ..planner.budget import spelled
 from ..planner.plain import baseline
 from .figures import duration, graph_row
-from .kept import keep
 from .models import model_code
 from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
 from .output import Output, Row, labelled
+from .written import write_out
 
 if TYPE_CHECKING:
     from ..runtime.optimizers import Choice
@@ -59,7 +59,7 @@ def profile(
         graph = _estimated(model, gpu, choice, output)
     else:
         graph = _measured(model, device or "cpu", choice, output)
-    kept = keep(destination, partial(save_graph, graph))
+    written = write_out(destination, partial(save_graph, graph))
     plain = baseline(graph)
     output.result(
         {
@@ -69,14 +69,14 @@ def profile(
             "baseline_time": plain.time,
             "baseline_peak": plain.peak,
             "source": dict(graph.source),
-            "graph": kept.name,
+            "graph": written.name,
         },
         labelled(
             [
                 graph_row(graph),
                 ("plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
                 *_source_rows(graph.source),
-                *([("written", kept.name)] if kept.name else []),
+                *([("written", written.name)] if written.name else []),
             ]
         ),
     )

@@ -22,7 +22,6 @@ from ..solvers import registry
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
-from .kept import keep
 from .options import (
     FILE,
     allowance_argument,
@@ -34,6 +33,7 @@ from .options import (
     settings_argument,
 )
 from .output import Output, Row, labelled
+from .written import write_out
 
 DEFAULT = "auto"
 
@@ -103,7 +103,7 @@ def solve(
             output.note(line)
         raise
     outcome = Report(solution.figures, plain, solution.lower_bound)
-    kept = keep(destination, lambda path: _write(path, problem, solution, outcome))
+    written = write_out(destination, lambda path: _write(path, problem, solution, outcome))
     output.result(
         {
             **report_document(outcome, problem.budget),
@@ -113,7 +113,7 @@ def solve(
             "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
-            "schedule": kept.name,
+            "schedule": written.name,
         },
         labelled(
             [
@@ -122,13 +122,13 @@ def solve(
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
-                *([("schedule", kept.name)] if kept.name else []),
+                *([("schedule", written.name)] if written.name else []),
             ]
         ),
     )
     for line in solution.notes:
         output.note(line)
-    kept.tell()
+    written.tell()
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)

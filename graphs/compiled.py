@@ -44,13 +44,13 @@ def compiled(function: Function) -> Function:
         settings.CACHE_DIR = str(folder)
         try:
             with suppress(RuntimeError):  # there is no room for a folder
-                compiler._cache = _Kept(function)
+                compiler._cache = _Cache(function)
         finally:
             settings.CACHE_DIR = before
     return cast("Function", compiler)
 
 
-class _Kept(FunctionCache):
+class _Cache(FunctionCache):
     """Numba's cache of one function. A fault of the cache is no fault of the program."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

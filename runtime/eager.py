@@ -16,9 +16,9 @@ from torch import Tensor
 from .execute import Outcome, PlannedStep
 from .iteration import Iteration, call, loss_of
 from .joint import residents
-from .kept import NUMPY_NUMBERS, PYTHON_NUMBERS, kept
 from .pretence import compiling, without_checkpoints
 from .program import Program
+from .python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from .torch_internals import uncompiled
 from .unchanged import changing, copies, unchanged
 
@@ -120,7 +120,7 @@ def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
     checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
     count as equal.
     """
-    with unchanged(iteration, step.program.device), kept(iteration):
+    with unchanged(iteration, step.program.device), state_put_back(iteration):
         outcomes = [step.run(iteration.inputs) for _ in range(CYCLE)]
         step.recall()
         planned = _everything(iteration, step.program, outcomes)
@@ -143,7 +143,7 @@ def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
 
 def _eager(iteration: Iteration, step: PlannedStep) -> tuple[dict[str, Tensor], list[str]]:
     """What eager makes, and the paths of all that it changes in Python's state."""
-    with unchanged(iteration, step.program.device), kept(iteration) as before:
+    with unchanged(iteration, step.program.device), state_put_back(iteration) as before:
         outcomes = [_left(iteration, step.program, run_eager(iteration)) for _ in range(CYCLE)]
         return _everything(iteration, step.program, outcomes), before.changes()
 

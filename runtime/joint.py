@@ -25,10 +25,10 @@ from .captured import Captured
 from .forms import Forms, TrueFakes
 from .functional import functional_graph
 from .iteration import Iteration, call, loss_of, tensors_in, with_tensors
-from .kept import caches_forgotten, kept
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
 from .pretence import compiling, not_called_fake, silent, without_checkpoints
+from .python_state import caches_forgotten, state_put_back
 from .reach import Path
 from .torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
 
@@ -78,7 +78,7 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         caches_forgotten(),
         torch.autograd.set_multithreading_enabled(False),
     ):
-        with kept(iteration, tensors=False), mode:
+        with state_put_back(iteration, tensors=False), mode:
             traced = make_fx(forward_backward)(*examples)
         held = captured.held_by(iteration)
         with mode:

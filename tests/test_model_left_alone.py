@@ -15,7 +15,7 @@ from memplan.planner.schedule import Schedule, compute
 from memplan.runtime.eager import compare, run_eager
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.iteration import Iteration
-from memplan.runtime.kept import Kept
+from memplan.runtime.python_state import PythonState
 from memplan.runtime.reach import parts_with_code, reachable
 from memplan.runtime.torch_internals import FakeTensor
 from memplan.runtime.trace import trace
@@ -87,7 +87,7 @@ def test_nothing_of_a_trace_is_left():
     iteration = Iteration(module, (torch.ones(2, 4),))
     numbers = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
     own = [module.generators[0].getstate(), module.generators[1].bit_generator.state]
-    before = Kept(iteration, tensors=True)
+    before = PythonState(iteration, tensors=True)
     trace(iteration)
     assert fakes(iteration) == []
     assert before.changes() == []
@@ -109,7 +109,7 @@ def test_nothing_of_a_trace_is_left():
 def test_what_an_iteration_changes_can_be_told_and_put_back():
     module = Everything()
     iteration = Iteration(module, (torch.ones(2, 4),))
-    before = Kept(iteration, tensors=True)
+    before = PythonState(iteration, tensors=True)
     run_eager(iteration)
     changes = before.changes()
     for name in ("module.outputs", "module.last", "module.by_name.hooked", "module.few", "module.late"):
@@ -153,7 +153,7 @@ def test_a_trace_that_fails_leaves_nothing_either():
             return super().forward(x).item()
 
     iteration = Iteration(Failing(), (torch.ones(2, 4),))
-    before = Kept(iteration, tensors=True)
+    before = PythonState(iteration, tensors=True)
     with pytest.raises(Exception, match="values of tensors"):
         trace(iteration)
     assert before.changes() == []
@@ -241,7 +241,7 @@ def test_a_library_model_is_what_it_was(build):
     iteration = build()
     state = torch.get_rng_state()
     expected = run_eager(build_again(build)).loss
-    before = Kept(iteration, tensors=True)
+    before = PythonState(iteration, tensors=True)
     step = planned(iteration)
     assert before.changes() == []
     assert fakes(iteration) == []

@@ -16,7 +16,7 @@ from memplan.runtime import verdict
 from memplan.runtime.eager import compare
 from memplan.runtime.execute import Outcome, PlannedStep
 from memplan.runtime.iteration import Iteration
-from memplan.runtime.kept import Kept
+from memplan.runtime.python_state import PythonState
 from memplan.runtime.trace import trace
 from torch import nn
 
@@ -87,7 +87,7 @@ def test_state_between_iterations_is_a_difference_with_suspects(case):
     np.random.seed(3)
     torch.manual_seed(0)
     iteration = Iteration(make(), (torch.randn(2, 4),))
-    before = Kept(iteration, tensors=True)
+    before = PythonState(iteration, tensors=True)
     comparison = compare(iteration, planned(iteration))
     assert not comparison.equal
     with pytest.raises(DifferenceError, match=words):

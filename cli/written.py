@@ -14,7 +14,7 @@ from ..graphs.errors import InputError
 
 
 @dataclass(frozen=True)
-class Kept:
+class Written:
     """path: where it lies, None where nothing was asked for or nowhere was room. fault: of what was asked."""
 
     path: Path | None = None
@@ -30,20 +30,20 @@ class Kept:
             raise InputError(f"{self.fault}; it is in {self.path} instead" if self.path else self.fault)
 
 
-def keep(destination: Path | None, write: Callable[[Path], None]) -> Kept:
+def write_out(destination: Path | None, write: Callable[[Path], None]) -> Written:
     """write: raises InputError where a place can't be written."""
     if destination is None:
-        return Kept()
+        return Written()
     try:
         write(destination)
-        return Kept(destination)
+        return Written(destination)
     except InputError as error:
         for folder in (destination.parent, Path(), *map(Path, _others())):
             beside = folder / f"memplan-{token_hex(4)}.json"
             with suppress(InputError):
                 write(beside)
-                return Kept(beside, str(error))
-        return Kept(None, str(error))
+                return Written(beside, str(error))
+        return Written(None, str(error))
 
 
 def _others() -> Iterator[str]:

@@ -42,7 +42,7 @@ _LARGEST = 2**26
 """Bytes of an array; a larger one is data."""
 
 
-class _Kept(NamedTuple):
+class _Noted(NamedTuple):
     """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not."""
 
     path: Path
@@ -50,12 +50,12 @@ class _Kept(NamedTuple):
     put_back: Callable[[], None]
 
 
-class Kept:
+class PythonState:
     """All that the iteration's code can reach, as it is now. Of tensors: those that attributes of the module
     hold, which are neither parameters nor buffers."""
 
     def __init__(self, iteration: Iteration, *, tensors: bool) -> None:
-        self._things: list[_Kept] = [*_of_generators()]
+        self._things: list[_Noted] = [*_of_generators()]
         classes: set[type] = set()
         modules: set[str] = set()
         roots = {"module": iteration.module, "loss_fn": iteration.loss_fn, "inputs": iteration.inputs}
@@ -86,9 +86,9 @@ class Kept:
 
 
 @contextmanager
-def kept(iteration: Iteration, *, tensors: bool = True) -> Generator[Kept]:
+def state_put_back(iteration: Iteration, *, tensors: bool = True) -> Generator[PythonState]:
     """What the iteration changes of Python's state is put back."""
-    before = Kept(iteration, tensors=tensors)
+    before = PythonState(iteration, tensors=tensors)
     try:
         yield before
     finally:
@@ -128,7 +128,7 @@ def _holds_tensor(things: Iterable[Any], depth: int) -> bool:
 # ── how each kind of thing is kept ──────────────────────────────────────────────────────────────────
 
 
-def _of(path: Path, thing: Any) -> Iterable[_Kept]:
+def _of(path: Path, thing: Any) -> Iterable[_Noted]:
     if isinstance(thing, dict):
         yield _of_dict(path, thing)
     elif isinstance(thing, list):
@@ -148,7 +148,7 @@ def _of(path: Path, thing: Any) -> Iterable[_Kept]:
         yield _of_dict(path, _dict_of(thing))
 
 
-def _of_module(name: str) -> Iterable[_Kept]:
+def _of_module(name: str) -> Iterable[_Noted]:
     """The tables that a library's module keeps for its classes."""
     for key, thing in list(vars(sys.modules.get(name, object)).items()):
         if type(thing) in (dict, list, set) and not key.startswith("__"):
@@ -159,7 +159,7 @@ def _dict_of(thing: Any) -> Any:
     return None if isinstance(thing, FunctionType) else getattr(thing, "__dict__", None)
 
 
-def _of_dict(path: Path, thing: dict[Any, Any]) -> _Kept:
+def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
     known = dict(dict.items(thing))
 
     def changes() -> list[object]:
@@ -171,10 +171,10 @@ def _of_dict(path: Path, thing: dict[Any, Any]) -> _Kept:
         thing.clear()
         thing.update(known)
 
-    return _Kept(path, changes, put_back)
+    return _Noted(path, changes, put_back)
 
 
-def _of_class(path: Path, kind: type) -> _Kept:
+def _of_class(path: Path, kind: type) -> _Noted:
     """Its attributes that are no methods."""
     known = {name: thing for name, thing in vars(kind).items() if not name.startswith("__")}
     known = {name: thing for name, thing in known.items() if not hasattr(thing, "__get__")}
@@ -186,19 +186,19 @@ def _of_class(path: Path, kind: type) -> _Kept:
         for name, thing in known.items():
             setattr(kind, name, thing)
 
-    return _Kept(path, changes, put_back)
+    return _Noted(path, changes, put_back)
 
 
-def _of_list(path: Path, thing: list[Any]) -> _Kept:
+def _of_list(path: Path, thing: list[Any]) -> _Noted:
     known = list(thing)
 
     def put_back() -> None:
         thing[:] = known
 
-    return _Kept(path, lambda: [] if _same(thing, known) else [""], put_back)
+    return _Noted(path, lambda: [] if _same(thing, known) else [""], put_back)
 
 
-def _of_collection(path: Path, thing: Any) -> _Kept:
+def _of_collection(path: Path, thing: Any) -> _Noted:
     known = thing.copy()
 
     def put_back() -> None:
@@ -209,10 +209,10 @@ def _of_collection(path: Path, thing: Any) -> _Kept:
         same = thing == known if isinstance(thing, set) else _same(thing, known)
         return [] if same else [""]
 
-    return _Kept(path, changes, put_back)
+    return _Noted(path, changes, put_back)
 
 
-def _of_cell(path: Path, thing: CellType) -> _Kept:
+def _of_cell(path: Path, thing: CellType) -> _Noted:
     known = cell_contents(thing)
 
     def put_back() -> None:
@@ -221,33 +221,33 @@ def _of_cell(path: Path, thing: CellType) -> _Kept:
         else:
             del thing.cell_contents
 
-    return _Kept(path, lambda: [] if _same(cell_contents(thing), known) else [""], put_back)
+    return _Noted(path, lambda: [] if _same(cell_contents(thing), known) else [""], put_back)
 
 
-def _of_names(path: Path, thing: dict[str, Any], names: Iterable[str]) -> _Kept:
+def _of_names(path: Path, thing: dict[str, Any], names: Iterable[str]) -> _Noted:
     """Some entries of a dict that holds much else: a module's globals."""
     known = {name: thing[name] for name in names if name in thing}
 
     def changes() -> list[object]:
         return [name for name in known if thing.get(name) is not known[name]]
 
-    return _Kept(path[:-1], changes, lambda: thing.update(known))
+    return _Noted(path[:-1], changes, lambda: thing.update(known))
 
 
-def _of_array(path: Path, thing: np.ndarray[Any, Any]) -> _Kept:
+def _of_array(path: Path, thing: np.ndarray[Any, Any]) -> _Noted:
     known = thing.copy()
 
     def put_back() -> None:
         thing[...] = known
 
-    return _Kept(
+    return _Noted(
         path,
         lambda: [] if np.array_equal(thing, known, equal_nan=thing.dtype.kind in "fc") else [""],
         put_back,
     )
 
 
-def _of_tensor(path: Path, thing: Tensor) -> _Kept:
+def _of_tensor(path: Path, thing: Tensor) -> _Noted:
     known, version = thing.detach().clone(), version_of(thing)
 
     def put_back() -> None:
@@ -255,12 +255,12 @@ def _of_tensor(path: Path, thing: Tensor) -> _Kept:
             with torch.no_grad():
                 thing.copy_(known)
 
-    return _Kept(path, lambda: [] if version_of(thing) == version else [""], put_back)
+    return _Noted(path, lambda: [] if version_of(thing) == version else [""], put_back)
 
 
-def _of_state(path: Path, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Kept:
+def _of_state(path: Path, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
     known = pickle.dumps(read())
-    return _Kept(
+    return _Noted(
         path, lambda: [] if pickle.dumps(read()) == known else [""], lambda: write(pickle.loads(known))
     )
 
@@ -282,7 +282,7 @@ def _state_of(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | No
 PYTHON_NUMBERS, NUMPY_NUMBERS = "Python's random numbers", "NumPy's random numbers"
 
 
-def _of_generators() -> Iterable[_Kept]:
+def _of_generators() -> Iterable[_Noted]:
     yield _of_state((PYTHON_NUMBERS,), random.getstate, random.setstate)
     yield _of_state((NUMPY_NUMBERS,), np.random.get_state, np.random.set_state)
 

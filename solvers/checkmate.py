@@ -13,12 +13,12 @@ again with the excess cut off.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
-from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor, time_bound
 from ..planner.schedule import Verb
@@ -31,7 +31,7 @@ from .milp_result import BackendError, Outcome, Progress, Result, Settings
 from .problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .stages import ways_of
 
-__all__ = ["NAME", "NotFoundError", "Settings", "solve"]
+__all__ = ["NAME", "NotFoundError", "Search", "Settings", "solve"]
 
 NAME = "checkmate"
 
@@ -62,140 +62,163 @@ class _Found:
 
 def solve(problem: Problem, options: Options) -> Answer:
     """Ctrl-C during the search ends it: the answer is the best so far."""
-    graph, limit = problem.graph, device_limit(problem)
-    deadline = None if options.time_limit is None else monotonic() + options.time_limit
-    plain = plain_candidate(graph)
-    if plain.peak <= limit and not _has_faster_ways(graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    if limit < memory_floor(graph, Machine()):
-        raise _infeasible(problem, options, deadline, plain)
-    start = _start(problem, deadline, plain)
-    try:
-        found = start if start.interrupted else _by_program(graph, limit, options, deadline, start.candidate)
-    except TooLargeError:
-        if start.candidate is None:
-            raise NotAcceptedError(
-                f"checkmate's program for the {len(graph.operations):,} operations of {graph.name} "
-                f"has more than {MOST_ENTRIES:,} entries: too large to solve"
-            ) from None
-        found = start
-    best = _fastest([candidate for candidate in (found.candidate, start.candidate) if candidate])
-    if best is None:
-        if found.interrupted:
-            raise KeyboardInterrupt
-        if found.bound == inf:
-            raise _infeasible(problem, options, deadline, plain)
-        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine))
-    options.report(f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s")
-    proven = best.time <= found.bound + PROVEN * best.time
-    status = Status.OPTIMAL if proven else Status.FEASIBLE
-    return Answer(best.schedule, status, time_bound(graph), found.interrupted)
+    return Search(NAME, problem, options).answer()
 
 
-def _start(problem: Problem, deadline: float | None, plain: Candidate) -> _Found:
-    """The best of the plain schedule, greedy eviction and, for a chain, what the solvers for those find."""
-    graph, limit = problem.graph, device_limit(problem)
-    found = [plain] if plain.peak <= limit else []
-    for solver in (chen_sqrt.solve, rotor.solve):
-        with suppress(NotAcceptedError, InfeasibleError):
-            answer = solver(problem, Options(_left(deadline)))
-            found.append(judged(graph, answer.schedule))
-            if answer.interrupted:
-                return _Found(_fastest(found), 0.0, interrupted=True)
-    left = _left(deadline)
-    end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
-    for runs in sequences(graph, limit, lambda: monotonic() < end):
-        candidate = judged(graph, schedule_of(graph, runs))
-        found += [candidate] if candidate.peak <= limit else []
-    return _Found(_fastest(found), 0.0)
+class Search:
+    """Starts, the program from the fastest of them, and what is too much cut off its limits.
 
+    limit: device bytes. capacity: of these, what is free for all that is not there from the start. plain: the
+    plain schedule. rk-checkmate's programs have one limit more (rk_checkmate.py).
+    """
 
-def _by_program(
-    graph: Graph, limit: int, options: Options, deadline: float | None, start: Candidate | None
-) -> _Found:
-    capacity, bound = limit - _always(graph), None
-    for attempt in range(ROUNDS):
-        staged = staged_program(graph, capacity, most_entries=MOST_ENTRIES)
-        result = _search(staged, options, deadline, start)
-        if bound is None:
-            bound = result.bound * staged.seconds
-            _doubt(bound, start, options)
-        if result.x is None:
-            return _Found(None, bound, result.interrupted)
-        found = judged(graph, schedule_of(graph, staged.runs.sequence(result.x)))
-        if found.peak <= limit:
-            return _Found(found, bound, result.interrupted)
-        capacity -= (found.peak - limit) << attempt
-    return _Found(None, bound or 0.0)
+    def __init__(self, name: str, problem: Problem, options: Options) -> None:
+        self.name, self.problem, self.graph, self.options = name, problem, problem.graph, options
+        self.settings: Settings = options.settings or Settings()
+        self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
+        self.limit = device_limit(problem)
+        self.always = int(self.graph.tensors.bytes[self.graph.resident].sum())
+        self.capacity = self.limit - self.always
+        self.floor = memory_floor(self.graph, problem.machine)
+        self.plain = plain_candidate(self.graph)
 
+    def program(self, capacity: int, *, least: bool = False) -> StagedProgram:
+        return staged_program(self.graph, capacity, least=least, most_entries=MOST_ENTRIES)
 
-def _doubt(bound: float, start: Candidate | None, options: Options) -> None:
-    """Raises BackendError where the start is faster than the backend says that any schedule is."""
-    if start is None or bound <= start.time * (1 + DOUBTFUL):
-        return
-    first_runs = list(dict.fromkeys(operation for operation, _mode in _sequence(start)))
-    if first_runs == sorted(first_runs):
-        backend = (options.settings or Settings()).backend
-        claim = "there is no schedule" if bound == inf else f"no schedule is faster than {bound:.6g} s"
-        raise BackendError(f"{backend} is wrong: it says that {claim}, and one takes {start.time:.6g} s")
+    def fits(self, candidate: Candidate) -> bool:
+        return candidate.peak <= self.limit
 
+    def cut(self, candidate: Candidate, attempt: int) -> None:
+        """Lower the limits by what the candidate is above them; more with each attempt."""
+        self.capacity -= max(0, candidate.peak - self.limit) << attempt
 
-def _search(
-    staged: StagedProgram, options: Options, deadline: float | None, start: Candidate | None
-) -> Result:
-    def tell(progress: Progress) -> None:
-        options.report(progress.line(staged.seconds))
-
-    return milp.solve(
-        staged.program,
-        options.settings,
-        time_limit=_left(deadline),
-        start=staged.runs.values(_sequence(start)) if start else None,
-        progress=tell,
-    )
-
-
-def _infeasible(
-    problem: Problem, options: Options, deadline: float | None, plain: Candidate
-) -> InfeasibleError:
-    """With the least peak of any schedule of this form, where the time left is enough to prove it."""
-    graph, least = problem.graph, None
-    options.report("no schedule within the budget; looking for the smallest that is enough")
-    with suppress(TooLargeError):
-        staged = staged_program(graph, plain.peak - _always(graph), least=True, most_entries=MOST_ENTRIES)
-        result = milp.solve(
-            staged.program,
-            replace(options.settings or Settings(), gap=0.0),
-            time_limit=_left(deadline),
-            start=staged.runs.values(_sequence(plain)),
+    def answer(self) -> Answer:
+        graph = self.graph
+        if self.fits(self.plain) and not self._has_faster_ways():
+            return Answer(self.plain.schedule, Status.OPTIMAL, time_bound(graph))
+        if self.limit < memory_floor(graph, Machine()):
+            raise self.infeasible()
+        start = self._start()
+        try:
+            found = start if start.interrupted else self._by_program(start.candidate)
+        except TooLargeError:
+            if start.candidate is None:
+                raise NotAcceptedError(
+                    f"{self.name}'s program for the {len(graph.operations):,} operations of {graph.name} "
+                    f"has more than {MOST_ENTRIES:,} entries: too large to solve"
+                ) from None
+            found = start
+        best = _fastest([candidate for candidate in (found.candidate, start.candidate) if candidate])
+        if best is None:
+            if found.interrupted:
+                raise KeyboardInterrupt
+            if found.bound == inf:
+                raise self.infeasible()
+            raise NotFoundError(self.name, self.limit, self.floor)
+        self.options.report(
+            f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s"
         )
-        if result.outcome == Outcome.INFEASIBLE:
-            _doubt(inf, plain, options)
-        if result.outcome == Outcome.OPTIMAL and result.x is not None:
-            least = judged(graph, schedule_of(graph, staged.runs.sequence(result.x))).peak
-    return InfeasibleError(NAME, device_limit(problem), least, memory_floor(graph, problem.machine))
+        proven = best.time <= found.bound + PROVEN * best.time
+        status = Status.OPTIMAL if proven else Status.FEASIBLE
+        return Answer(best.schedule, status, time_bound(graph), found.interrupted)
+
+    def infeasible(self) -> InfeasibleError:
+        """With the least peak of any schedule of this form, where the time left is enough to prove it."""
+        self.options.report("no schedule within the budget; looking for the smallest that is enough")
+        least = None
+        with suppress(TooLargeError):
+            staged = self.program(self.plain.peak - self.always, least=True)
+            result = milp.solve(
+                staged.program,
+                replace(self.settings, gap=0.0),
+                time_limit=self._left(),
+                start=staged.runs.values(runs_of(self.plain)),
+            )
+            if result.outcome == Outcome.INFEASIBLE:
+                self._doubt(inf, self.plain)
+            if result.outcome == Outcome.OPTIMAL and result.x is not None:
+                least = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x))).peak
+        return InfeasibleError(self.name, self.limit, least, self.floor)
+
+    def _start(self) -> _Found:
+        """The fastest of the starts that fits."""
+        fitting: list[Candidate] = []
+        interrupted = False
+        try:
+            for candidate in self._starts():
+                fitting += [candidate] if self.fits(candidate) else []
+        except KeyboardInterrupt:
+            interrupted = True
+        return _Found(_fastest(fitting), 0.0, interrupted)
+
+    def _starts(self) -> Iterator[Candidate]:
+        """The plain schedule, for a chain what the solvers for those find, greedy eviction."""
+        yield self.plain
+        for solver in (chen_sqrt.solve, rotor.solve):
+            with suppress(NotAcceptedError, InfeasibleError):
+                answer = solver(self.problem, Options(self._left()))
+                yield judged(self.graph, answer.schedule)
+                if answer.interrupted:
+                    raise KeyboardInterrupt
+        left = self._left()
+        end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
+        for runs in sequences(self.graph, self.limit, lambda: monotonic() < end):
+            yield judged(self.graph, schedule_of(self.graph, runs))
+
+    def _by_program(self, start: Candidate | None) -> _Found:
+        bound = None
+        for attempt in range(ROUNDS):
+            staged = self.program(self.capacity)
+            result = self._search(staged, start)
+            if bound is None:
+                bound = result.bound * staged.seconds
+                self._doubt(bound, start)
+            if result.x is None:
+                return _Found(None, bound, result.interrupted)
+            found = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x)))
+            if self.fits(found):
+                return _Found(found, bound, result.interrupted)
+            self.cut(found, attempt)
+        return _Found(None, bound or 0.0)
+
+    def _search(self, staged: StagedProgram, start: Candidate | None) -> Result:
+        def tell(progress: Progress) -> None:
+            self.options.report(progress.line(staged.seconds))
+
+        return milp.solve(
+            staged.program,
+            self.settings,
+            time_limit=self._left(),
+            start=staged.runs.values(runs_of(start)) if start else None,
+            progress=tell,
+        )
+
+    def _doubt(self, bound: float, start: Candidate | None) -> None:
+        """Raises BackendError where the start is faster than the backend says that any schedule is."""
+        if start is None or bound <= start.time * (1 + DOUBTFUL):
+            return
+        first_runs = list(dict.fromkeys(operation for operation, _mode in runs_of(start)))
+        if first_runs == sorted(first_runs):
+            claim = "there is no schedule" if bound == inf else f"no schedule is faster than {bound:.6g} s"
+            raise BackendError(
+                f"{self.settings.backend} is wrong: it says that {claim}, and one takes {start.time:.6g} s"
+            )
+
+    def _has_faster_ways(self) -> bool:
+        graph = self.graph
+        return any(
+            way.time < graph.operations.time[operation]
+            for operation in graph.operations.modes
+            for way in ways_of(graph, operation)
+        )
+
+    def _left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+
+def runs_of(candidate: Candidate) -> list[Run]:
+    return [(step.target, step.where) for step in candidate.schedule if step.verb == Verb.COMPUTE]
 
 
 def _fastest(candidates: list[Candidate]) -> Candidate | None:
     return min(candidates, key=lambda candidate: candidate.time, default=None)
-
-
-def _sequence(candidate: Candidate) -> list[Run]:
-    return [(step.target, step.where) for step in candidate.schedule if step.verb == Verb.COMPUTE]
-
-
-def _always(graph: Graph) -> int:
-    """Bytes that stay on the device: the batch and the persistent tensors."""
-    return int(graph.tensors.bytes[graph.resident].sum())
-
-
-def _has_faster_ways(graph: Graph) -> bool:
-    return any(
-        way.time < graph.operations.time[operation]
-        for operation in graph.operations.modes
-        for way in ways_of(graph, operation)
-    )
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - monotonic())

@@ -14,6 +14,8 @@ from memplan.graphs.validate import validate
 from memplan.planner.plain import plain_schedule
 from memplan.planner.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulate import simulate
+from memplan.runtime.cycle import Terms
+from memplan.runtime.device.simulated import SimulatedDevice
 from memplan.runtime.eager import compare, run_eager
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.iteration import Iteration
@@ -34,6 +36,18 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def ended(step, device):
+    """The step; afterwards what it gives can be read."""
+
+    def run():
+        loss = step()
+        if device is not None:
+            device.synchronize()
+        return loss
+
+    return run
 
 
 def unmeasured(program):
@@ -116,7 +130,10 @@ def test_the_generator_goes_on_as_after_eager():
         assert torch.equal(torch.rand(4), after_eager)
 
 
-def test_steps_train_as_eager_does():
+@pytest.mark.parametrize("simulated", [False, True])
+def test_steps_train_as_eager_does(simulated):
+    device = SimulatedDevice() if simulated else None
+
     def trained(make_step):
         torch.manual_seed(0)
         iteration = gpt2()
@@ -139,8 +156,10 @@ def test_steps_train_as_eager_does():
 
     def by_plan(iteration):
         program = trace(iteration)
-        step = PlannedStep(iteration, program, recomputing(unmeasured(program), random.Random(4)))
-        return lambda: step(**iteration.inputs)
+        graph = unmeasured(program)
+        terms = device and Terms(graph, device=device)
+        step = PlannedStep(iteration, program, recomputing(graph, random.Random(4)), terms)
+        return ended(lambda: step(**iteration.inputs), device)
 
     (losses, weights), (planned_losses, planned_weights) = trained(eagerly), trained(by_plan)
     assert losses == planned_losses

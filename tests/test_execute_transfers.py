@@ -27,6 +27,7 @@ from memplan.runtime.away import Away
 from memplan.runtime.copies import value
 from memplan.runtime.cycle import Terms
 from memplan.runtime.device.choice import device_of
+from memplan.runtime.device.simulated import SimulatedDevice
 from memplan.runtime.eager import compare
 from memplan.runtime.execute import PlannedStep
 from memplan.runtime.host_calls import check_mode
@@ -191,7 +192,10 @@ def test_compare_and_recall():
     assert compare(iteration, step).equal
 
 
-def test_steps_train_with_an_optimizer_of_ones_own():
+@pytest.mark.parametrize("simulated", [False, True])
+def test_steps_train_with_an_optimizer_of_ones_own(simulated):
+    device = SimulatedDevice() if simulated else None
+
     def trained(make_step):
         iteration = seeded("perceptron")
         step, optimizer = make_step(iteration), adamw(iteration.module.parameters())
@@ -199,6 +203,8 @@ def test_steps_train_with_an_optimizer_of_ones_own():
             torch.manual_seed(turn)
             optimizer.zero_grad()
             step()
+            if device is not None:
+                device.synchronize()
             optimizer.step()
         return [parameter.detach().clone() for parameter in iteration.module.parameters()]
 
@@ -209,7 +215,7 @@ def test_steps_train_with_an_optimizer_of_ones_own():
         program = trace(iteration)
         graph = unmeasured(program)
         schedule = absent(graph, in_order(graph), random.Random(2))
-        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE, device=device))
         return lambda: step(*iteration.inputs)
 
     for one, other in zip(trained(eagerly), trained(by_plan), strict=True):

@@ -17,7 +17,7 @@ test: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(PYTEST_OPTIONS)
 
 fuzz: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 5 --seed 9 --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 5 --most 500 --seed 9 --jobs 2
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -11,7 +11,8 @@ Cases follow from --seed alone; how many are run depends on the time. A case tha
 or takes the memory is a fault too. A fault is made smaller and written into a folder of its own, with the
 command lines that show it. Exit code 1 where there was any.
 
-    python benchmarks/fuzz.py [--minutes M] [--seed S] [--only AREA] [--jobs N] [-o FOLDER] [--case NUMBER]
+    python benchmarks/fuzz.py [--minutes M] [--most CASES] [--seed S] [--only AREA] [--jobs N] [-o FOLDER]
+    python benchmarks/fuzz.py [--seed S] --only AREA --case NUMBER
 """
 
 from __future__ import annotations
@@ -174,6 +175,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=list(SHARES), help="may be given several times")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each area")
+    parser.add_argument("--most", type=int, help="cases of each area [default: as many as there is time for]")
     parser.add_argument("--case", type=int, help="this one of an area, alone")
     parser.add_argument("-o", "--output", type=Path, help="where faults are written [default: a new folder]")
     options = parser.parse_args()
@@ -187,7 +189,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     begin = monotonic()
     with suppress(KeyboardInterrupt):
-        fuzzer.run(1 if alone else options.jobs, 60 * options.minutes, options.case + 1 if alone else None)
+        most = options.case + 1 if alone else options.first + options.most if options.most else None
+        fuzzer.run(1 if alone else options.jobs, 60 * options.minutes, most)
     fuzzer.report()
     print(f"{monotonic() - begin:,.0f} s, seed {options.seed}, {folder}")
     return 1 if fuzzer.kinds else 0

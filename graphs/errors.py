@@ -9,13 +9,14 @@ LONGEST_LINE = 1000
 
 
 class MemplanError(Exception):
-    """Base of every error that is the input's fault, not ours. `str()` is one plain line."""
+    """Base of every error that is the input's fault, not ours. `str()` is one plain line, whatever stands in
+    the names that it tells."""
 
     def __str__(self) -> str:
         line = super().__str__()
-        if len(line) <= LONGEST_LINE:
-            return line
-        return f"{line[: LONGEST_LINE * 3 // 4]} … {line[-LONGEST_LINE // 5 :]}"
+        if len(line) > LONGEST_LINE:
+            line = f"{line[: LONGEST_LINE * 3 // 4]} … {line[-LONGEST_LINE // 5 :]}"
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Through pickle as it is, whatever its class takes to be made: errors travel between processes."""

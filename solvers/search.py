@@ -131,6 +131,9 @@ def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     if rounds.proceed():
         least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest())
         least.anneal(in_plain_mode(range(len(graph.operations))))
+        while least.cut_short and least.peak > limit and least.proceed():
+            least.cut_short = False
+            least.anneal(in_plain_mode(range(len(graph.operations))))
         rounds.interrupted |= least.interrupted
         if least.peak <= limit:
             rounds.anneal(least.runs())

@@ -108,10 +108,13 @@ class Cycle:
         return [*accumulate(change[:-1])]
 
     @property
+    def unused_bytes(self) -> int:
+        return sum(int(self.graph.tensors.bytes[x]) for x in self.unused)
+
+    @property
     def plain_peak(self) -> int:
         """Bytes, where nothing ever leaves."""
-        unused = sum(int(self.graph.tensors.bytes[x]) for x in self.unused)
-        return max((self.idle, *self.need)) + sum(self.sizes) + unused
+        return max((self.idle, *self.need)) + sum(self.sizes) + self.unused_bytes
 
     @property
     def least_budget(self) -> int:

@@ -65,11 +65,12 @@ def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
 
 def must_leave(cycle: Cycle) -> int:
     """Bytes of weights that are away at the run that needs most, at least."""
-    return max(cycle.need) + sum(cycle.sizes) - cycle.limit
+    return max((cycle.idle, *cycle.need)) + sum(cycle.sizes) - cycle.limit
 
 
 def host_too_small(solver: str, cycle: Cycle) -> NotAcceptedError:
+    unused = cycle.unused_bytes
     return NotAcceptedError(
-        f"{solver} moves weights to the host, where {cycle.host_limit or 0:,} bytes are free for them: "
-        f"too few, at least {must_leave(cycle):,} bytes must leave the device"
+        f"{solver} moves weights to the host, where {(cycle.host_limit or 0) + unused:,} bytes are free for "
+        f"them: too few, at least {must_leave(cycle) + unused:,} bytes must leave the device"
     )

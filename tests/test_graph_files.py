@@ -309,3 +309,16 @@ def test_every_public_graph_is_read(public: Path) -> None:
     for path in graphs:
         graph = load_graph(path)
         assert same(graph, graph_from_document(json.loads(json.dumps(graph_to_document(graph))), "again"))
+
+
+def test_a_name_with_line_ends_leaves_an_error_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    tensor = {"name": "a\r\n\x1b[2Jé", "bytes": 1}
+    path.write_text(
+        json.dumps(
+            {"format": "plan-graph/1", "name": "g", "tensors": [tensor], "operations": [], "results": []}
+        )
+    )
+    with pytest.raises(InputError) as caught:
+        load_graph(path)
+    assert str(caught.value) == f"{path}: tensors[0] (a\\r\\n\\x1b[2Jé): field 'kind' is missing"

@@ -49,10 +49,13 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "no-operations": ((5, 10), "search checkmate tw-remat store-all"),
     "nothing-to-run": ((1, 2), f"{MOVERS} greedy-star store-all rotor"),
     "a-weight-and-nothing-to-run": ((1, 3), f"{MOVERS} greedy-star"),
+    "a-weight-and-no-room-on-the-host": ((1, 3), f"{MOVERS} greedy-star"),
     "both-parts-add-to-one-tensor": ((20014020,), f"{CHAINS} pofo"),
     "update-that-reads-the-batch": ((1099513725714,), "memferry offmate joint"),
     "changed-before-its-block": ((1, 4), CHAINS),
     "update-that-makes-a-gradient": ((16, 20), "memferry l2l"),
+    "update-that-makes-what-is-read": ((1, 4), "stronghold memferry l2l zero-offload"),
+    "update-that-draws-first": ((1, 4), "stronghold memferry l2l zero-offload"),
     "way-that-takes-ages": ((184000,), "checkmate rk-checkmate h-ilp"),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }

@@ -51,7 +51,9 @@ def outcome(name, time_limit):
         found = side_by_side(iteration, PlannedStep(iteration, program, schedule, Terms(graph, budget)), 1)
     except MemplanError as error:
         return {"outcome": "refused", "why": str(error)}
-    off = found.planned.peak_bytes - predicted
+    peaks = found.planned.peaks
+    off = peaks.device - predicted
+    off = 0 if 0 < off <= peaks.beside else off
     result = {"operations": len(graph.operations), "share": share, "off": off, "peak": predicted}
     if not found.comparison.equal:
         return {"outcome": "differs", "why": str(found.comparison), **result}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..graphs.compiled import compiled
-from .search_events import READ, Sequence
+from .search_events import READ, Sequence, find_event
 from .search_instance import Instance
 
 
@@ -57,6 +57,8 @@ def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
     item = instance.tensors + operation
     if sequence.items[item].count < 2:
         return False
+    start = sequence.items[item].start
+    is_first = sequence.events[start].slot == slot
     for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
         x = instance.members[k]
         place = sequence.items[x].start
@@ -64,7 +66,11 @@ def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
             is_last = sequence.items[x].count == 1
             if not is_last and sequence.events[place + 1].kind == READ:
                 return False
-    start = sequence.items[item].start
-    if sequence.events[start].slot == slot:
+        if is_first and instance.items[x].summed:
+            following = find_event(sequence, x, sequence.events[start + 1].slot)
+            for place in range(find_event(sequence, x, slot), following):
+                if sequence.events[place].kind == READ:
+                    return False
+    if is_first:
         return keeps_random_order(instance, sequence, operation, sequence.events[start + 1].slot)
     return True

@@ -168,6 +168,21 @@ def test_published_optima_of_the_files_order_are_reached(
     assert 100 * (found.figures.time / plain.time - 1) <= optimum * 1.01 + 0.01
 
 
+def test_the_first_of_two_contributions_stays_where_it_is_read_in_between() -> None:
+    """Eviction's sequence runs `second` twice; `sum` is read between the two."""
+    draft = Draft("sum")
+    whole, other, end = draft.tensor("sum", 0), draft.tensor("other", 8), draft.tensor("end", 1)
+    draft.operation("first", time=1, writes=[whole])
+    draft.operation("second", time=1, writes=[whole, other])
+    middle = draft.tensor("middle", 5)
+    draft.operation("reader", time=1, reads=[whole], writes=[middle], workspace=9)
+    draft.operation("last", time=1, reads=[other, middle], writes=[end])
+    graph = draft.graph([end])
+    runs = in_plain_mode([0, 1, 2, 1, 3])
+    found = improved(Problem(graph, 14), Options(), runs)
+    assert simulate(graph, found.schedule, budget=14).figures.time == 5
+
+
 def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain(8, seed=3)
     problem = Problem(graph, baseline(graph).peak * 7 // 10)

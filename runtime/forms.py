@@ -1,8 +1,9 @@
 """The forms of tensors: what the trace says of a call's results, and what its kernel really returns.
 
 The trace asks PyTorch's fake kernels, which are not always right: an LSTM's workspace and cuDNN's reserve
-have no size there, batch norms other strides behind a transpose, norms under autocast another type. What
-comes after follows from that: whether a `reshape` copies, how a moved tensor is put together again.
+have no size there, batch norms other strides behind a transpose, norms under autocast another type, views
+other strides in dimensions of size 1. What comes after follows from that: whether a `reshape` copies, how a
+moved tensor is put together again.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,7 +20,7 @@ from .batch_norm import FUNCTIONAL
 from .grouped import grouped_product, is_grouped
 from .program import Call, Program, Ref
 from .stand_ins import elements_spanned
-from .torch_internals import GROUPED_PRODUCT, FakeTensorMode, memory_of
+from .torch_internals import GROUPED_PRODUCT, RESHAPING_VIEWS, FakeTensorMode, memory_of
 
 aten: Any = torch.ops.aten
 
@@ -124,6 +125,8 @@ class TrueFakes(FakeTensorMode):
             with self:
                 return grouped_product(*args)
         made = super().__torch_dispatch__(func, types, args, kwargs)
+        if func in RESHAPING_VIEWS:
+            return self._viewed(func, made, *args)
         target = FUNCTIONAL.get(func, func)
         if target not in self._targets:
             return made
@@ -136,6 +139,15 @@ class TrueFakes(FakeTensorMode):
             return made
         corrected = self._fakes(forms)
         return type(made)(corrected) if isinstance(made, tuple | list) else corrected[0]
+
+    def _viewed(self, func: Any, made: Any, tensor: Tensor, shape: Sequence[int]) -> Any:
+        """`made` with the kernel's strides. Fakes have others in dimensions of size 1, and by these too
+        convolutions choose the layout of their results."""
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+        strides = func(meta, shape).stride()
+        if made.stride() == strides:
+            return made
+        return self._call(aten.as_strided.default, tensor, list(made.shape), list(strides))
 
     def _fakes(self, forms: Sequence[Form | None]) -> list[Any]:
         """Fake tensors of these forms, in memory of their own."""

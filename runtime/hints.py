@@ -36,7 +36,7 @@ _HINTS = (
         "",
         "the lengths in a packed sequence are data: pad instead, and mask the loss",
     ),
-    _Hint("", "", "_ctc_loss", "CTC losses can't be planned, lengths as numbers or not: use plain PyTorch"),
+    _Hint("", "", "ctc_loss", "CTC losses can't be planned, lengths as numbers or not: use plain PyTorch"),
     _Hint("", "", "shape_env", "nested tensors can't be traced: pad instead, and mask the loss"),
     _Hint(
         "",

@@ -76,6 +76,8 @@ GROUPED_PRODUCT = getattr(getattr(aten, "_grouped_mm", None), "default", None)
 """Matrix products in groups, since torch 2.8."""
 SPLITS_THAT_DENY_IT = (aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
 """They return views as if these were none; `unsafe_chunk` is made of them."""
+RESHAPING_VIEWS = (aten.view.default, aten._unsafe_view.default)
+"""What reshapes without a copy."""
 OLD_CONVOLUTION = aten._convolution
 CPU_ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu,

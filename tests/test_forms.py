@@ -17,15 +17,16 @@ from memplan.runtime.forms import results_of
 from memplan.runtime.iteration import Iteration
 from memplan.runtime.peaks import peaks
 from memplan.runtime.profile import graph_from, measure_program, residents
+from memplan.runtime.program import values_read
 from memplan.runtime.program_graph import Cost, graph_of
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.settle import settled
-from memplan.runtime.stand_ins import StandIns
+from memplan.runtime.stand_ins import StandIns, substitute
 from memplan.runtime.trace import trace
 from recomputing import recomputing
 from torch import nn
 from transfers import MACHINE, absent
-from unusual_forms import UNUSUAL, seeded
+from unusual_forms import UNUSUAL, patches, seeded
 
 NAMES = list(UNUSUAL)
 
@@ -128,6 +129,18 @@ def test_changes_in_place_of_parts_of_a_block():
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
     assert len(estimate_program(program, find_preset("rtx3060").gpu)) == len(program.operations)
+
+
+def test_a_view_of_one_image_has_the_strides_of_the_kernel():
+    torch.manual_seed(0)
+    iteration = patches()
+    program = settled(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    for output, call in program.views.items():
+        tensors = {v: torch.empty_strided(*program.values[v][1:3]) for v in values_read(call)}
+        result = call.target(*substitute(call.arguments, tensors), **call.keywords)
+        assert result.stride() == program.values[output].strides
 
 
 def test_a_view_of_what_was_copied_into_a_tensor():

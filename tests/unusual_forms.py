@@ -64,6 +64,23 @@ def cast(norm):
     return Iteration(Cast(norm), (torch.randn(2, 3, 12, 12),))
 
 
+class Patches(nn.Module):
+    """A convolution over the tokens of one image, as in SegFormer: a view has other strides than its fake."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4)
+
+    def forward(self, x):
+        image = self.depthwise(self.before(x).transpose(1, 2).view(1, 4, 4, 4))
+        return mean_square(self.after(nn.functional.gelu(image.flatten(2).transpose(1, 2))))
+
+
+def patches():
+    return Iteration(Patches(), (torch.randn(1, 16, 4),))
+
+
 UNUSUAL = {
     "lstm": lstm,
     "lstm of two layers, batch first": lambda: lstm(num_layers=2, batch_first=True),

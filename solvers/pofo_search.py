@@ -78,7 +78,7 @@ class Search:
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
         slot_bytes = max(1, divisor, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
-        above = slots // 4 if slot_bytes != divisor else 0
+        above = min(slots // 4, whole) if slot_bytes != divisor else 0
         inner = RotorTable(
             costs, whole + above, slot_bytes, spare, proceed=lambda: monotonic() <= self.deadline
         )

@@ -143,7 +143,7 @@ class ChainSearch:
         free = max(0, chained.limit - costs.chain.resident_bytes)
         slot_bytes = max(1, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
-        above = slots // 20 + chained.blocks // 2
+        above = min(slots // 20, whole) + chained.blocks // 2
         table = RkRotorTable(costs, whole + above, slot_bytes, spare, self.proceed)
         found = self._search(costs, table) if table.complete else None
         if self.best is None:

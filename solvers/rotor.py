@@ -91,7 +91,7 @@ class _Search:
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
         self.slot_bytes = max(1, divisor, -(-self.free // slots))
         self.exact = self.slot_bytes == divisor
-        self.above = slots // 20 + (0 if self.exact else len(costs) // 2)
+        self.above = min(slots // 20, self.free // self.slot_bytes) + (0 if self.exact else len(costs) // 2)
         self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
 
     def best(self) -> Candidate:

@@ -313,3 +313,14 @@ def test_an_interruption_before_anything_fits_says_nothing_of_budgets(
     graph = chain(40, seed=6)
     with pytest.raises(KeyboardInterrupt):
         rotor(graph, baseline(graph).peak // 100)
+
+
+@pytest.mark.parametrize("solver", ["rotor", "rk-rotor", "rockmate"])
+def test_more_slots_than_bytes_are_the_bytes(solver: str) -> None:
+    graph = training(2, 5)
+    problem = Problem(graph, baseline(graph).peak - 8)
+    many, enough = (
+        registry.solve(solver, problem, settings={"slots": str(slots)})
+        for slots in (2**31 - 1, problem.budget)
+    )
+    assert many.figures == enough.figures

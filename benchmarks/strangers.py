@@ -1,4 +1,4 @@
-"""Run small models that nobody tuned memplan for (strangers_models.py) on the whole path. Prints a table.
+"""Run small models that nobody tuned memplan for (strangers_*.py) on the whole path. Prints a table.
 
     python benchmarks/strangers.py [--time-limit S] [--timeout S] [model ...]
 
@@ -17,6 +17,14 @@ from collections import Counter
 SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
 
 
+def strangers():
+    """The functions that make the models, by name."""
+    from strangers_torch import TORCH
+    from strangers_transformers import TRANSFORMERS
+
+    return TORCH | TRANSFORMERS
+
+
 def outcome(name, time_limit):
     import torch
     from memplan.graphs.errors import MemplanError
@@ -29,7 +37,6 @@ def outcome(name, time_limit):
     from memplan.runtime.side_by_side import side_by_side
     from memplan.solvers.problem import InfeasibleError, Problem
     from memplan.solvers.registry import solve
-    from strangers_models import STRANGERS
 
     def solved(graph):
         for share in SHARES:
@@ -42,7 +49,7 @@ def outcome(name, time_limit):
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    iteration = STRANGERS[name]()
+    iteration = strangers()[name]()
     try:
         program = settled(iteration)
         graph = graph_from(program, measure_program(program, residents(program, iteration)))
@@ -82,15 +89,13 @@ def main():
     if options.one:
         print(json.dumps(outcome(options.one, options.time_limit)))
         return
-    from strangers_models import STRANGERS
-
     counts = Counter()
     print(
         "| model | outcome | operations | budget | measured - predicted | s | why |",
         "|---|---|---|---|---|---|---|",
         sep="\n",
     )
-    for name in options.models or STRANGERS:
+    for name in options.models or strangers():
         start = time.perf_counter()
         one = run(name, options)
         counts[one["outcome"]] += 1

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from .graphs.errors import MemplanError as MemplanError
     from .graphs.errors import MismatchError as MismatchError
     from .graphs.errors import MissingPackageError as MissingPackageError
-    from .graphs.files import load_graph as load_graph
-    from .graphs.files import save_graph as save_graph
-    from .graphs.updates import When
+    from .graphs.files.files import load_graph as load_graph
+    from .graphs.files.files import save_graph as save_graph
+    from .graphs.transformations.updates import When
     from .planner.errors import InvalidScheduleError as InvalidScheduleError
-    from .planner.schedule_file import load_schedule as load_schedule
-    from .planner.schedule_file import save_schedule as save_schedule
-    from .planner.simulate import simulate as simulate
-    from .runtime.execute import PlannedStep
+    from .planner.schedule.file import load_schedule as load_schedule
+    from .planner.schedule.file import save_schedule as save_schedule
+    from .planner.simulator.simulate import simulate as simulate
     from .runtime.refusals import TraceError as TraceError
+    from .runtime.run.execute import PlannedStep
     from .solvers.problem import InfeasibleError as InfeasibleError
     from .solvers.problem import Problem as Problem
-    from .solvers.registry import solve as solve
+    from .solvers.registry.run import solve as solve
 
 __version__ = "0.1.0"
 
@@ -47,13 +47,13 @@ _FROM = {
     "MismatchError": ".graphs.errors",
     "MissingPackageError": ".graphs.errors",
     "TraceError": ".runtime.refusals",
-    "load_graph": ".graphs.files",
-    "save_graph": ".graphs.files",
-    "load_schedule": ".planner.schedule_file",
-    "save_schedule": ".planner.schedule_file",
-    "simulate": ".planner.simulate",
+    "load_graph": ".graphs.files.files",
+    "save_graph": ".graphs.files.files",
+    "load_schedule": ".planner.schedule.file",
+    "save_schedule": ".planner.schedule.file",
+    "simulate": ".planner.simulator.simulate",
     "Problem": ".solvers.problem",
-    "solve": ".solvers.registry",
+    "solve": ".solvers.registry.run",
 }
 
 __all__ = [
@@ -118,15 +118,15 @@ def optimize(
     PyTorch computes (DifferenceError), …
     """
     from .planner.plain import baseline
-    from .runtime.arguments import check_module, check_updates, given_budget, given_inputs
-    from .runtime.cycle import Terms
-    from .runtime.execute import PlannedStep
-    from .runtime.iteration import Iteration, Updates, with_targets
-    from .runtime.profile import graph_from, measure_program
-    from .runtime.settle import residents, settled
-    from .runtime.verdict import NOT_COMPARED, compared
+    from .runtime.compare.verdict import NOT_COMPARED, compared
+    from .runtime.model.arguments import check_module, check_updates, given_budget, given_inputs
+    from .runtime.model.iteration import Iteration, Updates, with_targets
+    from .runtime.profile.profile import graph_from, measure_program
+    from .runtime.run.cycle import Terms
+    from .runtime.run.execute import PlannedStep
+    from .runtime.trace.settle import residents, settled
     from .solvers.problem import Problem
-    from .solvers.registry import solve
+    from .solvers.registry.run import solve
 
     check_module(module)
     check_updates(optimizer, update)

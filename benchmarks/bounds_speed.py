@@ -14,11 +14,11 @@ from math import inf
 from pathlib import Path
 from time import perf_counter
 
-from memplan.graphs.files import load_graph
+from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
 from memplan.planner.plain import baseline
-from memplan.solvers.residency import free_order_bound
-from memplan.solvers.residency_schedule import residency_schedule
+from memplan.solvers.bounds.residency.residency import free_order_bound
+from memplan.solvers.bounds.residency.schedule import residency_schedule
 
 
 def row(graph: Graph, percent: int, seconds: float) -> str:

@@ -13,14 +13,14 @@ import re
 from pathlib import Path
 from time import perf_counter
 
-from memplan.graphs.files import load_graph
+from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.plain import baseline
-from memplan.planner.simulate import simulate
-from memplan.solvers import checkmate
-from memplan.solvers.checkmate_model import staged_program
+from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Options, Problem
+from memplan.solvers.recomputation.checkmate import checkmate
+from memplan.solvers.recomputation.checkmate.model import staged_program
 
 CASES = [
     (chain(20), 60),

@@ -12,12 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import layered
 
 READ = """
 import resource, statistics, sys, time
-from memplan.graphs.files import load_graph
+from memplan.graphs.files.files import load_graph
 seconds = []
 for _ in range(3):
     start = time.perf_counter()

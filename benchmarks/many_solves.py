@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from growth import held, solve_many
-from memplan.solvers import registry
+from memplan.solvers.registry import run as registry
 from solver_cases import warm_up
 
 MOST_BYTES = 64 * 2**20

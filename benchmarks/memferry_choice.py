@@ -14,10 +14,10 @@ from itertools import product
 from random import Random
 from statistics import mean
 
-from memplan.solvers.memferry_estimate import PUBLISHED, Way, estimate, forward_estimate
-from memplan.solvers.memferry_exact import best_choice
-from memplan.solvers.memferry_greedy import Forward, greedy
-from memplan.solvers.memferry_layers import Costs
+from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Way, estimate, forward_estimate
+from memplan.solvers.offloading.memferry.exact import best_choice
+from memplan.solvers.offloading.memferry.greedy import Forward, greedy
+from memplan.solvers.offloading.memferry.layers import Costs
 
 
 def instance(seed: int, most: int) -> list[Costs]:

@@ -2,8 +2,8 @@
 
 Protocol. Each graph at each link rate (both directions; 0: the machine of the file) and its device's capacity
 or the budget given, by each solver, one after the other in one process. The bound is that of schedules in the
-file's order (offload_bound.py). A line of the CSV for each; at the end a table: graphs and rates × solvers.
-The same command goes on with what the CSV lacks. All times of schedules are simulated.
+file's order (offload/offload_bound.py). A line of the CSV for each; at the end a table: graphs and rates ×
+solvers. The same command goes on with what the CSV lacks. All times of schedules are simulated.
 
     python benchmarks/offload_tables.py GRAPHS… [--rates 0,0.5e9,1e9] [--solvers A,B] [--budget 12GB]
                                         [--seconds S] [--bound-seconds S] [-o rows.csv]
@@ -19,15 +19,15 @@ from pathlib import Path
 from time import monotonic
 
 from memplan.graphs.errors import MemplanError
-from memplan.graphs.files import load_graph
+from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.planner.bounds import time_bound
 from memplan.planner.budget import device_budget, parse_budget
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
-from memplan.solvers.offload_bound import offload_bound
+from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
 
 COLUMNS = [
     "graph", "rate", "budget", "solver", "outcome", "time", "bound", "ratio", "of_computations",

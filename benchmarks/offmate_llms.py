@@ -19,13 +19,13 @@ from time import perf_counter
 
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.graphs.transformations.updates import with_updates
 from memplan.graphs.units import parse_bytes
-from memplan.graphs.updates import with_updates
 from memplan.instances.models import model_named
 from memplan.instances.transformer import Rates, Training, timed, transformer
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
 from memplan.solvers.problem import InfeasibleError, Problem
+from memplan.solvers.registry import run as registry
 
 MACHINE = Machine(12 * 10**9, 128 * 10**9, None, Links(10.4e9, 10.4e9))
 DEVICE_RATE, HOST_RATE = 16.6e9, 1.1e9

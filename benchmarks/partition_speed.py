@@ -21,7 +21,7 @@ from random import Random
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import layered
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.partition import partition
+from memplan.graphs.partition.partition import partition
 
 
 class Model:

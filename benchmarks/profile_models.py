@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 from memplan.graphs.graph import Graph
 from memplan.planner.plain import plain_schedule
-from memplan.planner.simulate import simulate
-from memplan.runtime.eager import run_eager
-from memplan.runtime.execute import PlannedStep
-from memplan.runtime.live_bytes import live_peak
-from memplan.runtime.model_file import load_model_file
-from memplan.runtime.profile import graph_from, measure_program, quality, residents
-from memplan.runtime.trace import trace
-from memplan.runtime.verdict import verdict
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.compare.verdict import verdict
+from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.model.file import load_model_file
+from memplan.runtime.profile.profile import graph_from, measure_program, quality, residents
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.trace import trace
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODELS = ["mlp", "gpt2", "bert", "llama", "t5", "vit", "transformer", "resnet50", "unet"]

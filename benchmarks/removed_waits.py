@@ -43,181 +43,181 @@ class Removal(NamedTuple):
 REMOVALS = (
     # ── streams ──
     Removal(
-        "a copy waits for the computations before it", "streams", "self.stream.wait_event(self.computed)"
+        "a copy waits for the computations before it", "run/streams", "self.stream.wait_event(self.computed)"
     ),
     Removal(
         "a copy waits for copies on the other stream",
-        "streams",
+        "run/streams",
         "if not wait_on(self.stream, ticket):",
         "if not isinstance(ticket, DeviceTicket):",
     ),
     Removal(
         "a copy waits for jobs of other threads",
-        "streams",
+        "run/streams",
         "if not wait_on(self.stream, ticket):",
         "if wait_on(self.stream, ticket) is None:",
     ),
-    Removal("an event is waited for once it is recorded", "streams", "    ticket.on_stream()", "    pass"),
-    Removal("a stream waits for an event", "streams", "stream.wait_event(ticket.event)"),
+    Removal(
+        "an event is waited for once it is recorded", "run/streams", "    ticket.on_stream()", "    pass"
+    ),
+    Removal("a stream waits for an event", "run/streams", "stream.wait_event(ticket.event)"),
     Removal(
         "a thread waits until a copy is given",
-        "streams",
+        "run/streams",
         "        super().wait()\n        self.event",
         "        self.event",
     ),
-    Removal("a thread waits until a copy has ended", "streams", "self.event.synchronize()"),
+    Removal("a thread waits until a copy has ended", "run/streams", "self.event.synchronize()"),
     Removal(
         "an event is recorded behind its copy",
-        "streams",
+        "run/streams",
         "                work(*arguments)\n                event.record()",
         "                event.record()\n                work(*arguments)",
     ),
     # ── queues ──
     Removal(
         "a job waits for the tickets of others",
-        "queues",
+        "run/queues",
         "            ticket.wait()\n\n    def run",
         "            pass\n\n    def run",
     ),
-    Removal("a job lets go before it works", "queues", "            self.gone = ()\n", ""),
+    Removal("a job lets go before it works", "run/queues", "            self.gone = ()\n", ""),
     Removal(
         "a job lets go before its ticket ends",
-        "queues",
+        "run/queues",
         "        self.after = self.gone = self.arguments = ()\n        del self.work\n",
         "",
     ),
     # ── the code of a turn ──
     Removal(
         "computations wait for copies",
-        "codegen_copies",
+        "code/copies",
         'self.lines.append(f"wait({self.ticket(step)})")',
     ),
-    Removal("a step's waits", "codegen_copies", "self.wait_for(self.turn.waits.get(step, ()))"),
-    Removal("a prefetch's room is waited for", "codegen_copies", "self.wait_for(ends.transfers)"),
+    Removal("a step's waits", "code/copies", "self.wait_for(self.turn.waits.get(step, ()))"),
+    Removal("a prefetch's room is waited for", "code/copies", "self.wait_for(ends.transfers)"),
     Removal(
         "a transfer waits for others",
-        "codegen_copies",
+        "code/copies",
         "for other in self.due(self.turn.waits.get(step, ())))",
         "for other in ())",
     ),
     Removal(
         "a transfer lets go of host memory",
-        "codegen_copies",
+        "code/copies",
         'gone = "" if ends is None or on_device else',
         'gone = "" if True else',
     ),
     Removal(
         "a computation lets go of memory that it waited for",
-        "codegen_copies",
+        "code/copies",
         "self._pop(ends)\n\n    def wait_for",
         "pass\n\n    def wait_for",
     ),
     Removal(
         "a prefetch lets go of memory that it waited for",
-        "codegen_copies",
+        "code/copies",
         '            self._pop(ends)\n        self.lines.append(f"d{x} = room',
         '            pass\n        self.lines.append(f"d{x} = room',
     ),
-    Removal(
-        "a pending delete keeps the memory", "codegen_copies", "if key in self.turn.pending:", "if False:"
-    ),
+    Removal("a pending delete keeps the memory", "code/copies", "if key in self.turn.pending:", "if False:"),
     Removal(
         "a pending delete at the end keeps the memory",
-        "codegen_turn",
+        "code/turn",
         'self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")',
     ),
     Removal(
-        "a late block is opened by its job", "codegen_copies", "late = step in self.turn.late", "late = False"
+        "a late block is opened by its job", "code/copies", "late = step in self.turn.late", "late = False"
     ),
-    Removal("the loss and gradients wait for their copies", "codegen_turn", "self.wait_for(makers)"),
+    Removal("the loss and gradients wait for their copies", "code/turn", "self.wait_for(makers)"),
     Removal(
         "a result on the host is waited for",
-        "codegen_turn",
+        "code/turn",
         'self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))',
     ),
     # ── the rehearsal ──
     Removal(
         "a copy that is refreshed waits for its users",
-        "rehearsal",
+        "code/rehearsal",
         "            self._wait_for_users((target, x), queue)",
         "            pass",
     ),
     Removal(
         "what is changed in place waits for its users",
-        "rehearsal",
+        "code/rehearsal",
         "            self._wait_for_users((memory, x), queue)",
         "            pass",
     ),
     Removal(
         "host memory waits for the gate",
-        "rehearsal",
+        "code/rehearsal",
         "                self._wait(self._gate)",
         "                pass",
     ),
     Removal(
         "the workspace on the CPU is a gate",
-        "rehearsal",
+        "code/rehearsal",
         "            if workspace:\n                self._gate = self.step",
         "            pass",
     ),
     Removal(
         "memory that the CPU uses is a gate",
-        "rehearsal",
+        "code/rehearsal",
         "            self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])",
         "            pass",
     ),
     Removal(
         "an allocation waits for what its room waits for",
-        "rehearsal",
+        "code/rehearsal",
         "            self._ends[self.step].transfers.extend(waits[makers:])",
         "            pass",
     ),
     Removal(
         "an allocation that waits is a gate",
-        "rehearsal",
+        "code/rehearsal",
         "            self._gate = self.step\n\n    def _end(",
         "\n    def _end(",
     ),
     Removal(
         "uses go on into the next turn",
-        "rehearsal",
+        "code/rehearsal",
         "self._users = {copy: users for copy, users in moved.items() if users}",
         "self._users = {}",
     ),
     Removal(
         "an allocation on the host is late",
-        "rehearsal",
+        "code/rehearsal",
         "            self._late.add(self.step)",
         "            pass",
     ),
     # ── from turn to turn ──
     Removal(
         "a turn waits for the turn before the last",
-        "cycle",
+        "run/cycle",
         "        for ticket in self._last.values():\n            ticket.wait()",
         "",
     ),
     Removal(
         "who puts or gets a tensor waits for all jobs",
-        "cycle",
+        "run/cycle",
         "if any(ticket.failed() for ticket in (*self._last.values(), *self._now.values())):",
         "if False:",
     ),
     Removal(
         "what is put on the host is there",
-        "cycle",
+        "run/cycle",
         "        offload(self.device, bytes_, block)\n        self.device.synchronize()",
         "        offload(self.device, bytes_, block)",
     ),
     Removal(
         "host memory that goes is held until its copies have ended",
-        "places",
+        "storage/places",
         "        if used is None:",
         "        if True:",
     ),
     Removal(
         "a failed iteration waits for its jobs",
-        "execute",
+        "run/execute",
         "                self.cycle.end_jobs()  # they may still copy from and to what the frames hold",
         "                pass",
     ),

@@ -18,11 +18,11 @@ from time import perf_counter
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
-from memplan.solvers.chain_costs import chain_costs
-from memplan.solvers.chains import chain_problem
+from memplan.solvers.chains.costs import chain_costs
+from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.problem import Problem
-from memplan.solvers.rotor_table import RotorTable
+from memplan.solvers.recomputation.checkpointing.rotor_table import RotorTable
+from memplan.solvers.registry import run as registry
 
 SLOTS = 500
 

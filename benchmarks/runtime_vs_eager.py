@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 from memplan.planner.plain import plain_schedule
-from memplan.runtime.eager import compare, run_eager
-from memplan.runtime.execute import PlannedStep
-from memplan.runtime.iteration import Iteration
-from memplan.runtime.program_graph import Cost, graph_of
-from memplan.runtime.trace import trace
+from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.program.graph import Cost, graph_of
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.trace import trace
 from transformers import GPT2Config, GPT2LMHeadModel
 
 

@@ -21,9 +21,9 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule import Schedule, Step, compute, delete, offload, prefetch
-from memplan.planner.sequence import in_plain_mode, schedule_of
-from memplan.planner.simulate import simulate
+from memplan.planner.schedule.schedule import Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.simulator.simulate import simulate
 
 MACHINE = Machine(links=Links(d2h=12e9, h2d=12e9))
 

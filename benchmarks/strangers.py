@@ -29,14 +29,14 @@ def outcome(name, time_limit):
     import torch
     from memplan.graphs.errors import MemplanError
     from memplan.planner.plain import baseline
-    from memplan.planner.simulate import simulate
-    from memplan.runtime.cycle import Terms
-    from memplan.runtime.execute import PlannedStep
-    from memplan.runtime.profile import graph_from, measure_program
-    from memplan.runtime.settle import residents, settled
-    from memplan.runtime.side_by_side import side_by_side
+    from memplan.planner.simulator.simulate import simulate
+    from memplan.runtime.compare.side_by_side import side_by_side
+    from memplan.runtime.profile.profile import graph_from, measure_program
+    from memplan.runtime.run.cycle import Terms
+    from memplan.runtime.run.execute import PlannedStep
+    from memplan.runtime.trace.settle import residents, settled
     from memplan.solvers.problem import InfeasibleError, Problem
-    from memplan.solvers.registry import solve
+    from memplan.solvers.registry.run import solve
 
     def solved(graph):
         for share in SHARES:

@@ -1,7 +1,7 @@
 """Small models of plain PyTorch that nobody tuned for: by name, functions that return an Iteration."""
 
 import torch
-from memplan.runtime.iteration import Iteration
+from memplan.runtime.model.iteration import Iteration
 from torch import nn
 from torch.nn import functional
 

@@ -4,7 +4,7 @@ Random weights, tiny configurations.
 """
 
 import torch
-from memplan.runtime.iteration import Iteration
+from memplan.runtime.model.iteration import Iteration
 
 TINY = {
     "vocab_size": 64,

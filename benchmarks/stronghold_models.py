@@ -14,14 +14,14 @@ import argparse
 from time import perf_counter
 
 from memplan.graphs.graph import Graph
-from memplan.graphs.presets import find_preset
+from memplan.graphs.machines.presets import find_preset
 from memplan.graphs.units import parse_bytes
 from memplan.instances.models import Transformer
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import model_flops, transformer
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
 from memplan.solvers.problem import InfeasibleError, Problem
+from memplan.solvers.registry import run as registry
 
 MACHINE = find_preset("stronghold").machine
 SOLVERS = ("stronghold", "zero-offload", "zero-infinity")

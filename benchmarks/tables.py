@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 
-from memplan.solvers.comparison import UNKNOWN, Outcome, Row
-from memplan.solvers.comparison_file import read_rows
-from memplan.solvers.comparison_summary import best_bounds, best_times, is_best, solver_names, standings
+from memplan.comparison.file import read_rows
+from memplan.comparison.summary import best_bounds, best_times, is_best, solver_names, standings
+from memplan.comparison.trials import UNKNOWN, Outcome, Row
 
 WORDS = {
     Outcome.INFEASIBLE: "–",

@@ -20,19 +20,19 @@ from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
-from memplan.graphs.files import load_graph
+from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.updates import with_updates
+from memplan.graphs.transformations.updates import with_updates
 from memplan.instances.three_partition import solvable, unsolvable
 from memplan.planner.plain import baseline
-from memplan.planner.simulate import simulate
-from memplan.solvers import registry
-from memplan.solvers.offload_bound import weight_offload_bound
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.offload.offload_bound import weight_offload_bound
+from memplan.solvers.offloading.cycles.cycle import cycle_of
+from memplan.solvers.offloading.weight_offload.least import link_bound
 from memplan.solvers.problem import Problem, Solution
-from memplan.solvers.weight_offload_cycle import cycle_of
-from memplan.solvers.weight_offload_least import link_bound
+from memplan.solvers.registry import run as registry
 
 BOUND_SECONDS = 20.0
 FIGURE_4 = ("gpt2-d38-b32", "gpt2-d74-b64", "bert-d96-b32", "gpt2-d74-b32", "bert-d144-b64")

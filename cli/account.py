@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machine import Memory
-from ..planner.schedule import PLAIN, Schedule, Verb
-from ..planner.simulate import Replay
+from ..planner.schedule.schedule import PLAIN, Schedule, Verb
+from ..planner.simulator.simulate import Replay
 
 Entry = dict[str, Any]
 """A row as `--json` prints it. Times in seconds, sizes in bytes."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
+from ..comparison.file import append_row, prepare, read_rows
+from ..comparison.published import Match, load_published, matches
+from ..comparison.run import run
+from ..comparison.summary import standings
+from ..comparison.trials import Row, trials
 from ..graphs.errors import InputError
 from ..planner.budget import Budget
-from ..solvers import registry
-from ..solvers.comparison import Row, trials
-from ..solvers.comparison_file import append_row, prepare, read_rows
-from ..solvers.comparison_run import run
-from ..solvers.comparison_summary import standings
-from ..solvers.published import Match, load_published, matches
+from ..solvers.registry import run as registry
 from .bench_arguments import budgets_argument, chosen_contenders, instances, table_argument
 from .bench_tables import comparison_lines, match_document
 from .exits import Exit

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from ..comparison.trials import Contender, Instance, contender, instance
 from ..graphs.errors import InputError, MissingPackageError
-from ..graphs.files import graph_files
+from ..graphs.files.files import graph_files
 from ..planner.budget import Budget, parse_budget
-from ..solvers import registry
-from ..solvers.comparison import Contender, Instance, contender, instance
+from ..solvers.registry import run as registry
 from .output import Output
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
-from ..solvers.comparison import Bounds, Outcome, Place, Row
-from ..solvers.comparison_summary import best_bounds, best_times, is_best, refuted, solver_names, standings
-from ..solvers.published import Match
+from ..comparison.published import Match
+from ..comparison.summary import best_bounds, best_times, is_best, refuted, solver_names, standings
+from ..comparison.trials import Bounds, Outcome, Place, Row
 from .figures import duration
 from .output import table
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from ..graphs.documents import write_document
+from ..graphs.files.documents import write_document
+from ..graphs.files.machine import machine_to_document
 from ..graphs.machine import Machine, Memory
-from ..graphs.machine_file import machine_to_document
-from ..graphs.presets import Preset, find_preset, presets
+from ..graphs.machines.presets import Preset, find_preset, presets
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
 from .figures import rate
@@ -22,7 +22,7 @@ from .output import Output, Row, labelled, table
 from .written import Written, write_out
 
 if TYPE_CHECKING:
-    from ..runtime.this_machine import Measured
+    from ..runtime.measuring.this_machine import Measured
 
 _LINKS = {
     "d2h": "device to host",
@@ -101,7 +101,7 @@ def _show(preset: Preset, destination: Path | None, output: Output) -> None:
 
 
 def _measure(device: str | None, disk: Path | None, destination: Path | None, output: Output) -> None:
-    from ..runtime.this_machine import measure_machine
+    from ..runtime.measuring.this_machine import measure_machine
 
     with output.status("measuring") as report:
         found = measure_machine(device, disk, report)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..graphs.scratch import sweep
+from ..graphs.folders.scratch import sweep
 from .exits import Exit, verdict
 from .options import output_flags
 from .signals import end_at_once, interruptible

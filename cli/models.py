@@ -18,7 +18,7 @@ def model_code(model: str, device: str) -> Generator[None]:
     So does what its libraries write to the file behind standard output. The working folder stays ours.
     Raises InputError where the model ends the process, finds no memory, or raises what is no Exception.
     """
-    from ..runtime.verdict import is_out_of_memory
+    from ..runtime.compare.verdict import is_out_of_memory
 
     try:
         with redirect_stdout(sys.stderr), _output_redirected(), _same_folder(), _exit_raises():

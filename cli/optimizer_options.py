@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..runtime.optimizers import Choice
+    from ..runtime.updates.optimizers import Choice
 
 _OPTIONS = (
     click.option(
@@ -40,7 +40,7 @@ def optimizer_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def chosen(options: dict[str, Any]) -> Choice | None:
     """None without --optimizer; then the other options are bad usage."""
-    from ..runtime.optimizers import Choice
+    from ..runtime.updates.optimizers import Choice
 
     given = {name: value for name, value in options.items() if value is not None}
     if "optimizer" in given:

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from ..graphs.documents import document_suffix
 from ..graphs.errors import InputError
+from ..graphs.files.documents import document_suffix
 from ..planner.budget import Budget, parse_budget
 from .output import Output
 

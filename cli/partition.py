@@ -10,12 +10,12 @@ from typing import Any
 import click
 from rich.text import Text
 
-from ..graphs.cluster import Cluster, Partition
-from ..graphs.cluster_interface import Spans
+from ..graphs.clusters.clusters import Cluster, Partition
+from ..graphs.clusters.interface import Spans
 from ..graphs.errors import InputError
-from ..graphs.files import load_graph
-from ..graphs.partition import ALPHA, LOWER, TOLERANCE, TOP
-from ..graphs.partition import partition as partition_of
+from ..graphs.files.files import load_graph
+from ..graphs.partition.partition import ALPHA, LOWER, TOLERANCE, TOP
+from ..graphs.partition.partition import partition as partition_of
 from ..graphs.units import format_bytes
 from .figures import graph_row
 from .options import FILE, output_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..graphs.files import save_graph
+from ..graphs.files.files import save_graph
 from ..graphs.graph import Graph
 from ..planner.budget import spelled
 from ..planner.plain import baseline
@@ -20,7 +20,7 @@ from .output import Output, Row, labelled
 from .written import write_out
 
 if TYPE_CHECKING:
-    from ..runtime.optimizers import Choice
+    from ..runtime.updates.optimizers import Choice
 
 
 @click.command()
@@ -83,8 +83,8 @@ def profile(
 
 
 def _measured(model: str, device: str, optimizer: Choice | None, output: Output) -> Graph:
-    from ..runtime.profile import profile as measure
-    from ..runtime.verdict import warning
+    from ..runtime.compare.verdict import warning
+    from ..runtime.profile.profile import profile as measure
 
     with model_code(model, device), output.progress("profiling") as progress:
         graph = measure(model, device, progress, optimizer)
@@ -94,7 +94,7 @@ def _measured(model: str, device: str, optimizer: Choice | None, output: Output)
 
 
 def _estimated(model: str, gpu: str, optimizer: Choice | None, output: Output) -> Graph:
-    from ..runtime.estimate import estimate
+    from ..runtime.profile.estimate import estimate
 
     with model_code(model, "this machine"), output.progress("estimating") as progress:
         return estimate(model, gpu, progress, optimizer)

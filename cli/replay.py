@@ -9,19 +9,19 @@ from pathlib import Path
 from sys import float_info
 from typing import TypeGuard
 
-from ..graphs.documents import read_document
 from ..graphs.errors import MismatchError
-from ..graphs.files import graph_digest, load_graph
+from ..graphs.files.documents import read_document
+from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.presets import find_machine
+from ..graphs.machines.presets import find_machine
 from ..planner.bounds import time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
 from ..planner.plain import baseline
 from ..planner.report import Report
-from ..planner.schedule_file import ScheduleFile, schedule_from_document
-from ..planner.simulate import Figures, Replay, simulate
+from ..planner.schedule.file import ScheduleFile, schedule_from_document
+from ..planner.simulator.simulate import Figures, Replay, simulate
 from .exits import CheckFailedError
 
 TOLERANCE = 1e-6

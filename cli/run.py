@@ -20,9 +20,9 @@ from .output import Output, Row, labelled
 from .replay import Held, judged, open_schedule
 
 if TYPE_CHECKING:
-    from ..runtime.peaks import Peaks
-    from ..runtime.program import Program
-    from ..runtime.side_by_side import Measured, SideBySide
+    from ..runtime.compare.peaks import Peaks
+    from ..runtime.compare.side_by_side import Measured, SideBySide
+    from ..runtime.program.program import Program
 
 
 @click.command()
@@ -96,14 +96,14 @@ def _side_by_side(
     repeats: int,
     output: Output,
 ) -> SideBySide:
-    from ..runtime.cycle import Terms
+    from ..runtime.compare.side_by_side import side_by_side
     from ..runtime.device.choice import check_device
-    from ..runtime.execute import PlannedStep
-    from ..runtime.iteration import on_device
-    from ..runtime.model_file import load_model_file
-    from ..runtime.optimizers import choice_of, updated
-    from ..runtime.settle import settled
-    from ..runtime.side_by_side import side_by_side
+    from ..runtime.model.file import load_model_file
+    from ..runtime.model.iteration import on_device
+    from ..runtime.run.cycle import Terms
+    from ..runtime.run.execute import PlannedStep
+    from ..runtime.trace.settle import settled
+    from ..runtime.updates.optimizers import choice_of, updated
 
     if device is not None:
         check_device(device)
@@ -147,7 +147,7 @@ def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str) ->
 
 
 def _aligned(program: Program, graph: Graph, graph_path: Path) -> Program:
-    from ..runtime.align import aligned
+    from ..runtime.trace.align import aligned
 
     try:
         return aligned(program, graph)

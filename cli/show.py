@@ -14,8 +14,8 @@ from ..graphs.graph import Phase
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
 from ..planner.report import Report
-from ..planner.schedule import Verb
-from ..planner.simulate import Replay
+from ..planner.schedule.schedule import Verb
+from ..planner.simulator.simulate import Replay
 from . import account
 from .curve import Mark, draw
 from .figures import duration, graph_row, report_document, report_rows

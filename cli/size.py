@@ -9,11 +9,11 @@ import click
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
-from ..graphs.presets import Preset, find_machine, find_preset
-from ..graphs.updates import When
+from ..graphs.machines.presets import Preset, find_machine, find_preset
+from ..graphs.transformations.updates import When
 from ..planner.budget import Budget, spelled
-from ..solvers import registry
-from ..solvers.sizing import LARGEST
+from ..planner.sizing import LARGEST
+from ..solvers.registry import run as registry
 from .exits import Exit, NothingFitsError
 from .models import model_code
 from .options import budget_option, machine_option, output_options, seconds_argument, settings_argument
@@ -85,8 +85,8 @@ def size(
     """
     preset = find_preset(gpu)
     registry.chosen_settings(solver, settings)
-    from ..runtime.model_file import load_model_file
-    from ..runtime.optimizers import Choice
+    from ..runtime.model.file import load_model_file
+    from ..runtime.updates.optimizers import Choice
 
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         machine = find_machine(machine_path) if machine_path else preset.machine

@@ -10,7 +10,7 @@ from rich.text import Text
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
 from ..planner.report import Report
-from ..solvers.sizing import Trial
+from ..planner.sizing import Trial
 from .figures import duration, signed
 from .output import Row, labelled, table
 from .size_search import Found

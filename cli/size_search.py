@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from ..graphs.errors import InputError, MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.presets import Preset
+from ..graphs.machines.presets import Preset
 from ..graphs.units import format_bytes
-from ..planner.schedule import Schedule
-from ..solvers import registry
+from ..planner.schedule.schedule import Schedule
+from ..planner.sizing import Trial, given_batches, largest_batch, smallest_budget, trial
 from ..solvers.problem import InfeasibleError, Problem
-from ..solvers.sizing import Trial, given_batches, largest_batch, smallest_budget, trial
+from ..solvers.registry import run as registry
 
 if TYPE_CHECKING:
-    from ..runtime.model_file import ModelFile
-    from ..runtime.optimizers import Choice
+    from ..runtime.model.file import ModelFile
+    from ..runtime.updates.optimizers import Choice
 
 _STARTS = (1, 2, 4, 8)
 """Where the search for the largest batch may start: batch normalisation, say, takes no single sample."""
@@ -37,7 +37,7 @@ class Model:
 
     def graph(self, batch: int) -> Graph:
         """Raises MemplanError, one line, where the model can't have that batch."""
-        from ..runtime.estimate import estimate_file
+        from ..runtime.profile.estimate import estimate_file
 
         self.report(f"batch {batch:,}: tracing")
         try:

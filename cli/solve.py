@@ -10,16 +10,16 @@ from typing import Any
 import click
 
 from ..graphs.errors import InputError
-from ..graphs.files import load_graph
+from ..graphs.files.files import load_graph
 from ..graphs.machine import Machine
-from ..graphs.presets import find_machine
+from ..graphs.machines.presets import find_machine
 from ..graphs.units import format_bytes
 from ..planner.budget import Budget, device_budget
 from ..planner.plain import baseline
 from ..planner.report import Report
-from ..planner.schedule_file import save_schedule
-from ..solvers import registry
+from ..planner.schedule.file import save_schedule
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from ..solvers.registry import run as registry
 from .exits import Exit
 from .figures import duration, graph_row, report_document, report_rows
 from .options import (

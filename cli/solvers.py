@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..graphs.errors import MissingPackageError
-from ..solvers import registry
+from ..solvers.registry import run as registry
 from .options import output_options
 from .output import Output, Row, labelled
 

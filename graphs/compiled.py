@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 from numba import config, njit
 from numba.core.caching import FunctionCache
 
-from .cache_folder import cache_folder, private_folder
+from .folders.cache import cache_folder, private_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

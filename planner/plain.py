@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from .schedule import Schedule
-from .sequence import in_plain_mode, schedule_of
-from .simulate import Figures, simulate
+from .schedule.schedule import Schedule
+from .schedule.sequence import in_plain_mode, schedule_of
+from .simulator.simulate import Figures, simulate
 
 
 def plain_schedule(graph: Graph) -> Schedule:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from .schedule import Verb
-from .sequence import Run, prune, schedule_of
-from .simulate import simulate
+from .schedule.schedule import Verb
+from .schedule.sequence import Run, prune, schedule_of
+from .simulator.simulate import simulate
 
 Gap = tuple[int, int, int]
 """A tensor is not there in the runs first … last; its bytes."""

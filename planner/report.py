@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .simulate import Figures
+from .simulator.simulate import Figures
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor
 from ..planner.plain import plain_schedule
-from ..planner.schedule import Schedule
-from ..planner.simulate import simulate
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import simulate
 from .problem import InfeasibleError, Problem
 
 

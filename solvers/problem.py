@@ -11,8 +11,8 @@ from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.budget import spelled
-from ..planner.schedule import Schedule
-from ..planner.simulate import Figures
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import Figures
 
 
 class Status(StrEnum):

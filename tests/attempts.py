@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memplan.graphs.graph import Graph
-from memplan.solvers import registry
 from memplan.solvers.problem import InfeasibleError, Problem, Solution
+from memplan.solvers.registry import run as registry
 
 
 def attempt(solver: str, graph: Graph, budget: int, **settings: int) -> Solution | InfeasibleError:

@@ -26,8 +26,8 @@ from exact_offload_turn import Life, Turn, least, seconds_of, sequences
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
-from memplan.planner.simulate import simulate
+from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.simulator.simulate import simulate
 
 SAME = 1e-9
 Loads = tuple[float, float]

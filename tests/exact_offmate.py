@@ -15,7 +15,7 @@ from itertools import product
 from math import inf
 
 import numpy as np
-from memplan.solvers.offmate_iteration import Carried, Group, Iteration, Limits
+from memplan.solvers.offloading.o_ilp.iteration import Carried, Group, Iteration, Limits
 from numpy.typing import NDArray
 
 DEVICE, HOST, D2H, H2D, CPU, COMPUTE = range(6)

@@ -10,9 +10,9 @@ queues carry.
 from __future__ import annotations
 
 from memplan.graphs.arrays import Floats
-from memplan.solvers.offmate_model import OffloadProgram
-from memplan.solvers.offmate_states import StateStocks
-from memplan.solvers.offmate_weights import WeightStocks
+from memplan.solvers.offloading.o_ilp.model import OffloadProgram
+from memplan.solvers.offloading.o_ilp.states import StateStocks
+from memplan.solvers.offloading.o_ilp.weights import WeightStocks
 
 SLACK = 1e-5
 

@@ -26,12 +26,12 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
-from memplan.planner.schedule import Schedule
-from memplan.solvers import registry
-from memplan.solvers.offload_bound import moves, offload_bound, weight_offload_bound
+from memplan.planner.schedule.schedule import Schedule
+from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound, weight_offload_bound
+from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
+from memplan.solvers.bounds.residency.schedule import residency_schedule
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
-from memplan.solvers.residency import free_order_bound, residency_bound
-from memplan.solvers.residency_schedule import residency_schedule
+from memplan.solvers.registry import run as registry
 from small_graphs import small_graph
 from small_offload import small_training
 from training_graphs import training

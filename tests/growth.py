@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from memplan.graphs.errors import MemplanError
-from memplan.solvers import registry
+from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem
 from solver_cases import random_problem
 

@@ -17,21 +17,22 @@ import transfers
 from iterations import mean_square
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
-from memplan.planner.clock import Queue
-from memplan.planner.schedule import Schedule
-from memplan.planner.sequence import in_plain_mode
-from memplan.planner.simulate import simulate
-from memplan.runtime import execute, over_plan, places, queues
-from memplan.runtime.cycle import Terms
-from memplan.runtime.device.simulated import SimulatedDevice
-from memplan.runtime.device.threads import Delays
-from memplan.runtime.eager import run_eager
-from memplan.runtime.execute import Outcome, PlannedStep
-from memplan.runtime.host_calls import CpuOperation
-from memplan.runtime.iteration import Iteration, Updates
-from memplan.runtime.program import Program
-from memplan.runtime.program_graph import Cost, graph_of
-from memplan.runtime.trace import trace
+from memplan.planner.schedule.schedule import Schedule
+from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.simulator.clock import Queue
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.code.host_calls import CpuOperation
+from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.model.iteration import Iteration, Updates
+from memplan.runtime.program.graph import Cost, graph_of
+from memplan.runtime.program.program import Program
+from memplan.runtime.run import execute, over_plan, queues
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import Outcome, PlannedStep
+from memplan.runtime.simulated.simulated import SimulatedDevice
+from memplan.runtime.simulated.threads import Delays
+from memplan.runtime.storage import places
+from memplan.runtime.trace.trace import trace
 from torch import nn
 from transfers import (
     MACHINE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from memplan.runtime.iteration import Iteration, Labelled
+from memplan.runtime.model.iteration import Iteration, Labelled
 from torch import nn
 from torch.nn import functional
 

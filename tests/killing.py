@@ -18,14 +18,14 @@ from pathlib import Path
 from random import Random
 
 from memplan.cli.exits import Exit
-from memplan.graphs.documents import read_document
+from memplan.comparison.file import prepare, read_rows
 from memplan.graphs.errors import InputError
-from memplan.graphs.files import load_graph, save_graph
+from memplan.graphs.files.documents import read_document
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.folders.scratch import sweep
 from memplan.graphs.generators import chain, layered
-from memplan.graphs.scratch import sweep
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule_file import load_schedule, save_schedule
-from memplan.solvers.comparison_file import prepare, read_rows
+from memplan.planner.schedule.file import load_schedule, save_schedule
 
 MARK = "MEMPLAN_KILLS"
 PLAN = [sys.executable, "-c", "from memplan.cli.main import main; main()"]

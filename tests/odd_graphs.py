@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 from memplan.graphs.errors import InputError
+from memplan.graphs.files.read import graph_from_document
+from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.read_graph import graph_from_document
-from memplan.graphs.write_graph import graph_to_document
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem

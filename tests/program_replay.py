@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memplan.runtime.below_autograd import as_traced
-from memplan.runtime.joint import residents
-from memplan.runtime.live_bytes import live_peak
-from memplan.runtime.program import refs
-from memplan.runtime.program_graph import Cost
-from memplan.runtime.stand_ins import substitute
+from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.measuring.stand_ins import substitute
+from memplan.runtime.program.graph import Cost
+from memplan.runtime.program.program import refs
+from memplan.runtime.trace.joint import residents
 
 
 class ProgramReplay:

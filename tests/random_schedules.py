@@ -6,7 +6,7 @@ from random import Random
 
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Machine, Memory
-from memplan.planner.schedule import (
+from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,
     Step,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memplan.graphs.graph import Phase
-from memplan.planner.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 
 
 def recomputing(graph, rng, share=0.3, window=6):

@@ -12,7 +12,7 @@ from math import inf
 
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Machine, Memory
-from memplan.planner.schedule import Initial, Schedule, Step, Verb
+from memplan.planner.schedule.schedule import Initial, Schedule, Step, Verb
 
 DEVICE, HOST, DISK = Memory.DEVICE, Memory.HOST, Memory.DISK
 PERSISTENT = {Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE}

@@ -21,10 +21,10 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.planner.schedule import Schedule, Verb
-from memplan.solvers import registry
+from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.solvers.candidates import device_limit
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution
+from memplan.solvers.registry import run as registry
 from numba.core.event import TimingListener, install_listener
 from small_graphs import small_graph
 from strategies import Case, random_graph

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
+from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.validate import validate
-from memplan.planner.schedule import Schedule
+from memplan.planner.schedule.schedule import Schedule
 from random_schedules import chance, random_initial, random_schedule
 from reference_replay import Refused, replay
 

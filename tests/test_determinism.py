@@ -32,7 +32,7 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
+from memplan.solvers.registry import run as registry
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from random import Random
 from small_offload import small_training

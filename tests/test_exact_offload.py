@@ -11,10 +11,10 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.plain import baseline
-from memplan.planner.residence import Residence
-from memplan.planner.sequence import in_plain_mode
-from memplan.planner.simulate import simulate
-from memplan.planner.transfers import placed
+from memplan.planner.residence.residence import Residence
+from memplan.planner.residence.transfers import placed
+from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.simulator.simulate import simulate
 from small_offload import small_case
 
 STATES = 6_000

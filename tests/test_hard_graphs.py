@@ -12,14 +12,14 @@ from random import Random
 
 import pytest
 from memplan.graphs.errors import InputError
-from memplan.graphs.files import load_graph
+from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
-from memplan.solvers.joint_drops import Drops
+from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.problem import NotFoundError, Problem
+from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem
 from solver_cases import contradictions, verdict, warm_up
 from training_graphs import training

@@ -9,8 +9,8 @@ import pytest
 from memplan.graphs.generators import chain, layered
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
 from memplan.solvers.problem import Problem, Solution
+from memplan.solvers.registry import run as registry
 from solver_cases import warm_up
 
 SOLVES = 45

@@ -12,10 +12,10 @@ from math import inf
 import pytest
 from exact_offload import optimum
 from memplan.planner.bounds import memory_floor
-from memplan.planner.simulate import simulate
-from memplan.solvers import registry
-from memplan.solvers.offload_bound import offload_bound
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
+from memplan.solvers.registry import run as registry
 from small_offload import Case, small_case
 from solver_cases import in_file_order
 

@@ -7,7 +7,7 @@ no least budget that does not hold.
 from __future__ import annotations
 
 import pytest
-from memplan.solvers import registry
+from memplan.solvers.registry import run as registry
 from solver_cases import contradictions, random_problem, verdict, warm_up
 
 SOLVERS = [entry.name for entry in registry.entries()]

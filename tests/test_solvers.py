@@ -17,9 +17,9 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.planner.simulate import simulate
-from memplan.solvers import registry
+from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from memplan.solvers.registry import run as registry
 
 CHAINS = [
     chain(2, seed=1, parameters=False),

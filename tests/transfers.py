@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import torch
 from iterations import ITERATIONS
+from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.graphs.validate import validate
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.residence import Residence, residence_schedule
-from memplan.planner.simulate import simulate
-from memplan.runtime.eager import run_eager
-from memplan.runtime.iteration import Updates
-from memplan.runtime.program_graph import Cost, graph_of
+from memplan.planner.residence.residence import Residence, residence_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.model.iteration import Updates
+from memplan.runtime.program.graph import Cost, graph_of
 from random_schedules import random_initial, random_schedule
 
 MACHINE = Machine(links=Links(1e9, 1e9, 1e9, 1e9))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.simulate import Figures, simulate
+from memplan.planner.simulator.simulate import Figures, simulate
 from reference_replay import Accepted, Refused, replay
 from strategies import Case
 

@@ -47,7 +47,7 @@ cd "$here"
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # click, rich and PyYAML; HiGHS, PuLP, Gurobi and OR-Tools; numba, numpy and networkx; torch and transformers.
 "$python" -m pytest --numprocesses 2 \
-    tests/test_cli_show.py tests/test_graph_files.py \
-    tests/test_milp.py tests/test_offload_bound.py tests/test_moccasin.py \
-    tests/test_search.py tests/test_tw_remat.py \
-    tests/test_trace.py tests/test_live_bytes.py tests/test_roofline.py tests/test_execute.py tests/test_losses.py
+    tests/cli/test_cli_show.py tests/graphs/test_graph_files.py \
+    tests/solvers/milp/test_milp.py tests/solvers/bounds/test_offload_bound.py tests/solvers/recomputation/test_moccasin.py \
+    tests/solvers/recomputation/test_search.py tests/solvers/recomputation/test_tw_remat.py \
+    tests/runtime/test_trace.py tests/runtime/test_live_bytes.py tests/runtime/test_roofline.py tests/runtime/test_execute.py tests/runtime/test_losses.py

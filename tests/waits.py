@@ -16,8 +16,17 @@ from hostile import Case, Lateness, check_case, program_of, seeded
 from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Memory
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule import Initial, Schedule, Step, Verb, compute, delete, offload, prefetch
-from memplan.runtime.program_graph import Cost, graph_of
+from memplan.planner.schedule.schedule import (
+    Initial,
+    Schedule,
+    Step,
+    Verb,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
+from memplan.runtime.program.graph import Cost, graph_of
 from transfers import MACHINE, adamw
 
 _Build = Callable[[Graph, list[Step]], tuple[list[Step], Initial]]

@@ -24,7 +24,7 @@ source, there = Path(sys.argv[1]), Path(memplan.__file__).parent
 files = [path.relative_to(source) for top in source.glob("*/__init__.py") for path in top.parent.rglob("*.py")]
 missing = [str(path) for path in files if not (there / path).is_file()]
 assert len(files) > 300 and not missing, f"the wheel lacks {missing}"
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 save_graph(chain(8), "graph.yaml")
 PYTHON

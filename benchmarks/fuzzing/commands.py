@@ -13,13 +13,13 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from memplan.graphs.documents import write_document
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.documents import write_document
+from memplan.graphs.files.files import save_graph
+from memplan.graphs.files.machine import machine_to_document
 from memplan.graphs.graph import Graph
-from memplan.graphs.machine_file import machine_to_document
-from memplan.graphs.partition import partition
+from memplan.graphs.partition.partition import partition
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule_file import save_schedule
+from memplan.planner.schedule.file import save_schedule
 from odd_graphs import odd_graph, odd_machine
 from training_graphs import training
 

@@ -8,9 +8,9 @@ from copy import deepcopy
 from typing import Any
 
 from memplan.graphs.errors import InputError
+from memplan.graphs.files.read import graph_from_document
+from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.graph import Graph
-from memplan.graphs.read_graph import graph_from_document
-from memplan.graphs.write_graph import graph_to_document
 
 from .shrink import without
 

@@ -9,10 +9,10 @@ from random import Random
 from typing import NamedTuple
 
 from memplan.graphs.errors import InputError
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.files import save_graph
 from memplan.graphs.graph import Graph
-from memplan.graphs.partition import partition
-from memplan.graphs.valid_order import is_valid_order
+from memplan.graphs.partition.partition import partition
+from memplan.graphs.structure.valid_order import is_valid_order
 from odd_graphs import odd_graph
 from training_graphs import training
 

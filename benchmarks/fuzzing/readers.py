@@ -15,18 +15,18 @@ from random import Random
 from time import process_time
 from typing import Any, NamedTuple
 
-from memplan.graphs.documents import read_document, write_document
+from memplan.comparison.file import read_rows
+from memplan.comparison.published import load_published
+from memplan.comparison.trials import COLUMNS
 from memplan.graphs.errors import InputError
-from memplan.graphs.files import graph_digest, load_graph, save_graph
+from memplan.graphs.files.documents import read_document, write_document
+from memplan.graphs.files.files import graph_digest, load_graph, save_graph
+from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
+from memplan.graphs.files.write import graph_to_document
+from memplan.graphs.files.yaml_dialect import dump_yaml
 from memplan.graphs.graph import Graph
-from memplan.graphs.machine_file import load_machine, machine_from_document, machine_to_document
-from memplan.graphs.write_graph import graph_to_document
-from memplan.graphs.yaml_dialect import dump_yaml
 from memplan.planner.plain import baseline, plain_schedule
-from memplan.planner.schedule_file import load_schedule, save_schedule
-from memplan.solvers.comparison import COLUMNS
-from memplan.solvers.comparison_file import read_rows
-from memplan.solvers.published import load_published
+from memplan.planner.schedule.file import load_schedule, save_schedule
 from odd_graphs import odd_graph, odd_machine
 from reference_replay import Accepted, replay
 from strategies import Case, random_graph

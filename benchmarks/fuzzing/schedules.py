@@ -7,14 +7,14 @@ from pathlib import Path
 from random import Random
 
 from memplan.graphs.errors import MemplanError
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.files import save_graph
 from memplan.graphs.machine import Machine
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
-from memplan.planner.schedule import Schedule
-from memplan.planner.schedule_file import load_schedule, save_schedule
-from memplan.solvers import registry
+from memplan.planner.schedule.file import load_schedule, save_schedule
+from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
 from odd_graphs import odd_graph, odd_machine
 from random_schedules import random_initial, random_schedule, spoil
 from small_offload import small_case

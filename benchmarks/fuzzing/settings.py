@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, layered
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
 from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
 from small_offload import small_case
 from solver_cases import warm_up
 from training_graphs import training

@@ -9,14 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from memplan.graphs.documents import write_document
-from memplan.graphs.files import save_graph
+from memplan.graphs.files.documents import write_document
+from memplan.graphs.files.files import save_graph
+from memplan.graphs.files.machine import machine_to_document
 from memplan.graphs.machine import Machine
-from memplan.graphs.machine_file import machine_to_document
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.solvers import registry
 from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem
 from solver_cases import contradictions, random_problem, verdict, warm_up
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..program import Operation, Program, Target
+from ..program.program import Operation, Program, Target
 
 
 class Event(Protocol):

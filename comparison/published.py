@@ -1,0 +1,77 @@
+"""Published results for public graphs, to hold our rows against.
+
+A document {"rows": [{"graph": name, "budget_percent": 80, method: [overhead %, peak %, seconds] | null, …}]};
+percentages are of the plain schedule's time and peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ..graphs.errors import InputError
+from ..graphs.files.documents import read_document
+from .trials import Row
+
+ROUNDING = 0.05
+"""Published percentages have one decimal."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The best published result within the budget. method: empty where none is. overhead: percent."""
+
+    method: str = ""
+    overhead: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """A graph and budget where there is something published. ours: our fastest row, where one solved it."""
+
+    graph: str
+    percent: float
+    published: Published
+    ours: Row | None
+
+    @property
+    def at_least_as_good(self) -> bool:
+        """Ours is no slower by more than the rounding, or the only one within the budget."""
+        if self.published.overhead is None or self.ours is None:
+            return self.published.overhead is None
+        return (self.ours.overhead_percent or 0.0) <= self.published.overhead + ROUNDING
+
+
+def load_published(path: Path) -> dict[tuple[str, float], Published]:
+    """By graph name and percentage. Raises InputError."""
+    document = read_document(path)
+    try:
+        rows = cast(Any, document)["rows"]
+        return {(str(row["graph"]), float(row["budget_percent"])): _best(row) for row in rows}
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        raise InputError(f"{path}: not a table of published results") from None
+
+
+def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published]) -> list[Match]:
+    """Where our rows and the published ones meet."""
+    fastest: dict[tuple[str, float], Row | None] = {}
+    for row in rows:
+        place = row.graph, round(100 * row.budget / row.plain_peak, 2) if row.plain_peak else 0.0
+        if place in published:
+            known = fastest.setdefault(place, None)
+            if row.time is not None and (known is None or row.time < (known.time or 0.0)):
+                fastest[place] = row
+    return [Match(*place, published[place], ours) for place, ours in fastest.items()]
+
+
+def _best(row: Mapping[str, Any]) -> Published:
+    within: list[Published] = []
+    for method, result in row.items():
+        if isinstance(result, list):
+            overhead, peak, seconds = (float(value) for value in cast(list[Any], result))
+            if peak <= float(row["budget_percent"]) + ROUNDING:
+                within.append(Published(method, overhead, seconds))
+    return min(within, key=lambda one: (one.overhead or 0.0, one.seconds or 0.0), default=Published())

@@ -1,0 +1,105 @@
+"""One trial in a process of its own: `python -m memplan.comparison.trial question started answer`.
+
+The question is the path of the graph, the budget in bytes, the solver's name and settings, the time limit
+and the time for lower bounds in seconds; the answer is the ending that `comparison.row` takes; both are JSON.
+Before the clock runs the solver has a small chain to solve, so what is loaded or compiled at the first use is
+not in its time; then the file `started` is made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ..graphs.errors import MemplanError
+from ..graphs.files.files import load_graph
+from ..graphs.generators import chain
+from ..planner.plain import baseline, plain_schedule
+from ..solvers.bounds.lower_bounds import lower_bounds
+from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
+from ..solvers.registry import run as registry
+from .trials import Outcome, Trial
+
+WARM_UP_LIMIT = 1.0
+"""Seconds."""
+
+
+def question(trial: Trial, bound_seconds: float) -> dict[str, Any]:
+    return {
+        "graph": str(trial.instance.path),
+        "budget": trial.budget_bytes,
+        "solver": trial.contender.solver,
+        "settings": dict(trial.contender.given),
+        "time_limit": trial.time_limit,
+        "bound_seconds": bound_seconds,
+    }
+
+
+def warm_up(asked: dict[str, Any]) -> None:
+    """One that fails here will fail again when it counts."""
+    graph = chain(8)
+    problem = Problem(graph, baseline(graph).peak * 4 // 5)
+    with suppress(Exception):
+        registry.solve(asked["solver"], problem, WARM_UP_LIMIT, asked["settings"], bound_seconds=0.0)
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    graph = load_graph(asked["graph"])
+    problem = Problem(graph, asked["budget"])
+    start = perf_counter()
+    try:
+        found = registry.solve(
+            asked["solver"],
+            problem,
+            asked["time_limit"],
+            asked["settings"],
+            bound_seconds=asked["bound_seconds"],
+        )
+    except Exception as error:
+        ending = {**_refusal(error), "seconds": perf_counter() - start}
+        if isinstance(error, InfeasibleError) and asked["bound_seconds"] > 0:
+            bounds = lower_bounds(problem, plain_schedule(graph), inf, asked["bound_seconds"])
+            return {**ending, **_bounds(bounds)}
+        return ending
+    return {
+        "outcome": Outcome.OK,
+        "time": found.figures.time,
+        "peak": found.figures.peak,
+        **_bounds(found.bounds),
+        "status": found.status,
+        "seconds": found.seconds,
+    }
+
+
+def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:
+    """The largest of those that hold for every schedule, and of all others."""
+    found: dict[str, float] = {}
+    for bound in bounds:
+        name = "lower_bound" if bound.general else "file_order_bound"
+        found[name] = max(bound.seconds, found.get(name, 0.0))
+    return found
+
+
+def _refusal(error: Exception) -> dict[str, Any]:
+    if isinstance(error, NotFoundError):
+        return {"outcome": Outcome.NOT_FOUND, "message": str(error)}
+    if isinstance(error, InfeasibleError):
+        return {"outcome": Outcome.INFEASIBLE, "least_budget": error.least, "message": str(error)}
+    if isinstance(error, NotAcceptedError):
+        return {"outcome": Outcome.NOT_ACCEPTED, "message": str(error)}
+    kind = "" if isinstance(error, MemplanError | registry.SolverFaultError) else f"{type(error).__name__}: "
+    return {"outcome": Outcome.FAULT, "message": f"{kind}{error}"}
+
+
+if __name__ == "__main__":
+    ask, started, tell = map(Path, sys.argv[1:])
+    question_asked = json.loads(ask.read_text())
+    warm_up(question_asked)
+    started.touch()
+    tell.write_text(json.dumps(answer(question_asked)))

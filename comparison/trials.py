@@ -1,0 +1,243 @@
+"""A comparison of solvers: its trials, and the rows that come of them.
+
+A trial is one graph, one budget and one solver. Its row quotes the simulator's figures only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from importlib.metadata import version
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..graphs.files.files import graph_digest, load_graph
+from ..planner.budget import Budget
+from ..planner.plain import baseline
+from ..solvers.registry.run import chosen_settings, settings_of
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    """with a schedule that the simulator accepts within the budget"""
+    INFEASIBLE = "infeasible"
+    """refused: `least_budget` is the smallest that the solver can reach, where it can tell"""
+    NOT_FOUND = "not-found"
+    """the time limit came before a schedule, and before a proof that there is none"""
+    NOT_ACCEPTED = "not-accepted"
+    """the solver does not take graphs of this form or size"""
+    TIMEOUT = "timeout"
+    """still at work long after its time limit: ended from outside"""
+    FAULT = "fault"
+    """a crash, or an answer that breaks a rule: `message` says which"""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A graph to compare on. plain_time: seconds; plain_peak: bytes."""
+
+    path: Path
+    graph: str
+    sha256: str
+    operations: int
+    tensors: int
+    plain_time: float
+    plain_peak: int
+
+
+def instance(path: Path) -> Instance:
+    """Raises InputError."""
+    graph = load_graph(path)
+    plain = baseline(graph)
+    sizes = len(graph.operations), len(graph.tensors)
+    return Instance(path.absolute(), graph.name, graph_digest(graph), *sizes, plain.time, plain.peak)
+
+
+class Contender(NamedTuple):
+    """A solver; its settings as given, and all of them as they are then, as JSON."""
+
+    solver: str
+    given: Mapping[str, str]
+    settings: str
+
+
+def contender(solver: str, given: Mapping[str, str]) -> Contender:
+    """Raises InputError for an unknown solver or setting. Imports the solver.
+
+    A solver that keeps on disk what it has solved does without, unless a folder is given: rows are to take
+    the time that they take alone.
+    """
+    if "cache" in settings_of(solver):
+        given = {"cache": "off", **given}
+    return Contender(solver, given, json.dumps(chosen_settings(solver, given), sort_keys=True))
+
+
+Place = tuple[str, int]
+"""A graph's sha256 and a budget in bytes: where solvers meet, and bounds hold."""
+
+
+class Key(NamedTuple):
+    """Two trials of the same key are the same trial. budget: bytes; time_limit: seconds."""
+
+    sha256: str
+    budget: int
+    solver: str
+    settings: str
+    time_limit: float | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    instance: Instance
+    budget: Budget
+    contender: Contender
+    time_limit: float | None
+
+    @property
+    def budget_bytes(self) -> int:
+        return self.budget.bytes_of(self.instance.plain_peak)
+
+    @property
+    def key(self) -> Key:
+        solver, _given, settings = self.contender
+        return Key(self.instance.sha256, self.budget_bytes, solver, settings, self.time_limit)
+
+    @property
+    def place(self) -> Place:
+        return self.instance.sha256, self.budget_bytes
+
+
+def trials(
+    instances: list[Instance], budgets: list[Budget], contenders: list[Contender], time_limit: float | None
+) -> list[Trial]:
+    """Graph by graph, budget by budget; none twice."""
+    combined = product(instances, budgets, contenders)
+    once = {trial.key: trial for trial in (Trial(*one, time_limit) for one in combined)}
+    return list(once.values())
+
+
+class Bounds(NamedTuple):
+    """What is known at a place, in seconds: for any order, for the file's."""
+
+    lower: float | None = None
+    file_order: float | None = None
+
+    def joined(self, other: Bounds) -> Bounds:
+        """The larger of each, the second where it is above the first."""
+        pairs = zip(self, other, strict=True)
+        lower, file_order = (max((x for x in pair if x is not None), default=None) for pair in pairs)
+        return Bounds(lower, None if (file_order or 0.0) <= (lower or 0.0) else file_order)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the comparison. Times in seconds, sizes in bytes; empty: not known, or no schedule.
+
+    overhead: extra time in percent of the plain schedule's. lower_bound: for any schedule within the budget;
+    file_order_bound: where larger, for those in the file's order, which others may beat (inf: there is none).
+    gap: (time − bound) in percent of the time. budget_text: as it was asked for. settings: JSON.
+    least_budget: of an infeasible trial.
+    """
+
+    graph: str
+    operations: int
+    tensors: int
+    budget_text: str
+    solver: str
+    outcome: str
+    overhead_percent: float | None
+    gap_percent: float | None
+    file_order_gap_percent: float | None
+    peak_percent_of_budget: float | None
+    seconds: float
+    status: str
+    time: float | None
+    peak: int | None
+    lower_bound: float | None
+    file_order_bound: float | None
+    least_budget: int | None
+    budget: int
+    plain_time: float
+    plain_peak: int
+    time_limit: float | None
+    settings: str
+    message: str
+    sha256: str
+    memplan: str
+
+    @property
+    def key(self) -> Key:
+        return Key(self.sha256, self.budget, self.solver, self.settings, self.time_limit)
+
+    @property
+    def place(self) -> Place:
+        return self.sha256, self.budget
+
+    @property
+    def solved(self) -> bool:
+        return self.outcome == Outcome.OK
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.lower_bound, self.file_order_bound)
+
+
+COLUMNS = tuple(field.name for field in fields(Row))
+
+
+UNKNOWN = Bounds()
+
+
+def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
+    """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, status, least_budget
+    and message what there is. known: bounds at this place."""
+    on, solver = trial.instance, trial.contender
+    time, peak = ending.get("time"), ending.get("peak")
+    bounds = Bounds(ending.get("lower_bound"), ending.get("file_order_bound")).joined(known)
+    return Row(
+        graph=_line(on.graph),
+        operations=on.operations,
+        tensors=on.tensors,
+        budget_text=_line(trial.budget.text),
+        solver=solver.solver,
+        outcome=ending["outcome"],
+        overhead_percent=None if time is None else _percent(time - on.plain_time, on.plain_time),
+        gap_percent=gap(time, bounds.lower),
+        file_order_gap_percent=gap(time, bounds.file_order),
+        peak_percent_of_budget=None if peak is None else _percent(peak, trial.budget_bytes),
+        seconds=ending["seconds"],
+        status=ending.get("status", ""),
+        time=time,
+        peak=peak,
+        lower_bound=bounds.lower,
+        file_order_bound=bounds.file_order,
+        least_budget=ending.get("least_budget"),
+        budget=trial.budget_bytes,
+        plain_time=on.plain_time,
+        plain_peak=on.plain_peak,
+        time_limit=trial.time_limit,
+        settings=solver.settings,
+        message=_line(ending.get("message", "")),
+        sha256=on.sha256,
+        memplan=version("memplan"),
+    )
+
+
+def gap(time: float | None, bound: float | None) -> float | None:
+    """In percent of the time; below 0 where another order beats a bound for the file's."""
+    return None if time is None or bound is None or bound == inf else _percent(time - bound, time)
+
+
+def _percent(part: float, whole: float) -> float:
+    return 100.0 * part / whole if whole else 0.0
+
+
+def _line(text: str) -> str:
+    """On one line: a line of the file is then a row."""
+    return " ".join(text.split())

@@ -1,0 +1,108 @@
+"""The parts of an iteration, and which operation must come before which.
+
+An operation depends on the makers of what it reads or changes; a change in place comes behind all uses that
+the file has before it and before all it has behind; operations that draw random numbers keep their order.
+Vectorised; linear in the edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..adjacency import Adjacency
+from ..graph import Graph, Phase
+
+Operations = NDArray[np.int64]
+_Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+ALL_PAIRS = 8
+"""A tensor with more makers and more users than this ties users to its last maker, and that to the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Operations in file order. forward: before the loss. middle: the loss and the forward operations behind
+    it. backward: up to the last backward operation. after: behind it.
+
+    needs: row o holds the operations that must run before o, in file order.
+    """
+
+    forward: Operations
+    middle: Operations
+    backward: Operations
+    after: Operations
+    needs: Adjacency
+
+
+def parts(graph: Graph) -> Parts:
+    """What depends on the backward part belongs to it, whatever its phase; without a forward part there is
+    nothing to cluster, and everything is the middle."""
+    phase, needs = graph.operations.phase, dependencies(graph)
+    late = (phase == Phase.BACKWARD) | (phase == Phase.UPDATE)
+    behind = np.flatnonzero(phase == Phase.BACKWARD)
+    stop = int(behind[-1]) + 1 if len(behind) else int(np.flatnonzero(~late)[-1]) + 1 if (~late).any() else 0
+    if late.any():
+        for operation in (int(np.argmax(late)) + np.flatnonzero(~late[np.argmax(late) :])).tolist():
+            late[operation] = late[needs[operation]].any()
+    ahead = np.flatnonzero(~late[:stop])
+    loss = np.flatnonzero(phase[ahead] == Phase.LOSS)
+    cut = int(loss[0]) if len(loss) else len(ahead)
+    if cut == 0:
+        empty = np.zeros(0, np.int64)
+        return Parts(empty, np.arange(stop), empty, np.arange(stop, len(phase)), needs)
+    return Parts(ahead[:cut], ahead[cut:], np.flatnonzero(late[:stop]), np.arange(stop, len(phase)), needs)
+
+
+def dependencies(graph: Graph) -> Adjacency:
+    """Row o: the operations that must run before o, each once, in file order."""
+    edges = [_from_makers(graph), _from_changes(graph), _from_random(graph)]
+    before, after = (np.concatenate(column) for column in zip(*edges, strict=True))
+    count = len(graph.operations)
+    keys = np.unique(after[before < after] * count + before[before < after])
+    start = np.searchsorted(keys, np.arange(count + 1) * count)
+    return Adjacency(start.astype(np.int64), (keys % max(1, count)).astype(np.int32))
+
+
+def _from_makers(graph: Graph) -> _Edges:
+    operations, makers = graph.operations, graph.producers
+    user = np.concatenate([operations.reads.rows(), operations.mutates.rows()])
+    tensor = np.concatenate([operations.reads.columns, operations.mutates.columns])
+    made = makers.counts()
+    crowded = (made > ALL_PAIRS) & (np.bincount(tensor, minlength=len(made)) > ALL_PAIRS)
+    first = np.where(crowded, makers.start[1:] - 1, makers.start[:-1])[tensor]
+    count = makers.start[1:][tensor] - first
+    entry = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    within = crowded[graph.operations.writes.transpose(len(made)).rows()]
+    last = makers.columns[makers.start[1:] - 1] if len(makers.columns) else makers.columns
+    return (
+        np.concatenate([makers.columns[entry], makers.columns[within]]).astype(np.int64),
+        np.concatenate([np.repeat(user, count), last[makers.rows()[within]]]).astype(np.int64),
+    )
+
+
+def _from_changes(graph: Graph) -> _Edges:
+    before: list[int] = []
+    after: list[int] = []
+    for x in np.unique(graph.operations.mutates.columns).tolist():
+        changes = set(graph.mutators[x].tolist())
+        uses = sorted({*graph.consumers[x].tolist(), *changes})
+        since, change = list[int](), -1
+        for use in uses:
+            if change >= 0:
+                before.append(change)
+                after.append(use)
+            if use in changes:
+                before.extend(since)
+                after.extend([use] * len(since))
+                since, change = [], use
+            else:
+                since.append(use)
+    return np.array(before, np.int64), np.array(after, np.int64)
+
+
+def _from_random(graph: Graph) -> _Edges:
+    drawn = np.flatnonzero(graph.operations.random)
+    return drawn[:-1], drawn[1:]

@@ -1,0 +1,164 @@
+"""Documents on disk: JSON or YAML by suffix, `.gz` behind it accepted; read with limits, written whole.
+
+A file is written beside its place and renamed, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import tempfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from time import time
+from typing import Any
+
+from ..errors import InputError
+from .fields import twice
+from .yaml_dialect import dump_yaml, load_yaml
+
+MOST_BYTES = {".json": 512 * 2**20, ".yaml": 64 * 2**20, ".yml": 64 * 2**20}
+"""The largest file that is read, uncompressed. A million operations take about 250 MB of JSON. What is read
+takes at most 32 bytes of memory a byte of JSON and 64 a byte of YAML."""
+
+MOST_UNPACKED = 50
+"""How many times its size a packed file may unpack to, beyond the first MiB. Graphs unpack to ten times."""
+
+
+def read_document(path: Path) -> object:
+    """The data in a file. Raises InputError with one line: the file and what is wrong with it."""
+    suffix = document_suffix(path)
+    raw = _read_bytes(path, MOST_BYTES[suffix])
+    try:
+        text = raw.decode("utf-8")
+        del raw
+        document = _load_json(text) if suffix == ".json" else load_yaml(text)
+        if _HALF_CHARACTER.search(text):
+            _refuse_half_characters(document)
+        return document
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+    except MemoryError:
+        raise InputError(f"{path}: too large for this machine's memory") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write_document(document: object, path: Path) -> None:
+    """Write `document` whole or not at all. Raises InputError where the place can't be written."""
+    suffix = document_suffix(path)
+    buffer = io.StringIO()
+    try:
+        if suffix == ".json":
+            json.dump(document, buffer, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            buffer.write("\n")
+        else:
+            dump_yaml(document, buffer)
+        data = buffer.getvalue().encode()
+    except ValueError as error:  # infinite, or half a character: a graph that was made in memory
+        raise InputError(f"{path}: cannot be written: {error}") from None
+    try:
+        write_whole(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_whole(data: bytes, path: Path) -> None:
+    """Write beside, then rename: the old file or the new one, never half of it."""
+    _sweep(path.parent)
+    handle, beside = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(beside, 0o666 & ~umask)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+_BESIDE = ".memplan-"
+_FORGOTTEN_SECONDS = 3600.0
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left there."""
+    for beside in folder.glob(f"{_BESIDE}*"):
+        with suppress(OSError):
+            if time() - beside.lstat().st_mtime > _FORGOTTEN_SECONDS:
+                beside.unlink()
+
+
+def document_suffix(path: Path) -> str:
+    """'.json', '.yaml' or '.yml'. Raises InputError for another suffix."""
+    suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+    if suffix not in MOST_BYTES:
+        raise InputError(f"{path}: the suffix must be .json, .yaml or .yml, with or without .gz")
+    return suffix
+
+
+def _read_bytes(path: Path, most: int) -> bytes:
+    packed = path.suffix == ".gz"
+    try:
+        about = path.stat()
+        if not S_ISREG(about.st_mode):  # opening a pipe waits for a writer
+            raise InputError(f"{path}: cannot be read: it is {_what(about.st_mode)}")
+        expected = max(2**20, about.st_size * (MOST_UNPACKED if packed else 1))
+        with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+            raw = stream.read(min(most, expected) + 1)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InputError(f"{path}: not a whole gzip file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > most:
+        other = "" if ".json" in path.suffixes[-2:] else "; JSON is read up to 512 MiB"
+        raise InputError(f"{path}: larger than the {most // 2**20} MiB that are read{other}")
+    if packed and len(raw) > expected:
+        raise InputError(
+            f"{path}: unpacks to more than {MOST_UNPACKED} times its size: unpack it yourself if you trust it"
+        )
+    return raw
+
+
+def _what(mode: int) -> str:
+    return "a folder" if S_ISDIR(mode) else "no regular file"
+
+
+def _load_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError(f"field {twice(name for name, _value in pairs)!r} stands twice in one object")
+    return fields
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a number that JSON has")
+
+
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape of half a character: two together are a whole one, one alone can't be written anywhere."""
+
+
+def _refuse_half_characters(document: object) -> None:
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 20) : error.start]
+        raise ValueError(f"half a character (a lone surrogate) behind {near!r}") from None

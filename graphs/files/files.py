@@ -1,0 +1,57 @@
+"""Graph files: read and validated, written, and told apart by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import InputError
+from ..graph import Graph
+from .documents import document_suffix, read_document, write_document
+from .read import graph_from_document
+from .write import graph_to_document
+
+
+def load_graph(path: str | Path) -> Graph:
+    """Read a plan-graph/1. Raises InputError: one line with the file, the place and the fault."""
+    path = Path(path)
+    return graph_from_document(read_document(path), str(path))
+
+
+def save_graph(graph: Graph, path: str | Path) -> None:
+    """Write a plan-graph/1 in the format of the suffix; the same graph gives the same bytes."""
+    write_document(graph_to_document(graph), Path(path))
+
+
+def graph_digest(graph: Graph) -> str:
+    """SHA-256 of what a schedule depends on: tensors, operations and results, not source or machine.
+
+    The same whether the graph is kept as JSON or YAML.
+    """
+    document = graph_to_document(graph)
+    content = [document[part] for part in ("tensors", "operations", "results")]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def graph_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The graphs among a folder's JSON and YAML files, and the others of these, by name."""
+    graphs: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with suppress(InputError):
+            document_suffix(path)
+            (graphs if _is_graph(path) else others).append(path)
+    return graphs, others
+
+
+def _is_graph(path: Path) -> bool:
+    """Of any version: load_graph says what it thinks of it."""
+    try:
+        document = read_document(path)
+    except InputError:
+        return False
+    named = cast(Any, document).get("format") if isinstance(document, dict) else None
+    return isinstance(named, str) and named.startswith("plan-graph/")

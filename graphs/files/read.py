@@ -1,0 +1,167 @@
+"""plan-graph/1 from a document to columns. Every fault is one line: the file, the place, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..adjacency import Adjacency
+from ..errors import InputError
+from ..graph import Graph, Kind, Mode, Operations, Phase, Tensors
+from .fields import (
+    Row,
+    check_fields,
+    flag,
+    indices,
+    mapping,
+    name_of,
+    optional_text,
+    seconds,
+    sequence,
+    size,
+    text,
+    word,
+)
+from .machine import machine_from_document
+from .validate import validate
+
+FORMAT = "plan-graph/1"
+
+KINDS = {kind.word: kind for kind in Kind}
+PHASES = {phase.word: phase for phase in Phase}
+_TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer",)
+_OPERATION_FIELDS = (
+    ("name", "phase", "time"),
+    ("workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
+)
+_MODE_FIELDS = (), ("time", "workspace", "writes", "reads_host", "on")
+_GRAPH_FIELDS = ("format", "name", "tensors", "operations", "results"), ("source", "machine")
+_PLACES = {"device": False, "host": True}
+
+
+def graph_from_document(document: object, where: str) -> Graph:
+    """where: the file's name, for messages. Raises InputError."""
+    try:
+        row = mapping(document, "a graph")
+        if row.get("format") != FORMAT:
+            raise ValueError(f"format is {row.get('format')!r}, not {FORMAT!r}")
+        check_fields(row, *_GRAPH_FIELDS)
+        tensors, index = _tensors(sequence(row["tensors"], "tensors"))
+        graph = Graph(
+            name_of(row),
+            tensors,
+            _operations(sequence(row["operations"], "operations"), index),
+            indices(row["results"], "results", index),
+            None if row.get("machine") is None else machine_from_document(row["machine"]),
+            mapping(row.get("source") or {}, "source"),
+        )
+        validate(graph)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    return graph
+
+
+def _tensors(rows: list[Any]) -> tuple[Tensors, dict[str, int]]:
+    names: list[str] = []
+    sizes: list[int] = []
+    kinds: list[Kind] = []
+    layers: list[str | None] = []
+
+    def add(row: Row) -> None:
+        check_fields(row, *_TENSOR_FIELDS)
+        names.append(name_of(row))
+        sizes.append(size(row["bytes"], "bytes"))
+        kinds.append(word(row["kind"], "kind", KINDS))
+        layers.append(optional_text(row.get("layer"), "layer"))
+
+    _each(rows, "tensors", add)
+    index = _index(names, "tensor")
+    return Tensors(names, np.array(sizes, np.int64), np.array(kinds, np.uint8), layers), index
+
+
+def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
+    names: list[str] = []
+    phases: list[Phase] = []
+    times: list[float] = []
+    workspaces: list[int] = []
+    reads, writes, mutates = (list[list[int]]() for _ in range(3))
+    recompute: list[bool] = []
+    random: list[bool] = []
+    layers: list[str | None] = []
+    modes: dict[int, tuple[Mode, ...]] = {}
+
+    def add(row: Row) -> None:
+        check_fields(row, *_OPERATION_FIELDS)
+        names.append(name_of(row))
+        phases.append(word(row["phase"], "phase", PHASES))
+        times.append(seconds(row["time"], "time"))
+        workspaces.append(size(row.get("workspace", 0), "workspace"))
+        reads.append(indices(row.get("reads", []), "reads", tensors))
+        writes.append(indices(row.get("writes", []), "writes", tensors))
+        mutates.append(indices(row.get("mutates", []), "mutates", tensors))
+        recompute.append(flag(row.get("recompute", True), "recompute"))
+        random.append(flag(row.get("random", False), "random"))
+        layers.append(optional_text(row.get("layer"), "layer"))
+        if row.get("modes"):
+            modes[len(names) - 1] = _modes(row, times[-1], workspaces[-1], writes[-1], tensors)
+
+    _each(rows, "operations", add)
+    _index(names, "operation")
+    return Operations(
+        names,
+        np.array(phases, np.uint8),
+        np.array(times, np.float64),
+        np.array(workspaces, np.int64),
+        Adjacency.of(reads),
+        Adjacency.of(writes),
+        Adjacency.of(mutates),
+        np.array(recompute, np.bool_),
+        np.array(random, np.bool_),
+        layers,
+        modes,
+    )
+
+
+def _modes(
+    row: Row, time: float, workspace: int, writes: list[int], tensors: dict[str, int]
+) -> tuple[Mode, ...]:
+    """The modes of one operation, what they don't change filled in from it."""
+    found: list[Mode] = []
+    for name, value in mapping(row["modes"], "field 'modes'").items():
+        try:
+            changes = mapping(value, "a mode")
+            check_fields(changes, *_MODE_FIELDS)
+            mode = Mode(
+                text(name, "name"),
+                seconds(changes["time"], "time") if "time" in changes else time,
+                size(changes["workspace"], "workspace") if "workspace" in changes else workspace,
+                tuple(indices(changes["writes"], "writes", tensors) if "writes" in changes else writes),
+                tuple(indices(changes.get("reads_host", []), "reads_host", tensors)),
+                word(changes.get("on", "device"), "on", _PLACES),
+            )
+        except ValueError as error:
+            raise ValueError(f"mode {name!r}: {error}") from None
+        found.append(mode)
+    return tuple(found)
+
+
+def _each(rows: Iterable[Any], section: str, add: Callable[[Row], None]) -> None:
+    """Apply `add` to every row; a fault names the row."""
+    for position, row in enumerate(rows):
+        try:
+            add(mapping(row, "an entry"))
+        except ValueError as error:
+            name = row.get("name") if isinstance(row, dict) else None  # pyright: ignore
+            label = f" ({name})" if isinstance(name, str) else ""
+            raise ValueError(f"{section}[{position}]{label}: {error}") from None
+
+
+def _index(names: list[str], what: str) -> dict[str, int]:
+    index = {name: position for position, name in enumerate(names)}
+    if len(index) != len(names):
+        for position, name in enumerate(names):
+            if index[name] != position:
+                raise ValueError(f"{what}s[{index[name]}] ({name}): the name stands twice")
+    return index

@@ -1,0 +1,98 @@
+"""What a graph must satisfy beyond the types of its fields: an order that plain PyTorch could run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Graph, Phase
+
+MOST_SECONDS = 1e18
+"""All operations together; the universe is half as old."""
+
+MOST_BYTES = 2**61
+"""All tensors and the largest workspace together, so that no sum of sizes leaves 64 bits."""
+
+
+def validate(graph: Graph) -> None:
+    """Raises ValueError that names the operation (or result) and the fault."""
+    _sums_are_finite(graph)
+    _one_loss(graph)
+    _nothing_writes_residents(graph)
+    _reads_follow_writes(graph)
+    _results_are_made(graph)
+    for operation, modes in graph.operations.modes.items():
+        inputs = set(graph.input_lists[operation])
+        written = set(graph.operations.writes[operation].tolist())
+        for mode in modes:
+            if extra := set(mode.writes) - written:
+                raise ValueError(
+                    f"{_at(graph, operation)}: mode {mode.name!r} writes {_name(graph, extra)} too"
+                )
+            if extra := set(mode.reads_host) - inputs:
+                raise ValueError(
+                    f"{_at(graph, operation)}: mode {mode.name!r} reads {_name(graph, extra)} from the host, "
+                    "which the operation does not read"
+                )
+            if extra := set(mode.reads_host) & set(graph.mutate_lists[operation]):
+                raise ValueError(
+                    f"{_at(graph, operation)}: mode {mode.name!r} changes {_name(graph, extra)} in place "
+                    "and so can't read it from the host"
+                )
+
+
+def _sums_are_finite(graph: Graph) -> None:
+    operations = graph.operations
+    modes = [mode for modes in operations.modes.values() for mode in modes]
+    seconds = [sum(operations.time.tolist()), *(mode.time for mode in modes)]
+    if max(seconds) > MOST_SECONDS:
+        raise ValueError(f"the operations take more than {MOST_SECONDS:g} s")
+    workspaces = [operations.workspace.max(initial=0), *(mode.workspace for mode in modes)]
+    if graph.tensors.bytes.sum(dtype=np.float64) + float(max(workspaces)) > MOST_BYTES:
+        raise ValueError("the tensors have more bytes than any machine: more than 2 EiB")
+
+
+def _one_loss(graph: Graph) -> None:
+    losses = (graph.operations.phase == Phase.LOSS).nonzero()[0]
+    if len(losses) > 1:
+        raise ValueError(f"{_at(graph, int(losses[1]))}: a second loss operation")
+
+
+def _nothing_writes_residents(graph: Graph) -> None:
+    writes = graph.operations.writes
+    bad = graph.resident[writes.columns].nonzero()[0]
+    if len(bad):
+        tensor = int(writes.columns[bad[0]])
+        raise ValueError(
+            f"{_at(graph, int(writes.rows()[bad[0]]))}: writes {graph.tensors.name[tensor]}, of kind "
+            f"{graph.tensor(tensor).kind.word} and so there from the start: list it in 'mutates'"
+        )
+
+
+def _reads_follow_writes(graph: Graph) -> None:
+    """Every contribution to a tensor stands before its first reader."""
+    operations = graph.operations
+    written = np.full(len(graph.tensors), -1)
+    np.maximum.at(written, operations.writes.columns, operations.writes.rows())
+    last_write = np.where(graph.resident | (written >= 0), written, len(operations))
+    for reads, verb in ((operations.reads, "reads"), (operations.mutates, "changes")):
+        rows = reads.rows()
+        bad = (last_write[reads.columns] >= rows).nonzero()[0]
+        if len(bad):
+            tensor = graph.tensors.name[int(reads.columns[bad[0]])]
+            place = _at(graph, int(rows[bad[0]]))
+            raise ValueError(f"{place}: {verb} {tensor} before it could be written")
+
+
+def _results_are_made(graph: Graph) -> None:
+    made = graph.resident | (graph.producers.counts() > 0)
+    for tensor in graph.results:
+        if not made[tensor]:
+            raise ValueError(f"results: {graph.tensors.name[tensor]} is written by no operation")
+
+
+def _at(graph: Graph, operation: int) -> str:
+    return f"operations[{operation}] ({graph.operations.name[operation]})"
+
+
+def _name(graph: Graph, tensors: set[int]) -> str:
+    return graph.tensors.name[min(tensors)]

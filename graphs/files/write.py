@@ -1,0 +1,65 @@
+"""A graph as a plan-graph/1 document; fields at their default are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph import Graph, Mode, Operation
+from .machine import machine_to_document
+from .read import FORMAT
+
+
+def graph_to_document(graph: Graph) -> dict[str, Any]:
+    """What graph_from_document reads back, column for column."""
+    names = graph.tensors.name
+    document: dict[str, Any] = {"format": FORMAT, "name": graph.name}
+    if graph.source:
+        document["source"] = dict(graph.source)
+    if graph.machine is not None:
+        document["machine"] = machine_to_document(graph.machine)
+    document["tensors"] = [_tensor_row(graph, index) for index in range(len(graph.tensors))]
+    document["operations"] = [
+        _operation_row(graph.operation(index), names) for index in range(len(graph.operations))
+    ]
+    document["results"] = [names[tensor] for tensor in graph.results]
+    return document
+
+
+def _tensor_row(graph: Graph, index: int) -> dict[str, Any]:
+    tensor = graph.tensor(index)
+    row: dict[str, Any] = {"name": tensor.name, "bytes": tensor.bytes, "kind": tensor.kind.word}
+    return row if tensor.layer is None else {**row, "layer": tensor.layer}
+
+
+def _operation_row(operation: Operation, names: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": operation.name, "phase": operation.phase.word, "time": operation.time}
+    if operation.workspace:
+        row["workspace"] = operation.workspace
+    row["reads"] = [names[tensor] for tensor in operation.reads]
+    row["writes"] = [names[tensor] for tensor in operation.writes]
+    if operation.mutates:
+        row["mutates"] = [names[tensor] for tensor in operation.mutates]
+    if not operation.recompute:
+        row["recompute"] = False
+    if operation.random:
+        row["random"] = True
+    if operation.layer is not None:
+        row["layer"] = operation.layer
+    if operation.modes:
+        row["modes"] = {mode.name: _mode_row(operation, mode, names) for mode in operation.modes}
+    return row
+
+
+def _mode_row(operation: Operation, mode: Mode, names: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    if mode.time != operation.time:
+        row["time"] = mode.time
+    if mode.workspace != operation.workspace:
+        row["workspace"] = mode.workspace
+    if mode.writes != operation.writes:
+        row["writes"] = [names[tensor] for tensor in mode.writes]
+    if mode.reads_host:
+        row["reads_host"] = [names[tensor] for tensor in mode.reads_host]
+    if mode.on_host:
+        row["on"] = "host"
+    return row

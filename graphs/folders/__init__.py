@@ -1,0 +1,4 @@
+"""Folders of this user's: caches, and temporary files.
+
+Doors: cache, scratch.
+"""

@@ -1,0 +1,1 @@
+"""H-Partition: a graph as a hierarchy of small convex clusters."""

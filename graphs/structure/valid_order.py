@@ -1,0 +1,43 @@
+"""Whether the operations, each once and in its plain mode, may run in a given order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graph import Graph
+
+
+def is_valid_order(graph: Graph, order: Sequence[int]) -> bool:
+    """order: every operation once. Near-linear in the edges."""
+    place = np.empty(len(order), np.int64)
+    place[list(order)] = np.arange(len(order))
+    random = place[graph.operations.random]
+    return bool(
+        _complete_when_used(graph, place)
+        and np.all(np.diff(random) > 0)  # first runs keep the file's order
+        and all(_keeps_sides(graph, x, place) for x in {x for row in graph.mutate_lists for x in row})
+    )
+
+
+def _complete_when_used(graph: Graph, place: NDArray[np.int64]) -> bool:
+    """Every tensor is read, or changed in place, behind all its contributions."""
+    writes, tensors = graph.operations.writes, len(graph.tensors)
+    made, used = np.full(tensors, -1, np.int64), np.full(tensors, len(place), np.int64)
+    np.maximum.at(made, writes.columns, place[writes.rows()])
+    for uses in (graph.operations.reads, graph.operations.mutates):
+        np.minimum.at(used, uses.columns, place[uses.rows()])
+    return bool(np.all(made < used))
+
+
+def _keeps_sides(graph: Graph, tensor: int, place: NDArray[np.int64]) -> bool:
+    """Every use of the tensor stands on the side of each change in place where the file has it."""
+    changes = graph.mutators[tensor]
+    users = np.union1d(graph.consumers[tensor], changes)
+    places = place[users]
+    return all(
+        np.all(places[users < change] < place[change]) and np.all(places[users > change] > place[change])
+        for change in changes
+    )

@@ -1,0 +1,164 @@
+"""plan-schedule/1: a schedule on disk, with the figures and the solver it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...graphs.errors import InputError
+from ...graphs.files.documents import read_document, write_document
+from ...graphs.files.fields import Row, check_fields, indices, mapping, sequence, size, text
+from ...graphs.files.files import graph_digest
+from ...graphs.files.machine import machine_from_document, machine_to_document
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from .schedule import PLAIN, Initial, Schedule, Step, Verb
+
+FORMAT = "plan-schedule/1"
+
+_REQUIRED = ("format", "graph", "steps")
+_OPTIONAL = ("budget", "machine", "solver", "predicted", "initial")
+_VERBS = {verb.word: verb for verb in Verb}
+_MEMORIES = {memory.word: memory for memory in Memory}
+_TARGETS = {
+    Verb.DELETE: (Memory.DEVICE, ("device", "host", "disk")),
+    Verb.OFFLOAD: (Memory.HOST, ("host", "disk")),
+    Verb.PREFETCH: (Memory.DEVICE, ("device", "host")),
+}
+"""Per verb: the memory where none is named, and those that may be named."""
+
+
+@dataclass(frozen=True)
+class ScheduleFile:
+    """What a schedule file holds, names resolved against its graph.
+
+    graph_sha256: of the graph it was made for. solver, predicted: as written, not checked.
+    """
+
+    schedule: Schedule
+    graph_name: str
+    graph_sha256: str
+    budget: int | None = None
+    machine: Machine | None = None
+    solver: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    predicted: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
+    """Read a plan-schedule/1. Raises InputError: one line with the file, the place and the fault."""
+    path = Path(path)
+    return schedule_from_document(read_document(path), graph, str(path))
+
+
+def schedule_from_document(document: object, graph: Graph, where: str) -> ScheduleFile:
+    """The schedule a document holds. where: the file, for the InputError that names the fault."""
+    try:
+        row = mapping(document, "a schedule")
+        if row.get("format") != FORMAT:
+            raise ValueError(f"format is {row.get('format')!r}, not {FORMAT!r}")
+        check_fields(row, _REQUIRED, _OPTIONAL)
+        made_for = mapping(row["graph"], "graph")
+        check_fields(made_for, ("name", "sha256"), ())
+        return ScheduleFile(
+            Schedule.of(_steps(sequence(row["steps"], "steps"), graph), _initial(row, graph)),
+            text(made_for["name"], "graph.name"),
+            text(made_for["sha256"], "graph.sha256"),
+            None if row.get("budget") is None else size(row["budget"], "budget"),
+            None if row.get("machine") is None else machine_from_document(row["machine"]),
+            mapping(row.get("solver") or {}, "solver"),
+            mapping(row.get("predicted") or {}, "predicted"),
+        )
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def save_schedule(
+    path: str | Path,
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+    solver: Mapping[str, Any] | None = None,
+    predicted: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a plan-schedule/1, whole or not at all."""
+    document = {
+        "format": FORMAT,
+        "graph": {"name": graph.name, "sha256": graph_digest(graph)},
+        "budget": budget,
+        "machine": None if machine is None else machine_to_document(machine),
+        "solver": dict(solver or {}),
+        "predicted": dict(predicted or {}),
+        "initial": _initial_row(schedule.initial, graph),
+        "steps": [_step_row(step, graph) for step in schedule],
+    }
+    write_document({key: value for key, value in document.items() if value is not None}, Path(path))
+
+
+def _steps(rows: list[Any], graph: Graph) -> list[Step]:
+    steps: list[Step] = []
+    for position, row in enumerate(rows):
+        try:
+            steps.append(_step(row, graph))
+        except ValueError as error:
+            raise ValueError(f"steps[{position}] ({row!r}): {error}") from None
+    return steps
+
+
+def _step(row: Any, graph: Graph) -> Step:
+    parts = sequence(row, "a step")
+    if not 2 <= len(parts) <= 3 or not all(isinstance(part, str) for part in parts):
+        raise ValueError("a step is a verb, a name and at most one more word")
+    verb = _VERBS.get(parts[0])
+    if verb is None:
+        raise ValueError(f"unknown verb {parts[0]!r}: one of {', '.join(_VERBS)}")
+    index = graph.operation_index if verb == Verb.COMPUTE else graph.tensor_index
+    if parts[1] not in index:
+        what = "operation" if verb == Verb.COMPUTE else "tensor"
+        raise ValueError(f"the graph has no {what} {parts[1]!r}")
+    target = index[parts[1]]
+    if verb == Verb.COMPUTE:
+        return Step(verb, target, PLAIN if len(parts) == 2 else _mode(graph, target, parts[2]))
+    default, allowed = _TARGETS[verb]
+    if len(parts) == 2:
+        return Step(verb, target, default)
+    if parts[2] not in allowed:
+        raise ValueError(f"{parts[0]} has no memory {parts[2]!r}: one of {', '.join(allowed)}")
+    return Step(verb, target, _MEMORIES[parts[2]])
+
+
+def _mode(graph: Graph, operation: int, name: str) -> int:
+    modes = [mode.name for mode in graph.operations.modes.get(operation, ())]
+    if name not in modes:
+        raise ValueError(f"the operation has no mode {name!r}: it has {', '.join(modes) or 'none'}")
+    return modes.index(name) + 1
+
+
+def _step_row(step: Step, graph: Graph) -> list[str]:
+    verb, target, where = step
+    if verb == Verb.COMPUTE:
+        row = [verb.word, graph.operations.name[target]]
+        return row if where == PLAIN else [*row, graph.operations.modes[target][where - 1].name]
+    row = [verb.word, graph.tensors.name[target]]
+    return row if where == _TARGETS[verb][0] else [*row, Memory(where).word]
+
+
+def _initial(row: Row, graph: Graph) -> Initial:
+    initial = mapping(row.get("initial") or {}, "initial")
+    check_fields(initial, (), ("host", "disk", "both"))
+    return Initial(
+        *(
+            frozenset(indices(initial.get(place, []), f"initial.{place}", graph.tensor_index))
+            for place in ("host", "disk", "both")
+        )
+    )
+
+
+def _initial_row(initial: Initial, graph: Graph) -> dict[str, list[str]]:
+    return {
+        place: [graph.tensors.name[tensor] for tensor in sorted(tensors)]
+        for place, tensors in (("host", initial.host), ("disk", initial.disk), ("both", initial.both))
+    }

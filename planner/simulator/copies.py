@@ -1,0 +1,129 @@
+"""Which copies of which tensors are where, and which steps off the compute queue still use them.
+
+A copy is a tensor in a memory. `have[memory][tensor]` is the set of contributions in that copy (bits,
+0: no copy); it is complete when it equals `whole[tensor]`. `stale` holds the copies made before their
+tensor was changed in place elsewhere.
+
+`made[copy]` says which steps off the compute queue made it (one a queue, the newest): a reader waits
+for them. `flights[copy]` says which transfers read or make it and have not been waited for: a delete
+waits for them. Both hold step numbers of this iteration, below 0 for the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...graphs.machine import Memory
+from .clock import SOURCE, Queue
+
+Copy = tuple[Memory, int]
+Users = dict[Copy, dict[Queue, int]]
+
+
+class Copies:
+    """whole: per tensor, the set of all its contributions."""
+
+    def __init__(self, whole: Sequence[int]) -> None:
+        self.whole = whole
+        self.have = [[0] * len(whole) for _ in Memory]
+        self.stale: set[Copy] = set()
+        self.made: Users = {}
+        self.flights: Users = {}
+
+    def memories(self, x: int) -> list[Memory]:
+        """Where tensor x has a copy, complete or not, fresh or not."""
+        return [memory for memory in Memory if self.have[memory][x]]
+
+    def readable(self, copy: Copy) -> bool:
+        memory, x = copy
+        return self.have[memory][x] == self.whole[x] and copy not in self.stale
+
+    def await_makers(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+        """A step on `queue` reads `copy`: it waits for what made it, which then is no longer in flight.
+
+        For a copy on the device only the compute queue's waiting makes its memory safe to reuse.
+        """
+        _memory, x = copy
+        for maker, step in self.made.get(copy, {}).items():
+            waits.append(step)
+            if maker in SOURCE:
+                for side in (copy, (SOURCE[maker], x)):
+                    if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
+                        self._land(side, maker, step)
+
+    def await_users(self, copy: Copy, waits: list[int]) -> None:
+        """A step writes over `copy`: it waits for the transfers that still read or make it; they are over."""
+        for queue, step in list(self.flights.get(copy, {}).items()):
+            waits.append(step)
+            self.land(copy[1], queue, step)
+
+    def land(self, x: int, queue: Queue, step: int) -> None:
+        """The transfer `step` of tensor x on `queue` is over, for all its copies."""
+        for memory in Memory:
+            self._land((memory, x), queue, step)
+
+    def _land(self, copy: Copy, queue: Queue, step: int) -> None:
+        flights = self.flights.get(copy)
+        if flights and flights.get(queue) == step:
+            del flights[queue]
+
+    def land_before(self, step: int) -> None:
+        """All transfers before `step` are over."""
+        for copy, flights in self.flights.items():
+            self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
+
+    def contribute(self, copy: Copy, bit: int, queue: Queue, step: int, waits: list[int]) -> None:
+        """Step `step` on `queue` adds a contribution; off the compute queue others must know.
+
+        One that is there already was made again and dropped: that concerns nobody.
+        """
+        memory, x = copy
+        if self.have[memory][x] & bit:
+            return
+        if self.have[memory][x]:
+            waits.extend(self.made.get(copy, {}).values())
+        if queue != Queue.COMPUTE:
+            self.made.setdefault(copy, {})[queue] = step
+        self.have[memory][x] |= bit
+
+    def change_in_place(self, copy: Copy, queue: Queue, step: int) -> None:
+        """Every other copy of the tensor is stale from now on."""
+        memory, x = copy
+        self.stale.update((other, x) for other in self.memories(x) if other != memory)
+        self.made.pop(copy, None)
+        if queue != Queue.COMPUTE:
+            self.made[copy] = {queue: step}
+
+    def transfer(self, x: int, queue: Queue, target: Memory, step: int) -> None:
+        """Make or refresh the copy in `target` from the one that `queue` reads."""
+        source = SOURCE[queue]
+        self.have[target][x] = self.have[source][x]
+        self.stale.discard((target, x))
+        self.made.setdefault((target, x), {})[queue] = step
+        for memory in (source, target):
+            self.flights.setdefault((memory, x), {})[queue] = step
+
+    def drop(self, copy: Copy) -> tuple[int, ...]:
+        """Forget a copy; the transfers of it that are still in flight."""
+        memory, x = copy
+        self.have[memory][x] = 0
+        if not (self.made or self.flights or self.stale):
+            return ()
+        self.stale.discard(copy)
+        self.made.pop(copy, None)
+        return tuple(self.flights.pop(copy, {}).values())
+
+    def next_iteration(self, steps: int) -> tuple[Users, Users]:
+        """Count the steps still waited for from the next iteration's start; a snapshot of them."""
+        for users in (self.made, self.flights):
+            moved = {
+                copy: {queue: step - steps for queue, step in by_queue.items()}
+                for copy, by_queue in users.items()
+                if by_queue
+            }
+            users.clear()
+            users.update(moved)
+        return (
+            {copy: dict(users) for copy, users in self.made.items()},
+            {copy: dict(users) for copy, users in self.flights.items()},
+        )

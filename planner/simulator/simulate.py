@@ -1,0 +1,83 @@
+"""The judge: replays a schedule by the rules of plan-schedule/1 and knows no solver.
+
+Two passes that share nothing but a list of waits:
+
+    steps ──walk──▶ peaks, and per step the steps it must wait for ──clock──▶ seconds
+          (memory, in list order: walk.py, ledger.py)      (six queues: clock.py)
+
+So time can never change memory. An iteration is one turn of a cycle: where transfers are under way
+when the list ends, it is walked again from what it left behind until that repeats (the steady state).
+A schedule without transfers is walked once, in about 5 microseconds a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ..schedule.schedule import Schedule
+from .clock import Queue, period
+from .walk import Walk
+
+_TURNS = 16
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a schedule costs. time: seconds per iteration. Peaks in bytes, by the rules' definition.
+
+    least_budget: the smallest budget with which this schedule is valid.
+    """
+
+    time: float
+    peak: int
+    least_budget: int
+    host_peak: int
+    disk_peak: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """figures; device_curve: int64, shape (steps,): device bytes while each step runs."""
+
+    figures: Figures
+    device_curve: NDArray[np.int64]
+
+
+def simulate(
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+) -> Replay:
+    """Replay one iteration of `schedule`, and judge it.
+
+    budget: device bytes, None for no limit. machine: capacities and links; `graph.machine` by default.
+    Raises InvalidScheduleError, which names the step, the tensor and the rule.
+    """
+    walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
+    left = walk.turn()
+    for _ in range(_TURNS):
+        if not left:
+            break
+        again = walk.turn()
+        if again == left:
+            break
+        left = again
+    device, host, disk = (walk.ledgers[memory] for memory in Memory)
+    return Replay(
+        Figures(_time(walk), device.peak, device.least, host.peak, disk.peak),
+        np.array(walk.curve, np.int64),
+    )
+
+
+def _time(walk: Walk) -> float:
+    if any(queue > Queue.COMPUTE for queue in walk.queues):
+        return period(walk.queues, walk.seconds, walk.waits)
+    return fsum(walk.seconds)

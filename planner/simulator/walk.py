@@ -1,0 +1,284 @@
+"""Order decides memory: one pass over the steps that checks every rule and counts every byte."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ...graphs.graph import Graph, Kind
+from ...graphs.machine import Links, Machine, Memory
+from ..errors import InvalidScheduleError
+from ..schedule.schedule import PLAIN, Schedule, Verb
+from .clock import SOURCE, Queue, Waits, rate
+from .copies import Copies, Copy
+from .ledger import Ledger
+from .order import Guards
+
+_MEMORIES: tuple[Memory, ...] = tuple(Memory)
+_TRANSFERS: dict[tuple[int, int], Queue] = {
+    (Verb.OFFLOAD, Memory.HOST): Queue.D2H,
+    (Verb.OFFLOAD, Memory.DISK): Queue.DISK_WRITE,
+    (Verb.PREFETCH, Memory.DEVICE): Queue.H2D,
+    (Verb.PREFETCH, Memory.HOST): Queue.DISK_READ,
+}
+
+
+class Walk:
+    """One replay. After each `turn`: `queues`, `seconds` and `waits` per step for the clock, `curve`
+    (device bytes while each step runs), `ledgers` with the peaks so far."""
+
+    def __init__(
+        self, graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine | None
+    ) -> None:
+        self.graph, self.schedule = graph, schedule
+        machine = machine or Machine()
+        self.links: Links = machine.links
+        limits = [machine.capacity(memory) for memory in Memory]
+        limits[Memory.DEVICE] = min(
+            (x for x in (limits[Memory.DEVICE], budget) if x is not None), default=None
+        )
+        self.ledgers = [Ledger(limit) for limit in limits]
+
+        self.sizes: list[int] = graph.tensors.bytes.tolist()
+        self.persistent: list[bool] = graph.persistent.tolist()
+        self.resident: list[bool] = graph.resident.tolist()
+        self.guards = Guards(graph)
+
+        self.copies = Copies(graph.whole_contributions)
+        self.step = -1
+        self._place_residents()
+
+    def turn(self) -> object:
+        """Walk one iteration; what it leaves for the next to wait for (falsy if nothing)."""
+        self.queues: list[int] = []
+        self.seconds: list[float] = []
+        self.waits: Waits = {}
+        self.curve: list[int] = []
+        self.guards.restart()
+        self._pass_fence()
+        device = self.ledgers[Memory.DEVICE]
+        schedule = self.schedule
+        for step, (verb, target, where) in enumerate(schedule.rows()):
+            self.step = step
+            if verb == Verb.COMPUTE:
+                self._compute(target, where)
+            elif verb == Verb.DELETE:
+                self._delete(target, _MEMORIES[where])
+                self.queues.append(-1)
+                self.seconds.append(0.0)
+                self.curve.append(device.used)
+            else:
+                self._transfer(target, _TRANSFERS[verb, where], Memory(where))
+        self._end_of_iteration()
+        return self._left_over()
+
+    def _pass_fence(self) -> None:
+        """An iteration starts when the transfers of the one before the last have ended (clock.py)."""
+        last = -len(self.schedule)
+        self.copies.land_before(last)
+        for ledger in self.ledgers:
+            ledger.settle_before(last)
+
+    # ── computations ────────────────────────────────────────────────────────────────────────────
+
+    def _compute(self, operation: int, mode_index: int) -> None:
+        graph = self.graph
+        columns = graph.operations
+        reads = graph.read_lists[operation]
+        mutates = graph.mutate_lists[operation]
+        memory, queue, reads_host = Memory.DEVICE, Queue.COMPUTE, ()
+        if mode_index == PLAIN:
+            seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
+            made = graph.contributions(operation)
+        else:
+            modes = columns.modes.get(operation, ())
+            if not 0 < mode_index <= len(modes):
+                self._refuse("unknown-mode", f"the operation has no mode number {mode_index}")
+            mode = modes[mode_index - 1]
+            seconds, transient, reads_host = mode.time, mode.workspace, mode.reads_host
+            made = graph.contributions(operation, mode_index)
+            if mode.on_host:
+                memory, queue = Memory.HOST, Queue.CPU
+
+        fault = self.guards.enter(operation)
+        if fault is not None:
+            rule, why, tensor = fault
+            self._refuse(rule, why, tensor)
+
+        copies = self.copies
+        have, whole = copies.have[memory], copies.whole
+        shared = copies.stale or copies.made
+        waits: list[int] = []
+        for x in reads + mutates if mutates else reads:
+            if x in reads_host:
+                self._read((Memory.HOST, x), queue, waits)
+            elif shared or have[x] != whole[x]:
+                self._read((memory, x), queue, waits)
+
+        for x in mutates:
+            copies.await_users((memory, x), waits)
+        kept = 0
+        for x, bit in made:
+            present = have[x]
+            if not present:
+                kept += self.sizes[x]
+            elif present & bit:
+                transient += self.sizes[x]
+        self._allocate(memory, kept, transient, waits)
+        for x, bit in made:
+            if shared or queue == Queue.CPU:
+                copies.contribute((memory, x), bit, queue, self.step, waits)
+            else:
+                have[x] |= bit
+        for x in mutates:
+            copies.change_in_place((memory, x), queue, self.step)
+        self._enqueue(queue, seconds, waits)
+        device = self.ledgers[Memory.DEVICE]
+        self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
+
+    def _read(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+        """Check that a copy may be read, and wait for what made it."""
+        memory, x = copy
+        present = self.copies.have[memory][x]
+        if not present:
+            self._refuse("reads-present", f"{{}} is not on the {memory.word}", x)
+        if present != self.copies.whole[x]:
+            self._refuse("reads-complete", f"{{}} on the {memory.word} lacks contributions", x)
+        if copy in self.copies.stale:
+            self._refuse("reads-fresh", f"{{}} on the {memory.word} is stale", x)
+        self.copies.await_makers(copy, queue, waits)
+
+    # ── deletes and transfers ───────────────────────────────────────────────────────────────────
+
+    def _delete(self, x: int, memory: Memory) -> None:
+        if self.graph.tensors.kind[x] == Kind.INPUT:
+            self._refuse("delete-input", "{} is an input", x)
+        if not self.copies.have[memory][x]:
+            self._refuse("delete-present", f"{{}} is not on the {memory.word}", x)
+        if self.persistent[x] and self.copies.readable((memory, x)):
+            others = (m for m in self.copies.memories(x) if m != memory)
+            if not any(self.copies.readable((other, x)) for other in others):
+                self._refuse("delete-last-copy", f"{{}} has its last fresh copy on the {memory.word}", x)
+        self._drop((memory, x))
+
+    def _drop(self, copy: Copy) -> None:
+        memory, x = copy
+        self.ledgers[memory].free(self.sizes[x], self.copies.drop(copy))
+
+    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
+        link = rate(self.links, queue)
+        if link is None:
+            self._refuse("transfer-link", f"the machine has no link {queue.name.lower()}", x)
+        source = (SOURCE[queue], x)
+        if not self.copies.readable(source):
+            present = self.copies.have[source[0]][x]
+            state = "not there" if not present else "stale" if source in self.copies.stale else "incomplete"
+            self._refuse("transfer-source", f"{{}} on the {source[0].word} is {state}", x)
+        waits: list[int] = []
+        self.copies.await_makers(source, queue, waits)
+        if self.copies.have[target][x]:
+            self.copies.await_users((target, x), waits)
+        else:
+            self._allocate(target, self.sizes[x], 0, waits)
+        self.copies.transfer(x, queue, target, self.step)
+        self._enqueue(queue, self.sizes[x] / link, waits)
+        self.curve.append(self.ledgers[Memory.DEVICE].used)
+
+    # ── bookkeeping ─────────────────────────────────────────────────────────────────────────────
+
+    def _enqueue(self, queue: Queue, seconds: float, waits: list[int]) -> None:
+        if waits:
+            self.waits[self.step] = tuple(waits)
+        self.queues.append(queue)
+        self.seconds.append(seconds)
+
+    def _allocate(self, memory: Memory, kept: int, transient: int, waits: list[int]) -> None:
+        ledger = self.ledgers[memory]
+        if not ledger.fits(kept + transient):
+            self._refuse(
+                "capacity",
+                f"the {memory.word} would hold {ledger.settled + kept + transient:,} bytes, "
+                f"{ledger.limit:,} are allowed",
+            )
+        for transfer in ledger.claim(kept, transient):
+            waits.append(transfer)
+            x = self.schedule.targets.item(transfer % len(self.schedule))
+            self.copies.land(x, self._queue_of(transfer), transfer)
+
+    def _queue_of(self, transfer: int) -> Queue:
+        index = transfer % len(self.schedule)
+        return _TRANSFERS[self.schedule.verbs.item(index), self.schedule.wheres.item(index)]
+
+    def _place_residents(self) -> None:
+        names, initial = self.graph.tensors.name, self.schedule.initial
+        places: dict[int, tuple[Memory, ...]] = {
+            x: (Memory.DEVICE,) for x, there in enumerate(self.resident) if there
+        }
+        for named, memories in (
+            (initial.host, (Memory.HOST,)),
+            (initial.disk, (Memory.DISK,)),
+            (initial.both, (Memory.DEVICE, Memory.HOST)),
+        ):
+            for x in sorted(named):
+                if not self.persistent[x]:
+                    self._refuse_whole("initial", f"{names[x]} is not persistent", x)
+                if places[x] != (Memory.DEVICE,):
+                    self._refuse_whole("initial", f"{names[x]} is named twice", x)
+                places[x] = memories
+        self.places = places
+        for x, memories in places.items():
+            for memory in memories:
+                self.copies.have[memory][x] = self.copies.whole[x]
+                if not self.ledgers[memory].fits(self.sizes[x]):
+                    self._refuse_whole(
+                        "capacity",
+                        f"the {memory.word} is too small for what lies there at first",
+                        x,
+                    )
+                self.ledgers[memory].claim(self.sizes[x], 0)
+
+    def _end_of_iteration(self) -> None:
+        """Check what must be there; the rest vanishes."""
+        names = self.graph.tensors.name
+        forgotten = self.guards.never_ran()
+        if forgotten is not None:
+            name = self.graph.operations.name[forgotten]
+            self._refuse_whole("runs-all", f"operation {name} never runs")
+        for x in self.graph.results:
+            if not any(self.copies.readable((memory, x)) for memory in Memory):
+                self._refuse_whole("results", f"{names[x]} is not there at the end", x)
+        for x, there in enumerate(self.resident):
+            memories = self.copies.memories(x)
+            if self.persistent[x] and (
+                memories != list(self.places[x])
+                or any((memory, x) in self.copies.stale for memory in memories)
+            ):
+                self._refuse_whole("persistent-return", f"{names[x]} does not end, fresh, where it began", x)
+            for memory in memories:
+                if not there or (not self.persistent[x] and memory != Memory.DEVICE):
+                    self._drop((memory, x))
+                elif not self.persistent[x]:
+                    self.copies.stale.discard((memory, x))
+
+    def _left_over(self) -> object:
+        """What the next iteration waits for, counted from its start: a snapshot, None if nothing."""
+        steps = len(self.schedule)
+        users = self.copies.next_iteration(steps)
+        pending = [ledger.next_iteration(steps) for ledger in self.ledgers]
+        return (users, pending) if any(users) or any(pending) else None
+
+    def _refuse(self, rule: str, fault: str, x: int | None = None) -> NoReturn:
+        schedule, names = self.schedule, self.graph.tensors.name
+        verb, target = Verb(schedule.verbs.item(self.step)), schedule.targets.item(self.step)
+        of = self.graph.operations.name if verb == Verb.COMPUTE else names
+        tensor = None if x is None else names[x]
+        raise InvalidScheduleError(
+            rule,
+            fault.format(tensor),
+            step=self.step,
+            what=f"{verb.word} {of[target]}",
+            tensor=tensor,
+        )
+
+    def _refuse_whole(self, rule: str, fault: str, x: int | None = None) -> NoReturn:
+        tensor = None if x is None else self.graph.tensors.name[x]
+        raise InvalidScheduleError(rule, fault, step=None, tensor=tensor)

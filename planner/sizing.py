@@ -1,0 +1,130 @@
+"""What fits a device: the smallest budget that a schedule is found for, and the largest batch.
+
+Both are searches over one question, which any solver answers within its time: is there a schedule of this
+graph within this budget? What is below the floor that no schedule can pass is not asked. A solver that finds
+nothing proves nothing: the smallest budget is the smallest that *it* reaches, the largest batch alike.
+
+    smallest budget   bisection, of the ratio, between the floor and the least budget of the best schedule so
+                      far, until they are within a tolerance: about log2(log(ratio) / tolerance) questions
+    largest batch     doubled while it fits, then bisected until it is within the tolerance of one that does
+                      not: about log2(largest / tolerance) questions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import isqrt
+
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine, Memory
+from .bounds import memory_floor
+from .plain import baseline
+from .schedule.schedule import Schedule
+from .simulator.simulate import Figures, simulate
+
+TOLERANCE = 0.03
+LARGEST = 2**20
+"""Batches above are not tried: such a model needs next to no memory for a sample."""
+
+Solve = Callable[[Graph, int], Schedule | None]
+"""A schedule of the graph within a budget (bytes); None where none is found."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A batch within a budget (bytes). floor: of all schedules. schedule, figures: None where none was found.
+
+    plain: the plain schedule's figures, on a device of any size.
+    """
+
+    batch: int
+    budget: int
+    floor: int
+    plain: Figures
+    schedule: Schedule | None = None
+    figures: Figures | None = None
+
+    @property
+    def hopeless(self) -> bool:
+        return self.floor > self.budget
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return self.batch / self.figures.time if self.figures and self.figures.time else None
+
+
+def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
+    """The solver is asked only where the budget is not below the floor."""
+    asked = Trial(batch, budget, floor_of(graph, machine), baseline(graph))
+    schedule = None if asked.hopeless else solve(graph, budget)
+    return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+
+
+def floor_of(graph: Graph, machine: Machine) -> int:
+    """Device bytes that no schedule can pass below: those of `memory_floor`, and the batch with what of the
+    persistent tensors neither host nor disk can hold."""
+    links, rest = machine.links, int(graph.tensors.bytes[graph.resident].sum())
+    tiers = ((Memory.HOST, links.d2h, links.h2d), (Memory.DISK, links.disk_write, links.disk_read))
+    for memory, leave, back in tiers:
+        capacity = machine.capacity(memory)
+        if leave is None or back is None:
+            break
+        rest = 0 if capacity is None else max(0, rest - capacity)
+    return max(rest, memory_floor(graph, machine))
+
+
+def smallest_budget(
+    graph: Graph, machine: Machine, first: Trial, solve: Solve, tolerance: float = TOLERANCE
+) -> Iterator[Trial]:
+    """first: one with a schedule. Better and better ones: the last is at most `tolerance` above a budget for
+    which none was found."""
+    best, failed = _tightened(graph, machine, first), first.floor - 1
+    yield best
+    while best.budget - failed > max(1.0, tolerance * failed):
+        middle = max(failed + 1, isqrt(max(failed, 1) * best.budget))
+        found = trial(graph, machine, first.batch, middle, solve)
+        if found.schedule is None:
+            failed = middle
+        else:
+            best = _tightened(graph, machine, found)
+            yield best
+
+
+def largest_batch(
+    attempt: Callable[[int], Trial], start: int = 1, tolerance: float = TOLERANCE
+) -> Iterator[Trial]:
+    """Every batch that is tried: from `start` doubled while they fit, then between the last that fits and the
+    first that does not, until none is left or they are within the tolerance."""
+    fits, next_one, fails = start - 1, start, LARGEST + 1
+    while fits < next_one < fails:
+        found = attempt(next_one)
+        yield found
+        if found.schedule is None:
+            fails = next_one
+        else:
+            fits = next_one
+        next_one = 2 * fits if fails > LARGEST else (fits + fails) // 2
+        if fails <= LARGEST and fails - fits <= tolerance * fits:
+            return
+
+
+def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> Iterator[Trial]:
+    """Those batches, growing, until one is hopeless: a larger one takes no less."""
+    for batch in sorted(set(batches)):
+        found = attempt(batch)
+        yield found
+        if found.hopeless:
+            return
+
+
+def _tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
+    """The same schedule within the least budget that it is valid for."""
+    assert found.figures is not None
+    return _within(graph, machine, found.figures.least_budget, found)
+
+
+def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
+    assert found.schedule is not None
+    figures = simulate(graph, found.schedule, budget=budget, machine=machine).figures
+    return replace(found, budget=budget, figures=figures)

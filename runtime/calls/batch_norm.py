@@ -1,0 +1,65 @@
+"""Batch norms in functional form: the running statistics come out as results instead of changing in place.
+
+PyTorch's operators change them behind their schema's back, so no functionalising pass sees it. For the CPU
+and CUDA's own kernel PyTorch has a functional form; for cuDNN's it is made here, around the same kernel.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..torch_internals import FUNCTIONAL_BATCH_NORM
+
+aten: Any = torch.ops.aten
+
+MEAN, VARIANCE, TRAINING = 3, 4, 5
+"""Where the arguments stand, in all batch norms alike."""
+
+
+@torch.library.custom_op("memplan::cudnn_batch_norm", mutates_args=())
+def cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Output, saved mean, saved variance, cuDNN's reserve, new running mean, new running variance."""
+    new = mean.clone(), variance.clone()
+    made = aten.cudnn_batch_norm.default(x, weight, bias, *new, training, momentum, epsilon)
+    return (*made, *new)
+
+
+@cudnn_batch_norm.register_fake
+def _(x: Tensor, weight: Tensor, bias: Any, mean: Tensor, variance: Tensor, *_numbers: Any) -> Any:
+    reserve = x.new_empty((0,), dtype=torch.uint8)
+    statistics = (torch.empty_like(each) for each in (mean, variance, mean, variance))
+    saved_mean, saved_variance, new_mean, new_variance = statistics
+    return torch.empty_like(x), saved_mean, saved_variance, reserve, new_mean, new_variance
+
+
+FUNCTIONAL: Mapping[Any, Any] = {
+    aten.native_batch_norm.default: FUNCTIONAL_BATCH_NORM,
+    aten.cudnn_batch_norm.default: torch.ops.memplan.cudnn_batch_norm.default,
+}
+"""Per batch norm the form whose last two results are the new statistics."""
+
+
+def batch_norm(target: Any, arguments: tuple[Any, ...]) -> Any:
+    """What `target` returns. The change of its statistics, if any, is one of its own, declared."""
+    mean, variance = arguments[MEAN], arguments[VARIANCE]
+    if not arguments[TRAINING] or mean is None or variance is None:
+        return target(*arguments)
+    *results, new_mean, new_variance = FUNCTIONAL[target](*arguments)
+    mean.copy_(new_mean)
+    variance.copy_(new_variance)
+    return tuple(results)

@@ -1,0 +1,72 @@
+"""A functional graph brought back to eager's memory, without changing a bit of its results.
+
+Functionalising puts a new block of memory where eager changes one in place. Where that is the rule rather
+than the exception, eager's own calls are put back, as one call of our own.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..torch_internals import memory_of
+
+aten: Any = torch.ops.aten
+
+
+def dropout_mask(like: Tensor, keep: float, scale: float) -> Tensor:
+    """The mask by which dropout multiplies: ones over `scale`, and zeros. Exactly eager's three calls."""
+    return torch.empty_like(like).bernoulli_(keep).div_(scale)
+
+
+_SCATTERS = {aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default}
+
+RANDOM = {dropout_mask}
+"""Those that draw random numbers."""
+
+
+def fuse_dropout_masks(graph: fx.Graph) -> None:
+    """Put `dropout_mask` in the place of `div(bernoulli(empty_like(x), keep), scale)`.
+
+    Not only for the memory: where x is not contiguous, `bernoulli` draws in another order than `bernoulli_`.
+    """
+    for scaled in graph.find_nodes(op="call_function", target=aten.div.Scalar):
+        drawn, scale = scaled.args
+        if drawn.target is not aten.bernoulli.p or len(drawn.users) > 1 or drawn.kwargs:
+            continue
+        empty, keep = drawn.args
+        if empty.target is not aten.empty_like.default or len(empty.users) > 1 or empty.kwargs:
+            continue
+        with graph.inserting_before(scaled):
+            mask = graph.call_function(dropout_mask, (empty.args[0], keep, scale))
+        mask.meta = {**scaled.meta, "val": empty.meta["val"]}
+        scaled.replace_all_uses_with(mask)
+        for node in (scaled, drawn, empty):
+            graph.erase_node(node)
+
+
+def drop_copies(graph: fx.Graph) -> None:
+    """Use the source in the place of `copy(target, source)`, where the two are of one form.
+
+    Not where the source is an input of the graph: it may change before the copy is used. Nor where there are
+    views of the copy. The strides may differ where the copy is only written into a larger tensor.
+    """
+    for copy in graph.find_nodes(op="call_function", target=aten.copy.default):
+        target, source = copy.args[:2]
+        one, other = target.meta["val"], source.meta["val"]
+        alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+        placed = one.stride() == other.stride() or all(user.target in _SCATTERS for user in copy.users)
+        viewed = any(_lies_in(user.meta.get("val"), copy.meta["val"]) for user in copy.users)
+        if source.op != "placeholder" and alike and placed and not viewed:
+            copy.replace_all_uses_with(source)
+            graph.erase_node(copy)
+
+
+def _lies_in(made: Any, tensor: Tensor) -> bool:
+    """Whether any of what a call makes is a view of the tensor."""
+    parts = made if isinstance(made, tuple | list) else (made,)
+    return any(isinstance(part, Tensor) and memory_of(part) == memory_of(tensor) for part in parts)

@@ -1,0 +1,4 @@
+"""From a program and a schedule to straight-line Python.
+
+Doors: code, copies, rehearsal, turn.
+"""

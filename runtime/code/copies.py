@@ -1,0 +1,195 @@
+"""The lines of a turn that are not calls: copies, deletes, and what is waited for. See turn.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Memory
+from ...planner.schedule.schedule import Schedule, Verb
+from ...planner.simulator.clock import Queue
+from ..device.device import Device
+from ..program.program import Program
+from ..storage.copies import loaded, raw, read, value, write
+from .code import Writer
+from .rehearsal import FENCE, Ends, Leave, Turn
+
+LETTERS = {Memory.DEVICE: "d", Memory.HOST: "h", Memory.DISK: "k"}
+
+Place = tuple[Memory, int]
+"""A copy: its memory and its storage."""
+
+
+def variable(memory: Memory, x: int) -> str:
+    return f"{LETTERS[memory]}{x}"
+
+
+class CopyWriter(Writer):
+    """there: copies that have a variable d, h or k. awaited: tickets the compute queue has waited for.
+
+    files_are_late: some take room on the disk that a job lets go of: then each takes it when it is written,
+    in the order of the queue that writes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        schedule: Schedule,
+        turn: Turn,
+        carried: Sequence[Place],
+        device: Device,
+    ) -> None:
+        super().__init__(program, schedule, device)
+        self.graph = graph
+        self.schedule, self.turn, self.carried = schedule, turn, carried
+        self.there = set(carried)
+        self.awaited: set[int] = set()
+        self.sizes: list[int] = graph.tensors.bytes.tolist()
+        self.ends = program.ends
+        to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
+        self.files_are_late = any(step >= 0 and bool(to_disk[step]) for step in turn.ends)
+        self.moved = {storage for _memory, storage in carried}
+        self.residents = tuple(v for v in self.residents if program.values[v].storage not in self.moved)
+        for storage in self.moved:
+            self.held.pop(storage, None)
+        self.held |= {storage: set() for memory, storage in carried if memory == Memory.DEVICE}
+        things = (raw, value, loaded, read, write)
+        self.names.things.update({thing.__name__: thing for thing in things})
+        self.names.things.update({queue.name: queue for queue in Queue})
+        self.wait(FENCE)
+
+    # ── copies and deletes ──────────────────────────────────────────────────────────────────────────
+
+    def transfer(self, step: int, x: int, to: Memory, *, prefetched: bool) -> None:
+        there = (to, x) in self.there
+        if prefetched and to == Memory.DEVICE:
+            self._to_device(step, x)
+            self.add(step, Queue.H2D, "prefetch", f"(h{x}, d{x})")
+        elif prefetched:
+            self._to_host(step, x, f"k{x}.size")
+            self.add(step, Queue.DISK_READ, "read", f"(k{x}, h{x})")
+        elif to == Memory.HOST:
+            source = self._on_device(x)
+            self._to_host(step, x, f"raw({source}).nbytes" if source else str(self.sizes[x]))
+            self.add(step, Queue.D2H, "offload", f"({source}, h{x})")
+        else:
+            if not there:
+                self.there.add((Memory.DISK, x))
+                late = "" if self.files_are_late else ".open()"
+                self.lines.append(f"k{x} = file(h{x}.size){late}")
+            self.add(step, Queue.DISK_WRITE, "write", f"(h{x}, k{x})")
+        if x in self.moved and not there:
+            self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
+
+    def leave(self, key: int, x: int, memory: Memory) -> None:
+        names = self.names_of(x, memory)
+        self.wait_for(self.turn.waits.get(key, ()))
+        if key in self.turn.pending:
+            self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
+        if x in self.moved:
+            names.append(f"held['{variable(memory, x)}']")
+        if names:
+            self.lines.append(f"del {', '.join(names)}")
+        self.there.discard((memory, x))
+        if memory == Memory.DEVICE:
+            self.held.pop(x, None)
+
+    def names_of(self, x: int, memory: Memory) -> list[str]:
+        names = [variable(memory, x)] if (memory, x) in self.there else []
+        if memory == Memory.DEVICE:
+            names = [f"v{v}" for v in sorted(self.held.get(x, ()))] + names
+        return names
+
+    def _on_device(self, x: int) -> str | None:
+        """A variable in the storage's copy on the device; None where nobody reads it."""
+        names = self.names_of(x, Memory.DEVICE)
+        return names[0] if names else None
+
+    def _to_device(self, step: int, x: int) -> None:
+        """A variable d for a prefetch to fill."""
+        if (Memory.DEVICE, x) in self.there:
+            return
+        names = self.names_of(x, Memory.DEVICE)
+        self.there.add((Memory.DEVICE, x))
+        if names:
+            self.lines.append(f"d{x} = raw({names[0]})")
+            return
+        self.held[x] = set()
+        ends = self.turn.ends.get(step)
+        if ends is not None and len(ends.deletes) == 1 and self._fits(x, ends.deletes[0]):
+            self.lines.append(f"d{x} = raw({_popped(ends.deletes[0])}[0])")
+            return
+        if ends is not None:
+            self.wait_for(ends.transfers)
+            self._pop(ends)
+        self.lines.append(f"d{x} = room(h{x}.size)")
+
+    def _to_host(self, step: int, x: int, size: str) -> None:
+        if (Memory.HOST, x) not in self.there:
+            self.there.add((Memory.HOST, x))
+            late = step in self.turn.late
+            self.lines.append(f"h{x} = host({size})" + ("" if late else ".open()"))
+
+    def _fits(self, x: int, delete: Leave) -> bool:
+        """Whether x may lie in the very memory that a pending delete leaves.
+
+        Sizes are whole blocks of the allocator, memory is not: it has room for the values that lay in it. A
+        result that nobody reads has no values, and no variable.
+        """
+        _ago, key = delete
+        steps = len(self.schedule)
+        left = self.schedule.targets.item(key) if key < steps else (key - steps) // len(Memory)
+        room = self.ends.get(left)
+        return room is not None and self.sizes[left] == self.sizes[x] and room >= self.ends.get(x, 0)
+
+    # ── waiting ─────────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, step: int) -> None:
+        """The compute queue waits for all that this step waits for."""
+        self.wait_for(self.turn.waits.get(step, ()))
+        if (ends := self.turn.ends.get(step)) is not None:
+            self._pop(ends)
+
+    def wait_for(self, steps: Sequence[int]) -> None:
+        for step in self.due(steps):
+            if step not in self.awaited:
+                self.awaited.add(step)
+                self.lines.append(f"wait({self.ticket(step)})")
+
+    def _pop(self, ends: Ends) -> None:
+        self.lines.extend(_popped(delete) for delete in ends.deletes if delete[0] < 2)
+
+    def add(self, step: int, queue: Queue, work: str, arguments: str) -> None:
+        after = "".join(f"{self.ticket(other)}, " for other in self.due(self.turn.waits.get(step, ())))
+        ends = self.turn.ends.get(step)
+        on_device = queue == Queue.H2D
+        gone = "" if ends is None or on_device else "".join(f"{_popped(delete)}, " for delete in ends.deletes)
+        self.lines.append(f"now[{step}] = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")
+
+    def due(self, steps: Sequence[int]) -> list[int]:
+        """Those of this turn and of the one before: what is older has ended when a turn starts."""
+        return [step for step in steps if step >= -len(self.schedule)]
+
+    def ticket(self, step: int) -> str:
+        return f"now[{step}]" if step >= 0 else f"last[{step + len(self.schedule)}]"
+
+    def _need(self, value: int) -> None:
+        """The values that a copy has at its start are made from its bytes."""
+        form = self.program.values[value]
+        held = self.held[form.storage]
+        if value not in held and value not in self.program.views:
+            held.add(value)
+            self.lines.append(f"v{value} = value(d{form.storage}, {self.names.of_thing(form)})")
+            return
+        super()._need(value)
+
+
+def tuple_of(names: Iterable[str]) -> str:
+    """What stands between the brackets."""
+    return "".join(f"{name}, " for name in names)
+
+
+def _popped(delete: Leave) -> str:
+    ago, key = delete
+    return f"{('leaving', 'left')[ago]}.pop({key})"

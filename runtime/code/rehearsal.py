@@ -1,0 +1,197 @@
+"""A turn of the schedule walked by the simulator: what each step waits for, and when pending deletes end.
+
+So the runtime holds and frees memory in the order in which it was counted. Where the rules speak of
+memory and time alone, the runtime needs more, for the bytes to be right:
+
+- a copy that is written while it is there (refreshed by a transfer, changed in place) waits for the
+  transfers and CPU computations that still read or write it;
+- a copy on the device that is deleted though only another queue has waited for its transfers: the computing
+  queue waits for them too, since it is in its order that the memory is free;
+- memory that a CPU computation still uses, though its delete has passed, and the workspace of one that may
+  not have run yet, are waited for by the next allocation on the host. One that waits is made in its queue's
+  thread, so that the computing goes on, and the next waits for it: host memory follows the list's order too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ...planner.schedule.schedule import PLAIN, Schedule
+from ...planner.simulator.clock import SOURCE, Queue
+from ...planner.simulator.copies import Copy
+from ...planner.simulator.walk import Walk
+
+FENCE = -1
+"""The place before the first step."""
+
+Leave = tuple[int, int]
+"""A pending delete: how many turns ago, and its key in that turn: its step, or beyond them at the end."""
+
+
+class Ends(NamedTuple):
+    """Pending deletes that end, and the transfers that they wait for."""
+
+    deletes: list[Leave]
+    transfers: list[int]
+
+
+class Turn(NamedTuple):
+    """Steps are numbered from this turn's first; below 0 they are the turn before's.
+
+    waits: per step, others. ends: per step, what ends before it. pending: keys of this turn's deletes.
+    late: steps whose allocation on the host waits. results: per tensor where it is at the end, and what made
+    it. state: what the turn leaves, as a key: turns that start alike are alike.
+    """
+
+    waits: Mapping[int, Sequence[int]]
+    ends: Mapping[int, Ends]
+    pending: frozenset[int]
+    late: frozenset[int]
+    results: Mapping[int, tuple[Memory, Sequence[int]]]
+    state: str
+
+
+class Rehearsal(Walk):
+    def __init__(
+        self, graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
+    ) -> None:
+        self._number = -1
+        self._users: dict[Copy, dict[Queue, int]] = {}
+        self._gate: int | None = None
+        self._leaving: list[deque[tuple[int, int]]] = [deque() for _ in Memory]
+        self._ends: dict[int, Ends] = {}
+        self._late: set[int] = set()
+        self._more: dict[int, set[int]] = {}
+        self._results: dict[int, tuple[Memory, Sequence[int]]] = {}
+        super().__init__(graph, schedule, budget=budget, machine=machine)
+
+    def rehearse(self) -> Turn:
+        """The next turn. Raises InvalidScheduleError."""
+        self._number += 1
+        self._ends, self._late, self._more, self._results = {}, set(), {}, {}
+        left = self.turn()
+        waits = {
+            step: sorted({*self.waits.get(step, ()), *self._more.get(step, ())})
+            for step in {*self.waits, *self._more}
+        }
+        pending = frozenset(
+            key for deletes in self._leaving for number, key in deletes if number == self._number
+        ) | {key for ends in self._ends.values() for ago, key in ends.deletes if ago == 0}
+        self._next_turn()
+        state = repr((left, self._users, self._gate, self._relative_leaving()))
+        return Turn(waits, self._ends, pending, frozenset(self._late), self._results, state)
+
+    # ── pending deletes ─────────────────────────────────────────────────────────────────────────────
+
+    def _pass_fence(self) -> None:
+        self.step, last = FENCE, -len(self.schedule)
+        for memory, ledger in enumerate(self.ledgers):
+            left: deque[tuple[int, int]] = deque()
+            for delete, (_size, transfers) in zip(self._leaving[memory], ledger.pending, strict=True):
+                if max(transfers) >= last:
+                    left.append(delete)
+                else:
+                    self._end(delete)
+            self._leaving[memory] = left
+        super()._pass_fence()
+
+    def _drop(self, copy: Copy) -> None:
+        memory, x = copy
+        pending = self.ledgers[memory].pending
+        before = len(pending)
+        super()._drop(copy)
+        at_end = len(self.queues) == len(self.schedule)
+        if len(pending) > before:
+            key = len(self.schedule) + len(Memory) * x + memory if at_end else self.step
+            self._leaving[memory].append((self._number, key))
+        users = self._users.pop(copy, {})
+        if memory == Memory.DEVICE and len(pending) == before:
+            place = len(self.schedule) if at_end else self.step
+            self._more.setdefault(place, set()).update(users.values())
+        if memory == Memory.HOST and Queue.CPU in users:
+            self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])
+
+    def _allocate(self, memory: Memory, kept: int, transient: int, waits: list[int]) -> None:
+        pending = self.ledgers[memory].pending
+        before, makers = len(pending), len(waits)
+        super()._allocate(memory, kept, transient, waits)
+        ended = before - len(pending)
+        for _ in range(ended):
+            self._end(self._leaving[memory].popleft())
+        if ended:
+            self._ends[self.step].transfers.extend(waits[makers:])
+        if memory == Memory.HOST and (ended or (kept and self._gate is not None)):
+            self._late.add(self.step)
+            if self._gate is not None:
+                self._wait(self._gate)
+            self._gate = self.step
+
+    def _end(self, delete: tuple[int, int]) -> None:
+        number, key = delete
+        ends = self._ends.setdefault(self.step, Ends([], []))
+        ends.deletes.append((self._number - number, key))
+
+    # ── writing what is there ───────────────────────────────────────────────────────────────────────
+
+    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
+        if self.copies.have[target][x]:
+            self._wait_for_users((target, x), queue)
+        super()._transfer(x, queue, target)
+        self._use((SOURCE[queue], x), queue)
+        self._use((target, x), queue)
+
+    def _compute(self, operation: int, mode_index: int) -> None:
+        graph, queue, memory = self.graph, Queue.COMPUTE, Memory.DEVICE
+        workspace = 0
+        if mode_index != PLAIN:
+            mode = graph.operations.modes[operation][mode_index - 1]
+            if mode.on_host:
+                queue, memory, workspace = Queue.CPU, Memory.HOST, mode.workspace
+        for x in graph.mutate_lists[operation]:
+            self._wait_for_users((memory, x), queue)
+        super()._compute(operation, mode_index)
+        if queue == Queue.CPU:
+            made = (x for x, _bit in graph.contributions(operation, mode_index))
+            for x in (*graph.input_lists[operation], *made):
+                self._use((memory, x), queue)
+            if workspace:
+                self._gate = self.step
+
+    def _use(self, copy: Copy, queue: Queue) -> None:
+        self._users.setdefault(copy, {})[queue] = self.step
+
+    def _wait_for_users(self, copy: Copy, queue: Queue) -> None:
+        for user, step in self._users.get(copy, {}).items():
+            if user != queue:
+                self._wait(step)
+
+    def _wait(self, step: int) -> None:
+        self._more.setdefault(self.step, set()).add(step)
+
+    # ── from turn to turn ───────────────────────────────────────────────────────────────────────────
+
+    def _end_of_iteration(self) -> None:
+        for x in self.graph.results:
+            for memory in Memory:
+                if self.copies.readable((memory, x)):
+                    made = self.copies.made.get((memory, x), {})
+                    self._results[x] = (memory, tuple(made.values()))
+                    break
+        super()._end_of_iteration()
+
+    def _next_turn(self) -> None:
+        """Number the steps from the next turn's start; those of the turn before are then over."""
+        steps = len(self.schedule)
+        moved = {
+            copy: {queue: step - steps for queue, step in users.items() if step >= 0}
+            for copy, users in self._users.items()
+        }
+        self._users = {copy: users for copy, users in moved.items() if users}
+        self._gate = self._gate - steps if self._gate is not None and self._gate >= 0 else None
+
+    def _relative_leaving(self) -> list[list[tuple[int, int]]]:
+        return [[(self._number - number, key) for number, key in deletes] for deletes in self._leaving]

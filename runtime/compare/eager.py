@@ -1,0 +1,224 @@
+"""A planned iteration beside plain PyTorch's, bit by bit, from the same random state."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from math import isfinite, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..model.iteration import Iteration, call, loss_of
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
+from ..model.unchanged import changing, copies, unchanged
+from ..program.program import Program
+from ..run.execute import Outcome, PlannedStep
+from ..torch_internals import uncompiled
+from ..trace.joint import residents
+from ..trace.pretence import compiling, without_checkpoints
+
+CYCLE = 3
+"""How many iterations are compared: what one leaves behind, the others show."""
+
+REPEATS = 2
+"""How often eager runs again where it differs from the plan: is it equal to itself?"""
+
+STEADY = 4
+"""Differences up to so many times eager's own from run to run are taken for its own."""
+
+
+class Comparison(NamedTuple):
+    """first: the first tensor that differs: `loss`, or a name among all that it makes or changes; or None.
+
+    largest: the largest difference of any element in `first`.  compared: how many tensors.
+    compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
+    plain: eager ran the functions of the model's own checkpoints once, as the trace did.
+    spread: by how much eager differs from itself, the same iteration run again; 0 where it does not.
+    suspects: what may make the difference.
+    """
+
+    first: str | None
+    largest: float
+    compared: int
+    compiling: bool = False
+    plain: bool = False
+    spread: float = 0.0
+    suspects: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return self.first is None
+
+    @property
+    def difference(self) -> str:
+        """`loss differs from plain PyTorch's by up to 0.1 (suspects: …)`."""
+        by = f"by up to {self.largest:.3g}" if isfinite(self.largest) else "beyond measure"
+        why = f" (suspects: {'; '.join(self.suspects)})" if self.suspects else ""
+        return f"{self.first} differs from eager {by}{why}"
+
+    def __str__(self) -> str:
+        if self.first is not None:
+            return self.difference
+        where = " on the path for torch.compile" if self.compiling else ""
+        where += " without the model's own checkpoints" if self.plain else ""
+        if self.spread:
+            return (
+                f"{self.compared} tensors equal to eager{where} within its own differences from run to run, "
+                f"up to {self.spread:.3g}"
+            )
+        return f"{self.compared} tensors bitwise equal to eager{where}"
+
+
+def run_eager(iteration: Iteration) -> Outcome:
+    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates.
+
+    The `.grad` that were there are put back; buffers, and what is updated, change.
+    """
+    parameters, _buffers, inputs = residents(iteration)
+    tensors = [*parameters.values(), *inputs.values()]
+    before = [tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    try:
+        with uncompiled():
+            output = call(iteration.module, iteration.inputs)
+            loss = loss_of(output, iteration.loss_fn, iteration.inputs)
+            del output
+            loss.backward()
+        gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        if iteration.updates is not None:
+            _step(iteration.updates.optimizer)
+    finally:
+        for tensor, gradient in zip(tensors, before, strict=True):
+            tensor.grad = gradient
+    return Outcome(loss.detach(), gradients)
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """One tensor after the other, as the updates are defined."""
+    ways = [group["foreach"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["foreach"] = False
+    try:
+        optimizer.step()
+    finally:
+        for group, way in zip(optimizer.param_groups, ways, strict=True):
+            group["foreach"] = way
+
+
+def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
+    """Run `CYCLE` iterations of both from one random state, which goes on from each to the next, and compare
+    losses, gradients and buffers bitwise, with updates weights and states too.
+
+    The module, all that its code can reach and the generators are afterwards as they were. Where plain eager
+    differs, it is compared on the path for `torch.compile` if the trace took it, and without the model's own
+    checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
+    count as equal.
+    """
+    with unchanged(iteration, step.program.device), state_put_back(iteration):
+        outcomes = [step.run(iteration.inputs) for _ in range(CYCLE)]
+        step.recall()
+        planned = _everything(iteration, step.program, outcomes)
+    found: Comparison | None = None
+    for flag in (False, True) if step.program.compiling else (False,):
+        for plain in (False, True):
+            with compiling(flag), without_checkpoints() if plain else nullcontext():
+                eager, changes = _eager(iteration, step)
+            comparison = _difference(eager, planned)._replace(compiling=flag, plain=plain)
+            if comparison.equal:
+                return comparison
+            found = found or comparison._replace(suspects=_suspects(iteration, changes))
+            if not plain:
+                found = _within_its_own(iteration, step, eager, planned) or found
+                if found.equal:
+                    return found._replace(compiling=flag)
+    assert found is not None
+    return found
+
+
+def _eager(iteration: Iteration, step: PlannedStep) -> tuple[dict[str, Tensor], list[str]]:
+    """What eager makes, and the paths of all that it changes in Python's state."""
+    with unchanged(iteration, step.program.device), state_put_back(iteration) as before:
+        outcomes = [_left(iteration, step.program, run_eager(iteration)) for _ in range(CYCLE)]
+        return _everything(iteration, step.program, outcomes), before.changes()
+
+
+def _within_its_own(
+    iteration: Iteration, step: PlannedStep, eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]
+) -> Comparison | None:
+    """The two are equal as far as eager is equal to itself; None where it is, or they are not.
+
+    Rounding alone makes small differences from run to run: a large one is another computation, not a spread.
+    """
+    again = [_eager(iteration, step)[0] for _ in range(REPEATS)]
+    if any(other.keys() != eager.keys() for other in (*again, planned)):
+        return None
+    most = 0.0
+    for name, tensor in eager.items():
+        spread = max(_largest_difference(tensor, other[name]) for other in again)
+        largest = float(tensor.double().abs().max()) if tensor.numel() else 0.0
+        roundings = sqrt(torch.finfo(tensor.dtype).eps) if tensor.dtype.is_floating_point else 0.0
+        if not spread <= roundings * largest or not _close(tensor, planned[name], STEADY * spread):
+            return None
+        most = max(most, spread)
+    return Comparison(None, 0.0, len(eager), spread=most) if most else None
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    return _same_bits(one, other) or _largest_difference(one, other) <= tolerance
+
+
+def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
+    """What an iteration does that a plan of it does not."""
+    draws = [f"it draws {numbers}" for numbers in (PYTHON_NUMBERS, NUMPY_NUMBERS) if numbers in changes]
+    changed = [change for change in changes if change not in (PYTHON_NUMBERS, NUMPY_NUMBERS)]
+    more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+    named = [f"it changes {', '.join(changed[:_MOST_NAMED])}{more}"] if changed else []
+    return (*draws, *named)
+
+
+_MOST_NAMED = 3
+
+
+def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Comparison:
+    if unmatched := sorted(eager.keys() ^ planned.keys()):
+        return Comparison(unmatched[0], float("inf"), len(eager))
+    for name, tensor in eager.items():
+        if not _same_bits(tensor, planned[name]):
+            return Comparison(name, _largest_difference(tensor, planned[name]), len(eager))
+    return Comparison(None, 0.0, len(eager))
+
+
+def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
+    """Without the gradients that updates use up: eager keeps them for the next `zero_grad`."""
+    if iteration.updates is None:
+        return eager
+    return eager._replace(gradients={name: eager.gradients[name] for name in program.gradients})
+
+
+def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
+    *before, last = outcomes
+    losses = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
+    losses["loss"] = last.loss
+    there = dict(iteration.module.named_buffers())
+    buffers = {name: there[name].clone() for name in program.buffers}
+    named = {f"{name}.grad": tensor for name, tensor in last.gradients.items()}
+    return losses | named | buffers | copies(changing(iteration))
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    return torch.equal(first, second)
+
+
+def _largest_difference(one: Tensor, other: Tensor) -> float:
+    if one.shape != other.shape or one.numel() == 0:
+        return float("inf")
+    return float((one.double() - other.double()).abs().max())

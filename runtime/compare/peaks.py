@@ -1,0 +1,84 @@
+"""The most bytes that iterations of a planned step take: on the device, on the host, on the disk.
+
+Device: what stays there, and the tracker's count of what comes and goes, exact on the CPU
+(measuring/live_bytes.py). The tracker knows only blocks that were made while it counted: so what the schedule
+moves away is copied under its eyes first; a device's own allocator knows all. Host and disk: the blocks and
+files themselves are counted, with what `undo` keeps, and the workspace of updates on the CPU as it was
+profiled.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...graphs.graph import Kind
+from ..device.device import StreamDevice
+from ..measuring.live_bytes import blocks_of, live_peak
+from ..model.iteration import Inputs
+from ..program.program import Program
+from ..run.cycle import Cycle
+from ..run.execute import PlannedStep
+from ..run.over_plan import TURNS
+
+
+class Peaks(NamedTuple):
+    """Bytes. beside: of the device's, at most so many are no tensor of the plan's, see `generator_bytes`."""
+
+    device: int
+    host: int = 0
+    disk: int = 0
+    beside: int = 0
+
+
+def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
+    """Those of the first iterations after a recall."""
+    device, cycle = step.device, step.cycle
+    if cycle is None:
+        peak = live_peak(lambda: step.run(inputs), device).peak_bytes
+        return Peaks(
+            resident_bytes(step.program) + peak, step.undo_bytes, beside=generator_bytes(step.program)
+        )
+    step.recall()
+    step.place()
+    known = _known(cycle)
+    start = resident_bytes(step.program, without=cycle.moved) + sum(known.values())
+
+    def run() -> None:
+        for _ in range(TURNS):
+            step.run(inputs)
+
+    peak = start + live_peak(run, device, known).peak_bytes
+    disk = cycle.disk.count.peak if cycle.disk else 0
+    return Peaks(peak, cycle.host.count.peak + step.undo_bytes, disk, generator_bytes(step.program))
+
+
+def generator_bytes(program: Program) -> int:
+    """On the CPU PyTorch hands out a generator's state, saved where a draw is repeated, as a tensor."""
+    draws = any(operation.random for operation in program.operations)
+    return torch.get_rng_state().nbytes if draws and program.device.type == "cpu" else 0
+
+
+def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> int:
+    """Bytes of parameters, buffers, constants, optimizer states and inputs."""
+    there = (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
+    kept = (storage for x, storage in enumerate(program.storages) if x not in without)
+    return sum(storage.bytes for storage in kept if storage.kind in there)
+
+
+def _known(cycle: Cycle) -> dict[int, int]:
+    """The moved copies on the device, in memory that the tracker knows: address and bytes."""
+    if isinstance(cycle.device, StreamDevice):
+        there = blocks_of(copy for copy in cycle.held.values() if isinstance(copy, Tensor))
+        return {address: cycle.device.rounded(size) for address, size in there.items()}
+
+    def renew() -> None:
+        for name, copy in cycle.held.items():
+            cycle.held[name] = copy.clone() if isinstance(copy, Tensor) else copy
+
+    live_peak(renew, cycle.program.device)
+    return blocks_of(copy for copy in cycle.held.values() if isinstance(copy, Tensor))

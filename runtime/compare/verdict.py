@@ -1,0 +1,90 @@
+"""Whether a traced iteration is plain PyTorch's: for the graph's `source`, and as a line for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ...graphs.errors import DifferenceError
+from ...graphs.graph import Graph
+from ...planner.plain import baseline, plain_schedule
+from ..model.iteration import Iteration
+from ..program.program import Program
+from ..run.execute import PlannedStep
+from ..storage.places import available_bytes
+from .eager import Comparison, compare
+from .peaks import resident_bytes
+
+
+def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, Any]:
+    """Iterations of the trace beside those of plain PyTorch, for the graph's `source`.
+
+    equal: in loss, gradients and buffers, and where weights are updated in these and the optimizer's states;
+    bitwise, or, where plain PyTorch differs from itself, within its `spread`. null where memory did not
+    suffice to compare. compiling, plain: see `Comparison`; there only where true.
+    """
+    step = PlannedStep(iteration, program, plain_schedule(graph))
+    comparison = compared(iteration, step, graph)
+    if comparison is None:
+        return {"equal": None}
+    found: dict[str, Any] = {"equal": True, "tensors": comparison.compared}
+    if comparison.spread:
+        found["spread"] = comparison.spread
+    for word in ("compiling", "plain"):
+        if getattr(comparison, word):
+            found[word] = True
+    return found
+
+
+def compared(iteration: Iteration, step: PlannedStep, graph: Graph) -> Comparison | None:
+    """None where there is not memory enough. Raises DifferenceError where the two are not equal."""
+    if step.program.device.type == "cpu" and _host_lacks(baseline(graph).peak - resident_bytes(step.program)):
+        return None
+    comparison = compare_if_it_fits(iteration, step)
+    if comparison is not None and not comparison.equal:
+        raise DifferenceError(f"the traced iteration is not the model's: {comparison.difference}")
+    return comparison
+
+
+def compare_if_it_fits(iteration: Iteration, step: PlannedStep) -> Comparison | None:
+    """None where there is not memory enough for both."""
+    try:
+        return compare(iteration, step)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+def warning(eager: Mapping[str, Any]) -> str | None:
+    """The line that the user of a verdict must see; None where all is well."""
+    if eager.get("equal") is None:
+        return NOT_COMPARED
+    if eager.get("compiling"):
+        return "equal to plain PyTorch only under torch.compiler.is_compiling(), which the model asks for"
+    if eager.get("plain"):
+        return "equal to plain PyTorch only without the model's own checkpoints, which change its results"
+    if eager.get("spread"):
+        return (
+            "equal to plain PyTorch within what that differs from itself, run again: "
+            f"up to {eager['spread']:.3g}"
+        )
+    return None
+
+
+NOT_COMPARED = "not compared with plain PyTorch: there is not memory enough for its iteration"
+
+
+def _host_lacks(size: int) -> bool:
+    """A process that takes more than there is would be ended, without an exception."""
+    there = available_bytes()
+    return there is not None and size > there
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python found no memory, on the CPU or on a GPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "allocate memory" in str(error)

@@ -1,0 +1,62 @@
+"""The arguments of `memplan.optimize`, looked at before anything is done with them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError
+from ...graphs.transformations.updates import When
+from ...planner.budget import Budget, parse_budget
+
+_LEAST_BYTES = 1000
+
+
+def check_module(module: object) -> None:
+    """Raises InputError, one line, as all here do."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the module is a {_kind(module)}, not a torch.nn.Module")
+
+
+def given_inputs(inputs: Any) -> tuple[Any, ...] | dict[str, Any]:
+    """One tensor is the only positional argument; a list is a tuple."""
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    if isinstance(inputs, list):
+        return tuple(inputs)
+    if not isinstance(inputs, tuple | dict):
+        raise InputError(
+            f"inputs is a {_kind(inputs)}: give a tensor, a tuple of positional or a dict of named arguments"
+        )
+    return inputs
+
+
+def given_budget(budget: Any) -> Budget:
+    if isinstance(budget, float) and 0 < budget <= 1:
+        raise InputError(
+            f"budget={budget} is no number of bytes: a share of the plain peak is {budget:.0%}, in quotes"
+        )
+    parsed = parse_budget(str(budget))
+    if parsed.size is not None and parsed.size < _LEAST_BYTES and parsed.text.strip().isdecimal():
+        raise InputError(
+            f"budget={budget!r} is {parsed.size} bytes: write '{parsed.text.strip()}%' for a share of the "
+            "plain peak, or a unit, like '12GB'"
+        )
+    return parsed
+
+
+def check_updates(optimizer: object, update: str) -> None:
+    if update not in get_args(When):
+        raise InputError(f"update={update!r}: an update is {' or '.join(map(repr, get_args(When)))}")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"the optimizer is a {_kind(optimizer)}, not one of torch.optim, made of the parameters"
+        )
+
+
+def _kind(thing: object) -> str:
+    return f"class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__

@@ -1,0 +1,113 @@
+"""Tensors that a traced iteration uses and that nobody hands it: a closure's, a global's, an attribute's.
+
+The trace would hold them as they were: labels in a closure would be the first batch's for ever. One that an
+attribute of the module holds (a table of masks, say) is taken, and every step looks whether it is still
+there, unchanged. Any other is refused. What the code makes itself each time (`torch.tensor(3.0)`, an index
+from a list) is part of the code, like its numbers.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MismatchError
+from ..reach import Path, follow, reachable, spelled
+from ..refusals import TraceError, at_line, is_users
+from ..torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of
+from .iteration import Iteration
+
+aten: Any = torch.ops.aten
+_MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
+"""What `torch.tensor` and its like call on a tensor that they have just made."""
+
+
+class Captured(TorchDispatchMode):
+    """Stands before the trace and notes the real tensors that come by, and where they came by first."""
+
+    def __init__(self, given: Iterable[Tensor]) -> None:
+        """given: parameters, buffers and inputs."""
+        super().__init__()
+        self._given = {id(tensor) for tensor in given}
+        self._found: dict[int, tuple[Tensor, str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _MAKES_IT_HERE:
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor):
+                    self._note(leaf)
+                    if schema_of(func).is_mutable and leaf is args[0]:
+                        raise TraceError(
+                            f"{_users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
+                            "(register_buffer), so that it goes on from iteration to iteration"
+                        )
+        return func(*args, **(kwargs or {}))
+
+    def held_by(self, iteration: Iteration) -> dict[int, Path]:
+        """The paths of those that attributes hold, by the identity of the tensor. Refuses others."""
+        if not self._found:
+            return {}
+        held = {id(thing): path for path, thing in reachable(_roots(iteration)) if isinstance(thing, Tensor)}
+        for key, (tensor, place) in self._found.items():
+            if key not in held or tensor.requires_grad:
+                raise TraceError(_refusal(tensor, place))
+        return {key: held[key] for key in self._found}
+
+    def _note(self, tensor: Tensor) -> None:
+        if id(tensor) not in self._given and id(tensor) not in self._found:
+            self._found[id(tensor)] = (tensor, _users_line())
+
+
+class Attributes:
+    """The constants of a program that attributes hold, as they were when a step was made."""
+
+    def __init__(self, iteration: Iteration, held: Mapping[Path, Tensor]) -> None:
+        self._roots = _roots(iteration)
+        self._known = {path: (tensor, version_of(tensor)) for path, tensor in held.items()}
+
+    def check(self) -> None:
+        """Raises MismatchError where one has been changed or replaced."""
+        for path, (tensor, version) in self._known.items():
+            if follow(self._roots, path) is not tensor or version_of(tensor) != version:
+                raise MismatchError(
+                    f"the tensor {spelled(path)} has changed since the plan was made, which holds it as it "
+                    "was: make it a buffer of the module, or an input"
+                )
+
+
+def _roots(iteration: Iteration) -> dict[str, Any]:
+    loss_fn = iteration.loss_fn
+    owner = loss_fn.__self__ if isinstance(loss_fn, MethodType) else loss_fn
+    return {"module": iteration.module, "loss_fn": owner}
+
+
+def _refusal(tensor: Tensor, place: str) -> str:
+    what = f"{place}uses {_form(tensor)}"
+    if tensor.requires_grad:
+        return f"{what} that needs a gradient and is no parameter of the module"
+    return (
+        f"{what} that is no parameter, buffer or input: every later iteration would compute with its values "
+        "of now; give labels as targets, for loss_fn(output, targets), or make it a buffer or an input"
+    )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"a tensor from outside, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)},"
+
+
+def _users_line() -> str:
+    """`model.py:12: `, the innermost line of the user's code that is being run."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return at_line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,160 @@
+"""A model from the user's own file: `model.py[:entry]`, by default `model.py:build`.
+
+`entry` is a function that can be called without arguments and returns `(module, example_inputs)`,
+`(module, example_inputs, loss_fn)` with `loss_fn(output)` or `loss_fn(output, example_inputs)`, or
+`(module, example_inputs, loss_fn, targets)` with `loss_fn(output, targets)`; one with a parameter `batch` can
+be asked for other batches. The file runs as a script would: what lies beside it can be imported.
+Nothing of ours can be shadowed by it, since inside the package all imports are relative.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from torch import nn
+
+from ...graphs.errors import InputError, MemplanError, MissingPackageError
+from .batches import PARAMETER, takes_batch, with_batch
+from .iteration import Iteration, LossFunction, with_targets
+
+DEFAULT_ENTRY = "build"
+
+T = TypeVar("T")
+
+
+class ModelFile(NamedTuple):
+    """A function that builds a model. path, entry: as the user named them."""
+
+    path: str
+    entry: str
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """`gpt2`, or `gpt2-large` for the entry `large`: a name for the graph."""
+        stem = Path(self.path).stem
+        return stem if self.entry == DEFAULT_ENTRY else f"{stem}-{self.entry}"
+
+    def build(self, batch: int | None = None) -> Iteration:
+        """Call it. batch: samples in an iteration, None: its own (see batches.py).
+
+        Raises InputError, one line, where it fails or returns something else.
+        """
+        path, place = Path(self.path), f"{self.path}:{self.entry}"
+        asked = {} if batch is None or not takes_batch(self.function) else {PARAMETER: batch}
+        with _imports_from(path):
+            called = f"{self.entry}({f'{PARAMETER}={batch}' if asked else ''})"
+            made = _guarded(path, f"{called} fails", partial(self.function, **asked))
+        iteration = _checked(made, place)
+        if batch is None or asked:
+            return iteration
+        try:
+            return with_batch(iteration, batch)
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+
+
+def load_model_file(text: str) -> ModelFile:
+    """Run the file of `model.py` or `model.py:entry`. Raises InputError, one line."""
+    before, colon, after = text.rpartition(":")
+    path, entry = (before, after) if colon and after.isidentifier() else (text, DEFAULT_ENTRY)
+    with _imports_from(Path(path)):
+        module = _run(Path(path))
+    return ModelFile(path, entry, _entry(path, entry, module))
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    name = f"memplan_model_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: not a Python file")
+    module, loader = module_from_spec(spec), spec.loader
+    sys.modules[name] = module
+    _guarded(path, "the file can't be run", lambda: loader.exec_module(module))
+    return module
+
+
+def _entry(path: str, entry: str, module: ModuleType) -> Callable[..., Any]:
+    build = getattr(module, entry, None)
+    if not callable(build):
+        own = [
+            name
+            for name, thing in vars(module).items()
+            if inspect.isfunction(thing) and thing.__module__ == module.__name__ and name[0] != "_"
+        ]
+        defined = f"it defines {', '.join(own)}" if own else "it defines no function"
+        raise InputError(f"{path}: no function {entry}(): {defined}")
+    try:
+        inspect.signature(build).bind()
+    except TypeError as error:
+        raise InputError(f"{path}:{entry}: must be callable without arguments: {error}") from None
+    return build
+
+
+def _checked(made: Any, place: str) -> Iteration:
+    form = "(module, example_inputs), (module, example_inputs, loss_fn) or (…, loss_fn, targets)"
+    if not isinstance(made, tuple) or len(made) not in (2, 3, 4):
+        what = f"{len(made)} values" if isinstance(made, tuple) else f"a {type(made).__name__}"
+        raise InputError(f"{place}: returns {what}, not {form}")
+    module, inputs, loss_fn, targets = (*made, None, None)[:4]
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{place}: the first value is a {type(module).__name__}, not a torch.nn.Module")
+    if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
+        inputs = dict(inputs)
+    elif not isinstance(inputs, tuple):
+        raise InputError(
+            f"{place}: example_inputs is a {type(inputs).__name__}, not a tuple (of positional arguments) "
+            "or a dict (of named ones)"
+        )
+    if loss_fn is not None and not callable(loss_fn):
+        raise InputError(f"{place}: loss_fn is a {type(loss_fn).__name__}, not a function")
+    if targets is not None and loss_fn is None:
+        raise InputError(f"{place}: there are targets, but no loss_fn to take them")
+    return Iteration(module, with_targets(inputs, targets), cast(LossFunction | None, loss_fn))
+
+
+def _guarded(path: Path, what: str, run: Callable[[], T]) -> T:
+    """Run the user's code; whatever it raises becomes one line with the place in their file."""
+    try:
+        return run()
+    except MemplanError:
+        raise
+    except SyntaxError as error:
+        raise InputError(f"{path}:{error.lineno}: {error.msg}") from error
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"{path}: needs the package {error.name}, not installed here") from error
+    except (Exception, SystemExit) as error:
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).resolve() == path.resolve()
+        ]
+        place = f"{path}:{lines[-1]}" if lines else str(path)
+        text = " ".join(str(error).split())[:300]
+        raise InputError(f"{place}: {what}: {type(error).__name__}: {text}") from error
+
+
+@contextmanager
+def _imports_from(path: Path) -> Generator[None]:
+    """The file's folder comes first among the places to import from, as for a script; afterwards last."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)

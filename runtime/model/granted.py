@@ -1,0 +1,172 @@
+"""What a plan takes for granted of a module: looked at before the trace, and before every iteration.
+
+refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
+Granted  what must stay as it was: the parts, their mode and plain attributes, hooks, forms, autocast.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError, MismatchError
+from ..program.program import Program, Value
+from ..storage.away import Away
+from ..torch_internals import has_hooks, make_up, no_torch_function
+from .iteration import Iteration
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def refuse(module: nn.Module) -> None:
+    """Raises InputError, one line."""
+    for path, part in module.named_modules():
+        name = f"{path or 'the module'} is a {type(part).__name__}"
+        if any(kind.__module__.startswith("torch.distributed.") for kind in type(part).__mro__):
+            raise InputError(
+                f"{name}, whose communication can't be planned: plan the module inside, on one process"
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InputError(f"{name} of torch.jit, which can't be traced: plan the module it was made from")
+        if isinstance(part, nn.DataParallel) and len(part.device_ids) > 1:
+            raise InputError(f"{name} on {len(part.device_ids)} devices: plan the module inside, on one")
+    for name, parameter in module.named_parameters():
+        if type(parameter).__module__.startswith("torch.distributed."):
+            raise InputError(
+                f"{name} is a {type(parameter).__name__}, spread over processes: it can't be planned"
+            )
+        _refuse_hooks(name, parameter)
+
+
+class Granted:
+    def __init__(self, iteration: Iteration, program: Program) -> None:
+        self._roots = {"": iteration.module}
+        if isinstance(iteration.loss_fn, nn.Module):
+            self._roots["loss_fn"] = iteration.loss_fn
+        self._parts = self._walk()
+        self._known = [_state(part) for _name, part in self._parts]
+        self._forms = {
+            name: program.values[value]
+            for name, value in (*program.parameters.items(), *program.buffers.items())
+        }
+        self._trained = {
+            name: parameter.requires_grad for name, parameter in iteration.module.named_parameters()
+        }
+        self._device = program.device.type
+        self._autocast = self._autocast_now()
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """tensors: the module's parameters and buffers by name. Raises MismatchError, one line."""
+        if (now := self._autocast_now()) != self._autocast:
+            raise MismatchError(
+                f"the step is called {_spelled(now)}; the plan was made {_spelled(self._autocast)}: "
+                "call optimize and the step alike"
+            )
+        for (name, part), known in zip(self._parts, self._known, strict=True):
+            if _state(part) != known:
+                raise MismatchError(f"{_difference(name, part, known)}: plan the module anew")
+        with no_torch_function():
+            for name, tensor in tensors.items():
+                self._check_tensor(name, tensor)
+
+    def _check_tensor(self, name: str, tensor: Tensor) -> None:
+        trained = self._trained.get(name)
+        if trained is not None:
+            if tensor.requires_grad != trained:
+                raise MismatchError(
+                    f"{name}.requires_grad is {tensor.requires_grad}; the plan is for {trained}: "
+                    "plan the module anew"
+                )
+            _refuse_hooks(name, tensor)
+        if isinstance(tensor, Away):
+            return
+        form = self._forms[name]
+        if (
+            tensor.shape != form.shape
+            or tensor.dtype != form.dtype
+            or tensor.device != form.device
+            or tensor.stride() != form.strides
+        ):
+            found = form._replace(
+                shape=tuple(tensor.shape), strides=tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+            raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
+
+    def _walk(self) -> list[tuple[str, nn.Module]]:
+        return [
+            (".".join(part for part in (root, path) if part), module)
+            for root, start in self._roots.items()
+            for path, module in start.named_modules()
+        ]
+
+    def _autocast_now(self) -> torch.dtype | None:
+        if not torch.is_autocast_enabled(self._device):
+            return None
+        return torch.get_autocast_dtype(self._device)
+
+
+def described(form: Value) -> str:
+    """`torch.float32 [4, 8] with strides [8, 1] on cpu`."""
+    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"
+
+
+def plain_attributes(part: nn.Module) -> dict[str, Any]:
+    """Numbers, switches and words, `training` and a dropout's `p` among them."""
+    return {name: value for name, value in vars(part).items() if type(value) in _PLAIN and name[0] != "_"}
+
+
+@contextmanager
+def plain_attributes_kept(module: nn.Module) -> Generator[None]:
+    """For a plain iteration between planned ones: a model may count."""
+    before = [(part, plain_attributes(part)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, there in before:
+            for name in plain_attributes(part).keys() - there.keys():
+                delattr(part, name)
+            vars(part).update(there)
+
+
+_State = tuple[type, dict[str, Any], tuple[Any, ...], tuple[int, ...], list[str], object]
+
+
+def _state(part: nn.Module) -> _State:
+    """Its class, plain attributes, submodules, hooks, own tensors, and a forward of its own."""
+    parts, hooks, tensors = make_up(part)
+    return type(part), plain_attributes(part), parts, hooks, tensors, vars(part).get("forward")
+
+
+def _difference(name: str, part: nn.Module, known: _State) -> str:
+    """What has changed, in words."""
+    now, where = _state(part), name or "the module"
+    for number, what in enumerate(
+        ("its class", None, "its parts", "its hooks", "its tensors", "its forward")
+    ):
+        if what is not None and now[number] != known[number]:
+            return f"{where}: {what} changed after the plan was made"
+    before, after = known[1], now[1]
+    attribute = next(a for a in (*before, *after) if before.get(a, _NONE) != after.get(a, _NONE))
+    then, there = (row.get(attribute, "not there") for row in (before, after))
+    return f"{f'{name}.' if name else ''}{attribute} is {there!r}; the plan is for {then!r}"
+
+
+def _refuse_hooks(name: str, parameter: Tensor) -> None:
+    if has_hooks(parameter):
+        raise InputError(
+            f"{name} has a hook on its gradient (register_hook, register_post_accumulate_grad_hook): "
+            "a plan does not run it"
+        )
+
+
+def _spelled(autocast: torch.dtype | None) -> str:
+    return "without autocast" if autocast is None else f"under autocast to {autocast}"
+
+
+_NONE = object()

@@ -1,0 +1,175 @@
+"""What one training iteration is: a module, an example of its inputs, how the loss comes of them, and how the
+weights are then updated, if they are."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError
+from ...graphs.transformations.updates import When
+
+
+class Labelled(NamedTuple):
+    """What the module takes, and beside it what only the loss function takes: any nest of tensors."""
+
+    inputs: tuple[Any, ...] | dict[str, Any]
+    targets: Any
+
+
+Inputs = tuple[Any, ...] | dict[str, Any] | Labelled
+LossFunction = Callable[..., Tensor]
+
+TARGETS = "targets"
+"""The name of the targets among the tensors of an iteration."""
+
+
+class Updates(NamedTuple):
+    """optimizer: one of those in updates/optimizers.py, of the module's parameters."""
+
+    optimizer: torch.optim.Optimizer
+    when: When = "in-backward"
+
+
+class Iteration(NamedTuple):
+    """inputs: positional (a tuple) or by keyword (a dict), with targets or without. loss_fn: from the
+    module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
+    updates: None where the gradients are the result."""
+
+    module: nn.Module
+    inputs: Inputs
+    loss_fn: LossFunction | None = None
+    updates: Updates | None = None
+
+
+def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
+    """The iteration on a device; the module itself moves."""
+    tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
+    inputs = with_tensors(iteration.inputs, tensors)
+    return iteration._replace(module=iteration.module.to(device), inputs=inputs)
+
+
+def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inputs:
+    """None: there are none. Raises InputError where an input has their name."""
+    if targets is None:
+        return inputs
+    if isinstance(inputs, dict) and TARGETS in inputs:
+        raise InputError("targets are given twice: as an input of the module and for the loss function")
+    return Labelled(inputs, targets)
+
+
+def call(module: Callable[..., Any], inputs: Inputs) -> Any:
+    if isinstance(inputs, Labelled):
+        inputs = inputs.inputs
+    return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+
+
+def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = ()) -> Tensor:
+    """The scalar to differentiate. Raises InputError where there is none.
+
+    It is `loss_fn(output, targets)` where there are targets, else `loss_fn(output, inputs)` where the
+    function needs two arguments, else `loss_fn(output)`.
+    """
+    if loss_fn is None:
+        loss = _own_loss(output)
+    elif isinstance(inputs, Labelled):
+        loss = loss_fn(output, inputs.targets)
+    else:
+        loss = loss_fn(output, inputs) if _needs_two(loss_fn) else loss_fn(output)
+    if not isinstance(loss, Tensor):
+        raise InputError(f"the loss is {_what(loss)}, not a tensor")
+    if loss.numel() != 1:
+        raise InputError(f"the loss has the shape {tuple(loss.shape)}: it must be one number")
+    if not loss.requires_grad:
+        raise InputError("the loss depends on no parameter that requires a gradient")
+    return loss
+
+
+def _needs_two(loss_fn: LossFunction) -> bool:
+    """Whether it has two parameters that stand by position and have no default."""
+    try:
+        signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
+    except (TypeError, ValueError):  # a function written in C that tells nothing
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each for each in signature.parameters.values() if each.default is inspect.Parameter.empty]
+    return sum(each.kind in by_position for each in needed) == 2
+
+
+def _own_loss(output: Any) -> Any:
+    loss = getattr(output, "loss", None)
+    if loss is None and isinstance(output, Mapping):
+        loss = output.get("loss")
+    if loss is not None:
+        return loss
+    if isinstance(output, Tensor) and output.numel() == 1:
+        return output
+    raise InputError(f"the module returns {_what(output)} without a loss: pass a loss_fn(output, …)")
+
+
+def _what(thing: Any) -> str:
+    if isinstance(thing, Tensor):
+        return f"a tensor of shape {tuple(thing.shape)}"
+    return "None" if thing is None else f"an object of type {type(thing).__name__}"
+
+
+# ── tensors among nested inputs ─────────────────────────────────────────────────────────────────────
+
+
+def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors in nested tuples, lists and mappings, in order, named by their place: `past.0.key`."""
+    if isinstance(inputs, Tensor):
+        return {name: inputs}
+    found: dict[str, Tensor] = {}
+    for key, part in _parts(inputs) or ():
+        found.update(tensors_in(part, _place(name, key)))
+    return found
+
+
+def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:
+    """The same nest with other tensors in the places of `tensors_in`."""
+    if isinstance(inputs, Tensor):
+        return tensors[name]
+    parts = _parts(inputs)
+    if parts is None:
+        return inputs
+    made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
+    if isinstance(inputs, Labelled):
+        targets = made.pop(TARGETS)
+        positional = isinstance(inputs.inputs, tuple)
+        return Labelled(tuple(made.values()) if positional else made, targets)
+    if isinstance(inputs, Mapping):
+        return made
+    return type(inputs)(*made.values()) if hasattr(inputs, "_fields") else type(inputs)(made.values())
+
+
+def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
+    """What is not a tensor in nested inputs, by its place: the trace holds it as it was."""
+    if isinstance(inputs, Tensor):
+        return {}
+    parts = _parts(inputs)
+    if parts is None:
+        return {name: inputs}
+    found: dict[str, Any] = {}
+    for key, part in parts:
+        found.update(others_in(part, _place(name, key)))
+    return found
+
+
+def _place(name: str, key: Any) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
+    """The parts of a container with their keys, None for anything else. Targets stand beside the inputs."""
+    if isinstance(inputs, Labelled):
+        return [*(_parts(inputs.inputs) or ()), (TARGETS, inputs.targets)]
+    if isinstance(inputs, Mapping):
+        return list(inputs.items())
+    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else None

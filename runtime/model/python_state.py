@@ -1,0 +1,292 @@
+"""The Python state that an iteration may change, put back: attributes, lists, closures, random generators.
+
+Models count their iterations, keep hidden states, append to lists, install hooks at their first call. Traced
+or compared, all that they can reach is afterwards what it was, the same objects with the same contents; what
+had changed can be told. Results that a `functools.lru_cache` holds are forgotten where they are tensors.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+import gc
+import pickle
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..reach import (
+    Path,
+    cell_contents,
+    is_of_python,
+    is_of_user,
+    methods_of_user,
+    names_in,
+    parts_with_code,
+    reachable,
+    spelled,
+)
+from ..torch_internals import version_of
+from .iteration import Iteration
+
+_LARGEST = 2**26
+"""Bytes of an array; a larger one is data."""
+
+
+class _Noted(NamedTuple):
+    """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not."""
+
+    path: Path
+    changes: Callable[[], list[object]]
+    put_back: Callable[[], None]
+
+
+class PythonState:
+    """All that the iteration's code can reach, as it is now. Of tensors: those that attributes of the module
+    hold, which are neither parameters nor buffers."""
+
+    def __init__(self, iteration: Iteration, *, tensors: bool) -> None:
+        self._things: list[_Noted] = [*_of_generators()]
+        classes: set[type] = set()
+        modules: set[str] = set()
+        roots = {"module": iteration.module, "loss_fn": iteration.loss_fn, "inputs": iteration.inputs}
+        for path, thing in reachable(roots, parts_with_code):
+            self._things += _of(path, thing)
+            for kind in {*type(thing).__mro__} - classes:
+                classes.add(kind)
+                if methods_of_user(kind):
+                    self._things.append(_of_class(path, kind))
+                if kind.__module__.partition(".")[0] != "torch" and not is_of_python(kind):
+                    modules.add(kind.__module__)
+        for name in sorted(modules):
+            self._things += _of_module(name)
+        if tensors:
+            own = {id(tensor) for tensor in (*iteration.module.parameters(), *iteration.module.buffers())}
+            attributes = reachable({"module": iteration.module})
+            held = ((path, thing) for path, thing in attributes if isinstance(thing, Tensor))
+            self._things += [_of_tensor(path, thing) for path, thing in held if id(thing) not in own]
+
+    def changes(self) -> list[str]:
+        """The paths of what is different now."""
+        return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
+
+    def put_back(self) -> None:
+        for kept in self._things:
+            if kept.changes():
+                kept.put_back()
+
+
+@contextmanager
+def state_put_back(iteration: Iteration, *, tensors: bool = True) -> Generator[PythonState]:
+    """What the iteration changes of Python's state is put back."""
+    before = PythonState(iteration, tensors=tensors)
+    try:
+        yield before
+    finally:
+        before.put_back()
+
+
+@contextmanager
+def caches_forgotten() -> Generator[None]:
+    """Before and afterwards no `functools.lru_cache` holds a tensor: one from before would be a constant of
+    the trace, one that is made meanwhile is fake."""
+    _forget_tensors()
+    try:
+        yield
+    finally:
+        _forget_tensors()
+
+
+_CACHED: Any = type(functools.cache(len))
+
+
+def _forget_tensors() -> None:
+    for thing in gc.get_objects():
+        if type(thing) is _CACHED and _holds_tensor(gc.get_referents(thing), 4):
+            thing.cache_clear()
+
+
+def _holds_tensor(things: Iterable[Any], depth: int) -> bool:
+    for thing in things:
+        if issubclass(type(thing), Tensor):
+            return True
+        inside = isinstance(thing, tuple | list | dict) or type(thing).__module__ == functools.__name__
+        if depth and inside and _holds_tensor(gc.get_referents(thing), depth - 1):
+            return True
+    return False
+
+
+# ── how each kind of thing is kept ──────────────────────────────────────────────────────────────────
+
+
+def _of(path: Path, thing: Any) -> Iterable[_Noted]:
+    if isinstance(thing, dict):
+        yield _of_dict(path, thing)
+    elif isinstance(thing, list):
+        yield _of_list(path, thing)
+    elif isinstance(thing, set | deque):
+        yield _of_collection(path, thing)
+    elif isinstance(thing, CellType):
+        yield _of_cell(path, thing)
+    elif isinstance(thing, np.ndarray) and thing.nbytes <= _LARGEST:
+        yield _of_array(path, thing)
+    elif isinstance(thing, FunctionType):
+        if is_of_user(thing):
+            yield _of_names(path, thing.__globals__, names_in(thing.__code__))
+    elif (state := _state_of(thing)) is not None:
+        yield _of_state(path, *state)
+    if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(_dict_of(thing), dict):
+        yield _of_dict(path, _dict_of(thing))
+
+
+def _of_module(name: str) -> Iterable[_Noted]:
+    """The tables that a library's module keeps for its classes."""
+    for key, thing in list(vars(sys.modules.get(name, object)).items()):
+        if type(thing) in (dict, list, set) and not key.startswith("__"):
+            yield from _of((name, key), thing)
+
+
+def _dict_of(thing: Any) -> Any:
+    return None if isinstance(thing, FunctionType) else getattr(thing, "__dict__", None)
+
+
+def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
+    known = dict(dict.items(thing))
+
+    def changes() -> list[object]:
+        missing = object()
+        changed = [key for key in known if thing.get(key, missing) is not known[key]]
+        return [*changed, *(key for key in thing if key not in known)]
+
+    def put_back() -> None:
+        thing.clear()
+        thing.update(known)
+
+    return _Noted(path, changes, put_back)
+
+
+def _of_class(path: Path, kind: type) -> _Noted:
+    """Its attributes that are no methods."""
+    known = {name: thing for name, thing in vars(kind).items() if not name.startswith("__")}
+    known = {name: thing for name, thing in known.items() if not hasattr(thing, "__get__")}
+
+    def changes() -> list[object]:
+        return [name for name in known if vars(kind).get(name) is not known[name]]
+
+    def put_back() -> None:
+        for name, thing in known.items():
+            setattr(kind, name, thing)
+
+    return _Noted(path, changes, put_back)
+
+
+def _of_list(path: Path, thing: list[Any]) -> _Noted:
+    known = list(thing)
+
+    def put_back() -> None:
+        thing[:] = known
+
+    return _Noted(path, lambda: [] if _same(thing, known) else [""], put_back)
+
+
+def _of_collection(path: Path, thing: Any) -> _Noted:
+    known = thing.copy()
+
+    def put_back() -> None:
+        thing.clear()
+        (thing.update if isinstance(thing, set) else thing.extend)(known)
+
+    def changes() -> list[object]:
+        same = thing == known if isinstance(thing, set) else _same(thing, known)
+        return [] if same else [""]
+
+    return _Noted(path, changes, put_back)
+
+
+def _of_cell(path: Path, thing: CellType) -> _Noted:
+    known = cell_contents(thing)
+
+    def put_back() -> None:
+        if known:
+            thing.cell_contents = known[0]
+        else:
+            del thing.cell_contents
+
+    return _Noted(path, lambda: [] if _same(cell_contents(thing), known) else [""], put_back)
+
+
+def _of_names(path: Path, thing: dict[str, Any], names: Iterable[str]) -> _Noted:
+    """Some entries of a dict that holds much else: a module's globals."""
+    known = {name: thing[name] for name in names if name in thing}
+
+    def changes() -> list[object]:
+        return [name for name in known if thing.get(name) is not known[name]]
+
+    return _Noted(path[:-1], changes, lambda: thing.update(known))
+
+
+def _of_array(path: Path, thing: np.ndarray[Any, Any]) -> _Noted:
+    known = thing.copy()
+
+    def put_back() -> None:
+        thing[...] = known
+
+    return _Noted(
+        path,
+        lambda: [] if np.array_equal(thing, known, equal_nan=thing.dtype.kind in "fc") else [""],
+        put_back,
+    )
+
+
+def _of_tensor(path: Path, thing: Tensor) -> _Noted:
+    known, version = thing.detach().clone(), version_of(thing)
+
+    def put_back() -> None:
+        if thing.shape == known.shape:
+            with torch.no_grad():
+                thing.copy_(known)
+
+    return _Noted(path, lambda: [] if version_of(thing) == version else [""], put_back)
+
+
+def _of_state(path: Path, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
+    known = pickle.dumps(read())
+    return _Noted(
+        path, lambda: [] if pickle.dumps(read()) == known else [""], lambda: write(pickle.loads(known))
+    )
+
+
+def _state_of(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """How the state of a random generator is read and written."""
+    if isinstance(thing, random.Random):
+        return thing.getstate, thing.setstate
+    if isinstance(thing, np.random.RandomState):
+        return thing.get_state, thing.set_state
+    if isinstance(thing, np.random.Generator):
+        bits: Any = thing.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    if isinstance(thing, torch.Generator):
+        return lambda: thing.get_state().numpy(), lambda state: thing.set_state(torch.from_numpy(state))
+    return None
+
+
+PYTHON_NUMBERS, NUMPY_NUMBERS = "Python's random numbers", "NumPy's random numbers"
+
+
+def _of_generators() -> Iterable[_Noted]:
+    yield _of_state((PYTHON_NUMBERS,), random.getstate, random.setstate)
+    yield _of_state((NUMPY_NUMBERS,), np.random.get_state, np.random.set_state)
+
+
+def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    first, second = list(one), list(other)
+    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))

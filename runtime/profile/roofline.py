@@ -1,0 +1,137 @@
+"""How long one operation would take on a GPU that is not here: the roofline model.
+
+    seconds = max(FLOPs / (e_c · peak FLOP/s of the type), bytes / (e_b · bandwidth)) + launch
+
+Reference: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009, doi:10.1145/1498765.1498785.
+
+FLOPs of matrix products, convolutions and attention come from torch.utils.flop_counter and from the formulas
+below for what it lacks or miscounts; everything else counts none and is bound by its bytes. Bytes are those
+of the distinct elements of all tensor arguments and results: an expanded tensor counts once, a table of
+which rows are picked counts as far as it is read.
+
+e_c (`COMPUTE_EFFICIENCY`), e_b (`BANDWIDTH_EFFICIENCY`) and the launch time are rules of thumb for large
+operations, the same for every GPU and kernel, not measurements. Expect errors of a factor of two on one
+operation, either way: small matrices fill no GPU, a kernel may keep a small tensor in cache, causal attention
+skips half of what is counted, random memory access is slower than streaming. Sums over an iteration, and
+the ratios between operations that a schedule depends on, are better than that. What a kernel takes
+beside its outputs is unknown: an estimated graph has no workspace.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ...graphs.machines.gpus import Gpu
+from ..calls.fused import dropout_mask
+from ..torch_internals import (
+    CPU_ATTENTION,
+    CPU_ATTENTION_BACKWARD,
+    OLD_CONVOLUTION,
+    conv_flop_count,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+    tree_leaves,
+)
+
+COMPUTE_EFFICIENCY = 0.7
+BANDWIDTH_EFFICIENCY = 0.8
+LAUNCH_SECONDS = 5e-6
+
+aten: Any = torch.ops.aten
+CONVOLUTIONS = {aten.convolution, OLD_CONVOLUTION, aten.convolution_backward}
+PICKS_ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take}
+MAKES_ROOM = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+LIKE = {aten.full_like, aten.ones_like, aten.zeros_like, aten.rand_like, aten.randn_like, dropout_mask}
+READS_LAYOUT = {*LIKE, aten.new_full, aten.new_ones, aten.new_zeros}
+
+
+class Work(NamedTuple):
+    """What an operation has to do. rate: the field of `Gpu` that bounds its FLOPs."""
+
+    flops: int
+    bytes: int
+    rate: str
+
+
+def seconds(work: Work, gpu: Gpu) -> float:
+    """The roofline's bound, divided by the efficiencies, and the launch."""
+    rate = getattr(gpu, work.rate) or gpu.float32
+    compute = work.flops / (COMPUTE_EFFICIENCY * rate)
+    memory = work.bytes / (BANDWIDTH_EFFICIENCY * gpu.bandwidth)
+    return max(compute, memory) + LAUNCH_SECONDS
+
+
+def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Work:
+    """The work of one call. `target`: an ATen overload. Tensors may be fake: only their layout is read."""
+    operation = getattr(target, "overloadpacket", target)
+    inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+    formula = FORMULAS.get(operation) or flop_registry.get(operation)
+    flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
+    return Work(flops, _bytes(operation, inputs, outputs), _rate(operation, [*inputs, *outputs]))
+
+
+def distinct_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the elements that a tensor shows, each counted once however often the strides repeat it."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= size if stride or not size else 1
+    return min(elements * tensor.itemsize, tensor.untyped_storage().nbytes())
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def _bytes(operation: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    if operation in MAKES_ROOM:
+        return 0
+    written = _sum(outputs)
+    if operation in READS_LAYOUT:
+        return written
+    if operation in PICKS_ROWS:
+        return min(distinct_bytes(inputs[0]), written) + _sum(inputs[1:]) + written
+    return _sum(inputs) + written
+
+
+def _sum(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(map(distinct_bytes, tensors))
+
+
+def _rate(operation: Any, tensors: list[torch.Tensor]) -> str:
+    """float32 runs as TF32 exactly where this PyTorch's settings let cuBLAS or cuDNN do so."""
+    dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
+    if dtype == torch.float32 and operation in CONVOLUTIONS:
+        return "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
+    if dtype == torch.float32:
+        return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    name = str(dtype).removeprefix("torch.")
+    return name if name in Gpu.__dataclass_fields__ else "float16"
+
+
+def _attention(query: Any, key: Any, value: Any, *_rest: Any, **_options: Any) -> int:
+    return sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_rest: Any, **_options: Any) -> int:
+    return sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+
+
+def _convolution_backward(*args: Any, **_options: Any) -> int:
+    """The gradients of input and weight multiply as many pairs as forward does, in groups or not."""
+    grad, x, weight, transposed, wanted = args[0], args[1], args[2], args[7], args[10]
+    forward = conv_flop_count(list(x.shape), list(weight.shape), list(grad.shape), transposed)
+    return (bool(wanted[0]) + bool(wanted[1])) * forward
+
+
+FORMULAS: dict[Any, Callable[..., int]] = {
+    aten.convolution_backward: _convolution_backward,
+    **dict.fromkeys(CPU_ATTENTION, _attention),
+    **dict.fromkeys(CPU_ATTENTION_BACKWARD, _attention_backward),
+}

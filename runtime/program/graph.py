@@ -1,0 +1,81 @@
+"""A program and what its operations cost, as a plan-graph/1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...graphs.draft import Draft
+from ...graphs.graph import Graph, Mode, Phase
+from ...graphs.machine import Machine
+from ...graphs.transformations.updates import HOST_MODE
+from .program import Operation, Program
+
+
+class Cost(NamedTuple):
+    """Of one operation. workspace_bytes: above its inputs and outputs while it runs.
+
+    host_seconds, host_workspace_bytes: of its mode on the CPU, where it has one.
+    """
+
+    seconds: float
+    workspace_bytes: int = 0
+    host_seconds: float | None = None
+    host_workspace_bytes: int = 0
+
+
+def graph_of(
+    program: Program,
+    costs: Sequence[Cost],
+    *,
+    name: str = "model",
+    source: Mapping[str, Any] | None = None,
+    machine: Machine | None = None,
+    block_bytes: int = 1,
+) -> Graph:
+    """One tensor per storage, one operation per operation, under the same indices.
+
+    costs: per operation. source: more about where it comes from, e.g. `model`, `entry`. block_bytes: what
+    the device that is planned for allocates whole multiples of, where the program's own does not.
+    """
+    draft = Draft(name)
+    for storage in program.storages:
+        size = -(-storage.bytes // block_bytes) * block_bytes
+        draft.tensor(storage.name, size, storage.kind, storage.layer)
+    for operation, cost in zip(program.operations, costs, strict=True):
+        draft.operation(
+            operation.name,
+            time=cost.seconds,
+            workspace=cost.workspace_bytes,
+            reads=operation.reads,
+            writes=operation.writes,
+            mutates=operation.mutates,
+            phase=operation.phase,
+            recompute=_may_run_again(operation),
+            random=operation.random,
+            layer=operation.layer,
+            modes=_modes(cost),
+        )
+    return draft.graph(program.results, machine, {**_source(program), **(source or {})})
+
+
+def _modes(cost: Cost) -> tuple[Mode, ...]:
+    if cost.host_seconds is None:
+        return ()
+    return (Mode(HOST_MODE, cost.host_seconds, cost.host_workspace_bytes, (), on_host=True),)
+
+
+def _may_run_again(operation: Operation) -> bool:
+    return operation.phase != Phase.LOSS and not operation.mutates
+
+
+def _source(program: Program) -> dict[str, Any]:
+    return {
+        "kind": "torch",
+        "fingerprint": program.fingerprint,
+        "torch": str(torch.__version__),
+        "device": str(program.device),
+        "compiling": program.compiling,
+    }

@@ -1,0 +1,162 @@
+"""A traced training iteration: straight-line calls over storages, without side effects until its end.
+
+    storage    a block of memory: a tensor of the graph.
+    value      a view into one storage, as PyTorch sees a tensor: shape, strides, offset, type.
+    operation  a call that makes new storage (or, at the end, changes a resident one in place).
+    view       a call that makes no storage, only another value of one that is there.
+
+Storages, values and operations are known by their index. A value is the result of an operation, the
+result of a view, or a resident: a parameter, a buffer, an input or a constant of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ...graphs.graph import Kind, Phase
+from ..reach import Path
+
+Target = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Stands for a value among a call's arguments."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Stands for a number that the caller gives for each iteration: its place among these, an example."""
+
+    index: int
+    example: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`target(*arguments, **keywords)`, every tensor replaced by a Ref, every setting by a Setting.
+
+    outputs: the values of the results, None for one that is no tensor or that nobody reads.
+    several: the target returns a tuple or list, even if of one.
+    """
+
+    target: Target
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    outputs: tuple[int | None, ...]
+    several: bool
+
+
+class Storage(NamedTuple):
+    """bytes: as the device allocator counts them; 0 for what lies elsewhere than on the device."""
+
+    name: str
+    bytes: int
+    kind: Kind
+    layer: str | None
+
+
+class Value(NamedTuple):
+    """strides, offset: in elements."""
+
+    storage: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def end(self) -> int:
+        """Bytes from the start of the storage to the end of the value's last element."""
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return (self.offset + last + 1) * self.dtype.itemsize
+
+
+class Operation(NamedTuple):
+    """reads, writes, mutates: storages. `random`: it draws random numbers."""
+
+    name: str
+    phase: Phase
+    layer: str | None
+    call: Call
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    mutates: tuple[int, ...]
+    random: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One iteration, in the order in which plain PyTorch runs it.
+
+    views: per value that is a view, the call that makes it from a value of the same storage.
+    parameters, buffers, inputs: the values that the caller brings, by name, in order. `inputs` are the
+    tensors among the example inputs. constants: tensors that the trace holds itself. held: of these the ones
+    that attributes of the module hold, and where.
+    loss: its value. gradients: per parameter that gets one which no update uses up, its value.
+    states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
+    compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
+    """
+
+    device: torch.device
+    storages: Sequence[Storage]
+    values: Sequence[Value]
+    operations: Sequence[Operation]
+    views: Mapping[int, Call]
+    parameters: Mapping[str, int]
+    buffers: Mapping[str, int]
+    inputs: Mapping[str, int]
+    constants: Mapping[int, torch.Tensor]
+    loss: int
+    gradients: Mapping[str, int]
+    states: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    held: Mapping[int, Path] = field(default_factory=dict[int, Path])
+    compiling: bool = False
+    fingerprint: str = ""
+    trace_seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def residents(self) -> tuple[int, ...]:
+        """The values that are there when an iteration starts, in the order in which it is given them."""
+        groups = (self.parameters, self.buffers, self.states, self.inputs)
+        return (*(value for group in groups for value in group.values()), *self.constants)
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The storages that an iteration leaves behind: the loss, then the gradients."""
+        values = (self.loss, *self.gradients.values())
+        return tuple(dict.fromkeys(self.values[value].storage for value in values))
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Per storage with values the bytes that these need: a storage's own size may be a rounded one."""
+        found: dict[int, int] = {}
+        for value in self.values:
+            found[value.storage] = max(value.end, found.get(value.storage, 0))
+        return found
+
+
+def refs(argument: object) -> Iterator[int]:
+    """The values in an argument, nested ones included, in order."""
+    if isinstance(argument, Ref):
+        yield argument.value
+    elif isinstance(argument, tuple | list):
+        for part in argument:  # pyright: ignore[reportUnknownVariableType]
+            yield from refs(part)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(argument, Mapping):
+        for part in argument.values():  # pyright: ignore[reportUnknownVariableType]
+            yield from refs(part)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def values_read(call: Call) -> tuple[int, ...]:
+    """The values among a call's arguments, each once, in order."""
+    return tuple(dict.fromkeys((*refs(call.arguments), *refs(call.keywords))))

@@ -1,0 +1,4 @@
+"""Iterations of a schedule in the place of forward and backward.
+
+Doors: cycle, execute, over_plan.
+"""

@@ -1,0 +1,101 @@
+"""Tensors of a module and an optimizer that a schedule moves: a step takes them, and gives them back.
+
+In between they are away (storage/away.py): whoever touches one has it back first, another step that moves it
+too. The next iteration takes it again, and whatever tensor has come into its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MemplanError, MismatchError
+from ..model.granted import described
+from ..program.program import Program, Value
+from ..storage.away import bring_back, give_up, put_away, restore
+from ..storage.blocks import memory_of
+from ..storage.copies import raw, value
+from .cycle import Cycle
+
+Owner = Callable[[], Tensor]
+
+
+class Custody:
+    """owners: per resident value in a moved storage, its name, and where its tensor is found."""
+
+    def __init__(self, program: Program, owners: Mapping[int, tuple[str, Owner]], cycle: Cycle) -> None:
+        self._forms = {resident: program.values[resident] for resident in owners}
+        self._owners = owners
+        self._cycle = cycle
+        self._taken: dict[int, Tensor] = {}
+        self._residents: dict[int, list[int]] = {}
+        for resident, form in self._forms.items():
+            self._residents.setdefault(form.storage, []).append(resident)
+
+    def take(self) -> None:
+        """All that is not here yet. Raises MemplanError; whatever it is, no tensor is lost."""
+        for storage, residents in self._residents.items():
+            tensors = {resident: self._owners[resident][1]() for resident in residents}
+            if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):
+                self._give_back(storage)
+                self._take(storage, tensors)
+
+    def give_back(self) -> None:
+        """All, on the device."""
+        for storage in self._residents:
+            self._give_back(storage)
+
+    def give_up(self, storages: Container[int], refuse: Callable[[], None]) -> None:
+        """Nothing of these is to be brought back, wherever it is."""
+        for resident, form in self._forms.items():
+            if form.storage in storages:
+                tensor = self._taken.pop(resident, None)
+                give_up(self._owners[resident][1]() if tensor is None else tensor, form, refuse)
+                self._cycle.drop(form.storage)
+
+    def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
+        bring_back(tensors.values())
+        for resident, tensor in tensors.items():
+            self._check(resident, tensor)
+        memories = {memory_of(tensor) for tensor in tensors.values()}
+        if len(memories) > 1:
+            names = ", ".join(self._owners[resident][0] for resident in tensors)
+            raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
+        self._cycle.put(storage, raw(next(iter(tensors.values()))))
+        for resident, tensor in tensors.items():
+            put_away(tensor, self._forms[resident], partial(self._give_back, storage))
+            self._taken[resident] = tensor
+
+    def _give_back(self, storage: int) -> None:
+        taken = [resident for resident in self._residents[storage] if resident in self._taken]
+        if not taken:
+            return
+        bytes_ = self._fetched(storage)
+        for resident in taken:
+            restore(self._taken.pop(resident), value(bytes_, self._forms[resident]))
+        self._cycle.drop(storage)
+
+    def _fetched(self, storage: int) -> Tensor:
+        try:
+            return self._cycle.get(storage)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            name = self._owners[self._residents[storage][0]][0]
+            raise MemplanError(
+                f"no memory on the device to bring {name} back: it stays where it is"
+            ) from error
+
+    def _check(self, resident: int, tensor: Tensor) -> None:
+        name, form = self._owners[resident][0], self._forms[resident]
+        found = Value(
+            form.storage,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.dtype,
+            tensor.device,
+        )
+        if found != form:
+            raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")

@@ -1,0 +1,284 @@
+"""Iterations of a schedule with transfers: a cycle, in which each turn takes up what the one before left.
+
+Turns that begin alike run the same code; the first and the second mostly have their own. No turn starts
+before the jobs of the turn before the last have ended.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ...graphs.errors import MemplanError
+from ...graphs.graph import Graph
+from ...graphs.machine import Links, Machine, Memory
+from ...planner.schedule.schedule import Schedule, Verb
+from ...planner.simulator.simulate import simulate
+from ..code.copies import Place, variable
+from ..code.rehearsal import Rehearsal
+from ..code.turn import generate_turn
+from ..device.choice import device_of
+from ..device.device import Device, StreamDevice
+from ..program.graph import Cost, graph_of
+from ..program.program import Program
+from ..storage.copies import offload, prefetch, raw, read, write
+from ..storage.journal import Journal
+from ..storage.places import Block, Disk, File, Host
+from .queues import Queues, Ticket
+from .streams import Streams
+
+_Code = Callable[..., tuple[Tensor, ...]]
+
+
+LOST = (
+    "an iteration failed between its updates: load the weights and the optimizer's states, then go on; "
+    "optimize(…, undo=True) takes such an iteration back"
+)
+
+
+class Terms(NamedTuple):
+    """What a schedule holds for. budget: device bytes, None for no limit. machine: the graph's by default.
+
+    folder: where to offload to the disk; by default where the system has temporary files. device: where to
+    compute, the program's by default.
+    """
+
+    graph: Graph
+    budget: int | None = None
+    machine: Machine | None = None
+    folder: Path | None = None
+    device: Device | None = None
+
+    @staticmethod
+    def unlimited(program: Program) -> Terms:
+        """Room everywhere, and all links."""
+        graph = graph_of(program, [Cost(0.0)] * len(program.operations))
+        return Terms(graph, machine=Machine(links=Links(1.0, 1.0, 1.0, 1.0)))
+
+
+class Cycle:
+    """sources: the code of each turn that differs. moved: the persistent storages that it moves about.
+
+    held: every copy of these, by the name of its variable: between turns those of `places`. A turn notes here
+    at once what it makes and deletes of them, so that nothing is its alone.
+    lost: storages that a failure has left in between. when_lost: is called then, to drop them.
+    """
+
+    def __init__(
+        self, program: Program, schedule: Schedule, terms: Terms, journal: Journal | None = None
+    ) -> None:
+        """journal: of what the iterations overwrite.
+
+        Raises MemplanError: the schedule does not hold, or can't be run here.
+        """
+        graph, budget, machine, folder, device = terms
+        machine = machine or graph.machine
+        figures = simulate(graph, schedule, budget=budget, machine=machine).figures
+        self.program, self.graph, self.schedule = program, graph, schedule
+        self.device = device or device_of(program.device)
+        self.places = _places(graph, schedule)
+        self.moved = frozenset(storage for _memory, storage in self.places)
+        self.host = Host(figures.host_peak, self.device)
+        self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
+        self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
+        self.sources: list[str] = []
+        self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
+        self._codes: dict[str, tuple[_Code, tuple[int, ...], str]] = {}
+        self.journal = journal or Journal(self.device, ())
+        self.held: dict[str, Any] = {}
+        self.lost: set[int] = set()
+        self.when_lost: Callable[[], None] = self.lost.clear
+        self._placed: set[int] = set()
+        self._salvaged: dict[int, Tensor | Block | File] = {}
+        self._begin()
+        self._code()
+        weakref.finalize(self, self.queues.close)
+
+    def put(self, storage: int, on_device: Tensor) -> None:
+        """Have a moved storage where an iteration starts. on_device: its bytes, not to be used after."""
+        self._settle()
+        self._put(storage, on_device)
+
+    def get(self, storage: int) -> Tensor:
+        """The bytes of a moved storage, on the device."""
+        self._settle()
+        if storage in self._salvaged:
+            return self._fetched(self._salvaged[storage])
+        copies = (self.held.get(variable(memory, storage)) for memory in Memory)
+        return self._fetched(next(copy for copy in copies if copy is not None))
+
+    def drop(self, storage: int) -> None:
+        """Let go of a moved storage, until it is put here again."""
+        self._salvaged.pop(storage, None)
+        self._placed.discard(storage)
+        self.lost.discard(storage)
+        for memory in Memory:
+            self.held.pop(variable(memory, storage), None)
+
+    def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
+        """One iteration: the loss and the gradients. residents: the program's; the moved ones are empty."""
+        for storage, copy in list(self._salvaged.items()):
+            self._put(storage, self._fetched(copy))
+            del self._salvaged[storage]
+        for ticket in self._last.values():
+            ticket.wait()
+        code, needed, following = self._code()
+        self._now, self._last = {}, self._now
+        self._leaving, self._left = {}, self._leaving
+        by_value = dict(zip(self.program.residents, residents, strict=True))
+        given = [by_value[value] for value in needed]
+        del by_value, residents
+        tickets, deletes = (self._now, self._last), (self._leaving, self._left)
+        results = code(given, settings, self.held, *tickets, *deletes)
+        if self.journal.complete:
+            for ticket in self._now.values():
+                ticket.wait()
+        self._state = following
+        return results
+
+    def pending(self) -> list[tuple[Any, ...]]:
+        """The copies that are deleted but not gone."""
+        return [*self._leaving.values(), *self._left.values()]
+
+    def end_jobs(self) -> None:
+        """Until all that was given to the queues and the device has ended, whatever became of it."""
+        self.queues.drain()
+        self.device.synchronize()
+
+    def salvage(self) -> set[int]:
+        """After a failure: end all jobs, and have one good copy of each moved storage, wherever it is.
+
+        Returns the storages that are left in between: those overwritten that nobody has kept.
+        """
+        self.end_jobs()
+        kept = self.journal.kept
+        bad, sources = self._failures()
+        found: dict[int, Any] = {x: copy for x, copy in kept.items() if x in self._placed}
+        for place, copy in ((place, self.held.get(variable(*place))) for place in self._all_places()):
+            if copy is not None and id(copy) not in bad:
+                found.setdefault(place[1], copy)
+        for x, copy in sources:
+            if x in self._placed and id(copy) not in bad:
+                found.setdefault(x, raw(copy) if isinstance(copy, Tensor) else copy)
+        self._salvaged = {**self._salvaged, **found}
+        overwritten = self.journal.overwritten & self.moved
+        self.lost |= (overwritten | (self._placed - self._salvaged.keys())) - kept.keys()
+        self.held.clear()
+        self._begin()
+        return self.lost
+
+    def _failures(self) -> tuple[set[int], list[tuple[int, Any]]]:
+        """Of all jobs: the copies that were not filled, by identity; and what they should have been filled
+        from, with its storage, the latest first.
+
+        A job whose source is bad has not begun: a target that was good before, as it was a source, still is.
+        """
+        bad: set[int] = set()
+        good: set[int] = set()
+        sources: list[tuple[int, Any]] = []
+        for tickets in (self._last, self._now):
+            for step, ticket in tickets.items():
+                if not ticket.failed():
+                    continue
+                target = self.schedule.targets.item(step)
+                if self.schedule.verbs.item(step) == Verb.COMPUTE:
+                    changes = self.program.operations[target].mutates
+                    self.lost.update(x for x in changes if not self.journal.keeps(x))
+                elif ticket.left:
+                    source, unfilled = ticket.left
+                    if begun := id(source) not in bad:
+                        good.add(id(source))
+                        sources.insert(0, (target, source))
+                    if begun or id(unfilled) not in good:
+                        bad.add(id(unfilled))
+        return bad, sources
+
+    def _all_places(self) -> Sequence[Place]:
+        return [(memory, x) for x in self.moved for memory in Memory]
+
+    def _put(self, storage: int, on_device: Tensor) -> None:
+        made = {
+            variable(memory, x): self._copy(memory, on_device) for memory, x in self.places if x == storage
+        }
+        self.held.update(made)
+        self._placed.add(storage)
+        self.lost.discard(storage)
+
+    def _settle(self) -> None:
+        """Until all jobs have ended; the next turn is the first again."""
+        if any(ticket.failed() for ticket in (*self._last.values(), *self._now.values())):
+            self.salvage()
+        if self.lost:
+            self.when_lost()
+            raise MemplanError(LOST)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._now: dict[int, Ticket] = {}
+        self._last: dict[int, Ticket] = {}
+        self._leaving: dict[int, tuple[Any, ...]] = {}
+        self._left: dict[int, tuple[Any, ...]] = {}
+        self._state = ""
+
+    def _code(self) -> tuple[_Code, tuple[int, ...], str]:
+        """The code of the next turn, the residents that it takes, and the state that it leaves."""
+        if self._state not in self._codes:
+            turn = self._rehearsal.rehearse()
+            code = generate_turn(self.program, self.graph, self.schedule, turn, self.places, self.device)
+            tools = {
+                "add": self.queues.add,
+                "keep": self.journal.keep,
+                "keep_later": self.journal.keep_later,
+                "wait": self.queues.wait,
+                "memory": self.host,
+                "host": self.host.block,
+                "file": self.disk and self.disk.file,
+                "room": self.device.room,
+                "offload": partial(offload, self.device),
+                "prefetch": partial(prefetch, self.device),
+            }
+            self._codes[self._state] = (code.compile(**tools), code.residents, turn.state)
+            self.sources.append(code.source)
+        return self._codes[self._state]
+
+    def _copy(self, memory: Memory, bytes_: Tensor) -> Tensor | Block | File:
+        if memory == Memory.DEVICE:
+            return bytes_
+        block = self.host.block(bytes_.nbytes) if memory == Memory.HOST else Host().block(bytes_.nbytes)
+        offload(self.device, bytes_, block)
+        self.device.synchronize()
+        if memory == Memory.HOST or self.disk is None:
+            return block
+        file = self.disk.file(block.size)
+        write(block, file)
+        return file
+
+    def _fetched(self, copy: Tensor | Block | File) -> Tensor:
+        """On the device, for what the current stream is given from now on."""
+        if isinstance(copy, Tensor):
+            return copy
+        block = Host().block(copy.size) if isinstance(copy, File) else copy
+        if isinstance(copy, File):
+            read(copy, block)
+        made = self.device.room(block.bytes.nbytes)
+        prefetch(self.device, block, made)
+        return made
+
+
+def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
+    """Where the persistent storages that the schedule moves lie when a turn starts."""
+    initial = schedule.initial
+    transfers = (schedule.targets[schedule.verbs != Verb.COMPUTE]).tolist()
+    moved = {x for x in transfers if graph.persistent[x]} | initial.host | initial.disk | initial.both
+    memories = {
+        **dict.fromkeys(moved, (Memory.DEVICE,)),
+        **dict.fromkeys(initial.host, (Memory.HOST,)),
+        **dict.fromkeys(initial.disk, (Memory.DISK,)),
+        **dict.fromkeys(initial.both, (Memory.DEVICE, Memory.HOST)),
+    }
+    return [(memory, x) for x in sorted(moved) for memory in memories[x]]

@@ -1,0 +1,332 @@
+"""Run a schedule in the place of forward and backward."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Container, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from traceback import clear_frames
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError, MemplanError, MismatchError
+from ...planner.schedule.schedule import Schedule
+from ...planner.simulator.simulate import simulate
+from ..below_autograd import as_traced
+from ..calls.randomness import restore_generator, save_generator
+from ..code.code import generate, is_plain
+from ..device.choice import device_of
+from ..model.captured import Attributes
+from ..model.granted import Granted
+from ..model.iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
+from ..program.program import Program
+from ..storage.away import bring_back, give_up
+from ..storage.copies import raw
+from ..storage.journal import Journal
+from ..updates.state import OptimizerState
+from ..updates.updates import updates_weights
+from .custody import Custody, Owner
+from .cycle import LOST, Cycle, Terms
+from .interrupts import interrupts_at_the_end
+from .over_plan import Watch
+
+
+class Outcome(NamedTuple):
+    """What an iteration computes. gradients: by parameter name, those that no update has used up."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+
+
+class PlannedStep:
+    """One training iteration by a schedule: forward and backward, buffers changed in place.
+
+        step = PlannedStep(iteration, program, schedule)
+        loss = step(*inputs)          # the gradients are added to the parameters' `.grad`
+        loss = step(*inputs, targets=labels)        # where the loss function takes targets
+        optimizer.step()              # not where the iteration has updates: they are in the schedule then
+
+    Weights are updated with the states, the learning rates and the step count that the optimizer has when
+    the step is called, and these go on with it: `state_dict()` and learning rate schedules work as ever.
+    A step holds for the shapes, types, other arguments, train or eval mode, autocast, hooks and parts of the
+    module that it was traced with: inputs of another form and a module that has changed raise MismatchError.
+
+    Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
+    who reads one has it back first (custody.py), and `recall` fetches all.
+    """
+
+    def __init__(
+        self,
+        iteration: Iteration,
+        program: Program,
+        schedule: Schedule,
+        terms: Terms | None = None,
+        *,
+        undo: bool = False,
+    ) -> None:
+        """terms: needed where the schedule has transfers or modes. undo: keep in host memory what updates
+        overwrite, so that an iteration that fails between them is as if it had not begun.
+
+        Raises MemplanError: the schedule does not hold, or can't be run here.
+        """
+        self.program = program
+        self._module = iteration.module
+        self._others = others_in(iteration.inputs)
+        self._has_targets = isinstance(iteration.inputs, Labelled)
+        held = {path: program.constants[value] for value, path in program.held.items()}
+        self._attributes = Attributes(iteration, held)
+        self._granted = Granted(iteration, program)
+        self._places = {name: _place(self._module, name) for name in (*program.parameters, *program.buffers)}
+        self._constants = _apart(program.constants)
+        self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
+        if self._optimizer is not None:
+            weakref.finalize(self, self._optimizer.refuse_steps())
+        self.device = (terms and terms.device) or device_of(program.device)
+        self._random = any(operation.random for operation in program.operations)
+        self._terms, self._schedule = terms, schedule
+        kept = _changed(program) if undo else 0
+        self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
+        self.cycle = None
+        if is_plain(schedule):
+            code = generate(program, schedule, self.device)
+            self.source, self._run = code.source, code.compile(keep=self.journal.keep)
+            self._watch = Watch(schedule, terms, self.device, None)
+            return
+        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
+        _check_host(terms, kept, self.cycle.host.needed)
+        self.source, self._run = self.cycle.sources[0], self.cycle.turn
+        self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
+        self.cycle.when_lost = self._give_up
+        self._watch = Watch(schedule, terms, self.device, self.cycle)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does.
+
+        Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
+        """
+        targets = keywords.pop(TARGETS, None) if self._has_targets else None
+        if arguments and keywords:
+            raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
+        self._count_gradients()
+        with interrupts_at_the_end():
+            outcome = self.run(with_targets(keywords or arguments, targets))
+            if outcome.gradients:
+                self.recall()
+            tensors = self._residents()
+            for name, gradient in outcome.gradients.items():
+                parameter = tensors[name]
+                gradient = gradient.to(parameter.device)
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return outcome.loss
+
+    def _count_gradients(self) -> None:
+        """Say it once where the gradients that are added to need more room than the budget leaves."""
+        budget = None if self._terms is None else self._terms.budget
+        if self._terms is None or budget is None:
+            return
+        tensors = self._residents()
+        there = [tensors[name].grad for name in self.program.gradients]
+        beside = sum(gradient.untyped_storage().nbytes() for gradient in there if gradient is not None)
+        if not beside:
+            return
+        graph, _budget, machine, *_ = self._terms
+        peak = simulate(graph, self._schedule, budget=budget, machine=machine or graph.machine).figures.peak
+        if peak + beside > budget:
+            warnings.warn(
+                f"the gradients in .grad take {beside:,} bytes beside the plan, which needs {peak:,} of the "
+                f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before",
+                stacklevel=3,
+            )
+        self._terms = None
+
+    def run(self, inputs: Inputs) -> Outcome:
+        """The loss and the gradients; `.grad` is left alone."""
+        given = self._checked(inputs)
+        self._attributes.check()
+        tensors = self._residents()
+        self._granted.check(tensors)
+        with interrupts_at_the_end():
+            states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
+            residents = (*tensors.values(), *states, *given, *self._constants.values())
+            with self._recovering(residents):
+                self._bring_back(residents)
+                residents = self.device.adopted(residents)
+                self.place()
+                with self._watch.iteration(), as_traced(self.program.device):
+                    loss, *gradients = self._run(residents, settings)
+            if self._optimizer is not None:
+                self._optimizer.end()
+        return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
+
+    @contextmanager
+    def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:
+        """One that fails is as if it had not begun; where that can't be, what it updates is given up."""
+        self.journal.begin()
+        numbers = save_generator(self.device) if self._random else None
+        try:
+            yield
+        except BaseException as error:
+            if self.cycle is not None:
+                self.cycle.end_jobs()  # they may still copy from and to what the frames hold
+            clear_frames(error.__traceback__)  # else they hold the iteration's memory
+            if not self._undone(residents):
+                self._give_up()
+                error.add_note(LOST)
+            elif numbers is not None:
+                restore_generator(self.device, numbers)
+            if self._optimizer is not None:
+                self._optimizer.undo()
+            raise
+
+    def _undone(self, residents: Sequence[Tensor]) -> bool:
+        """Put back what the journal has kept; False where it has not kept all."""
+        if self.cycle is not None and self.cycle.salvage():
+            return False
+        self.device.synchronize()
+        if self.journal.overwritten:
+            return False
+        moved = frozenset[int]() if self.cycle is None else self.cycle.moved
+        for value, tensor in zip(self.program.residents, residents, strict=True):
+            storage = self.program.values[value].storage
+            if storage in self.journal.kept and storage not in moved:
+                self.device.copy(self.journal.kept[storage].bytes, raw(tensor))
+        self.device.synchronize()
+        return True
+
+    def _give_up(self) -> None:
+        """Weights and states are those neither before the iteration nor after it: nobody may have them."""
+        updates = filter(updates_weights, self.program.operations)
+        updated = {storage for operation in updates for storage in operation.mutates}
+        if self.cycle is not None:
+            self._custody.give_up(updated, _refuse)
+            self.cycle.lost.clear()
+            updated -= self.cycle.moved
+        for value, (_name, owner) in self._owners(updated).items():
+            give_up(owner(), self.program.values[value], _refuse)
+
+    def _bring_back(self, residents: Sequence[Tensor]) -> None:
+        """What another step has; that which this one moves is not among it any more."""
+        moved = frozenset[int]() if self.cycle is None else self.cycle.moved
+        named = zip(self.program.residents, residents, strict=True)
+        bring_back(tensor for value, tensor in named if self.program.values[value].storage not in moved)
+
+    @property
+    def undo_bytes(self) -> int:
+        """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
+        return self.journal.host.count.bytes if self.journal.complete else 0
+
+    def place(self) -> None:
+        """Put what the schedule moves where an iteration starts; an iteration does so if need be."""
+        if self.cycle is not None:
+            self._custody.take()
+
+    def recall(self) -> None:
+        """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
+        if self.cycle is not None:
+            self._custody.give_back()
+
+    def _owners(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
+        """Per resident value in one of these, its name, and where its tensor is found."""
+        program = self.program
+        named = {**program.parameters, **program.buffers}
+        owners: dict[int, tuple[str, Owner]] = {
+            value: (name, partial(getattr, *self._places[name])) for name, value in named.items()
+        }
+        if self._optimizer is not None:
+            for key, value in program.states.items():
+                owners[value] = (".".join(key), partial(self._optimizer.tensor, *key))
+        for value in self._constants:
+            owners[value] = ("a constant of the trace", partial(self._constants.__getitem__, value))
+        return {value: owner for value, owner in owners.items() if program.values[value].storage in storages}
+
+    def _residents(self) -> dict[str, Tensor]:
+        """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
+        return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
+
+    def _checked(self, inputs: Inputs) -> list[Tensor]:
+        tensors = tensors_in(inputs)
+        _same_names(tensors, self.program.inputs, inputs)
+        for name, index in self.program.inputs.items():
+            value, tensor = self.program.values[index], tensors[name]
+            form = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+            if form != (value.shape, value.strides, value.dtype, value.device):
+                raise MismatchError(
+                    f"input {name} is {_form(*form)}; the plan is for "
+                    f"{_form(value.shape, value.strides, value.dtype, value.device)}"
+                )
+        others = others_in(inputs)
+        _same_names(others, self._others, inputs)
+        for name, other in self._others.items():
+            if others[name] is not other and others[name] != other:
+                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
+        return [tensors[name] for name in self.program.inputs]
+
+
+def _changed_by_others(program: Program) -> set[int]:
+    """The storages that something else than an update changes: buffers, mostly."""
+    return {
+        x for operation in program.operations if not updates_weights(operation) for x in operation.mutates
+    }
+
+
+def _changed(program: Program) -> int:
+    """Bytes of all storages that operations change."""
+    changed = {x for operation in program.operations for x in operation.mutates}
+    return sum(program.storages[x].bytes for x in changed)
+
+
+def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
+    """kept, planned: bytes. Raises InputError where both are more than the machine has."""
+    machine = terms and (terms.machine or terms.graph.machine)
+    capacity = machine and machine.host_capacity
+    if capacity is not None and kept + planned > capacity:
+        raise InputError(
+            f"undo=True keeps {kept:,} bytes in host memory beside the {planned:,} of the schedule; "
+            f"the machine has {capacity:,}"
+        )
+
+
+def _refuse() -> None:
+    raise MemplanError(LOST)
+
+
+def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The constants, each a tensor of its own: the trace holds one that is used twice twice."""
+    known: dict[int, int] = {}
+    return {
+        value: tensor if known.setdefault(id(tensor), value) == value else tensor.clone()
+        for value, tensor in constants.items()
+    }
+
+
+def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule and the attribute of a dotted name."""
+    path, _, attribute = name.rpartition(".")
+    return module.get_submodule(path), attribute
+
+
+def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: Inputs) -> None:
+    if missing := [name for name in expected if name not in given]:
+        raise MismatchError(f"input {missing[0]} is {_instead(missing[0], inputs)}")
+    if extra := [name for name in given if name not in expected]:
+        raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
+
+
+def _instead(name: str, inputs: Inputs) -> str:
+    """What is there in the place of an input that is missing."""
+    there = {**others_in(inputs), **tensors_in(inputs)}
+    if name in there:
+        return f"of type {type(there[name]).__name__}; the plan is for a tensor"
+    if any(other.startswith(f"{name}.") for other in there):
+        return "a list or another nest; the plan is for a tensor"
+    return "missing"
+
+
+def _form(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+    return f"{dtype} {list(shape)} with strides {list(strides)} on {device}"

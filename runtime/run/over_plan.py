@@ -1,0 +1,69 @@
+"""Whether iterations take more of the device than planned: a fault of ours, which is told.
+
+A device's allocator counts at no cost: what was asked of it, without what it adds to blocks by its own rules.
+Other bytes on the device (other models, `.grad`) are those that are there before an iteration and no tensors
+of its plan. On the CPU nobody counts but a profiler, one in a process and 10 µs for each block: there
+`plan run` looks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from ...planner.schedule.schedule import Schedule
+from ...planner.simulator.simulate import simulate
+from ..device.device import Device, StreamDevice
+from ..measuring.live_bytes import blocks_of
+from .cycle import Cycle, Terms
+
+TURNS = 4
+"""Enough for a schedule with transfers to come to its steady state, in all but odd cases."""
+
+
+class Watch:
+    """Of a step's first iterations. planned: bytes, None where nobody counts."""
+
+    def __init__(self, schedule: Schedule, terms: Terms | None, device: Device, cycle: Cycle | None) -> None:
+        """terms: None for a schedule that nobody has measured."""
+        self._device, self._cycle = device, cycle
+        self._turns = 0
+        if terms is not None and isinstance(device, StreamDevice):
+            graph, budget, machine, *_ = terms
+            machine = machine or graph.machine
+            self._planned = simulate(graph, schedule, budget=budget, machine=machine).figures.peak
+            stays = graph.resident.copy()
+            stays[[] if cycle is None else list(cycle.moved)] = False
+            self._resident = int(graph.tensors.bytes[stays].sum())
+            self._turns = TURNS
+
+    @contextmanager
+    def iteration(self) -> Generator[None]:
+        """Warns, once, where it took more."""
+        device = self._device
+        if not self._turns or not isinstance(device, StreamDevice):
+            yield
+            return
+        self._turns -= 1
+        if self._cycle is not None:
+            self._cycle.end_jobs()
+        others = device.requested_bytes() - self._resident - self._moved_bytes()
+        if device.requested_peak_bytes() > others + self._planned:
+            device.reset_peak()
+        yield
+        peak = device.requested_peak_bytes() - others
+        if peak > self._planned:
+            self._turns = 0
+            over = f"{peak:,} bytes on the device, {peak - self._planned:,} more than planned"
+            warnings.warn(f"a fault of ours: a planned iteration took {over}", stacklevel=2)
+
+    def _moved_bytes(self) -> int:
+        """Of what the schedule moves, on the device now."""
+        if self._cycle is None:
+            return 0
+        pending = (copy for copies in self._cycle.pending() for copy in copies)
+        there = (copy for copy in (*self._cycle.held.values(), *pending) if isinstance(copy, Tensor))
+        return sum(blocks_of(there).values())

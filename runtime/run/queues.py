@@ -1,0 +1,180 @@
+"""Ordered asynchronous queues beside the compute queue, a thread each: d2h, h2d, disk_read, disk_write, cpu.
+
+A queue takes its jobs in order. A job waits for the tickets of others, lets go of memory that it may have
+once these have ended, does its work, and ends its own ticket. What fails in a thread is raised again
+by whoever waits for it, in the end by the thread that trains. Jobs wait only for jobs given earlier, so
+none waits for ever.
+
+On the CPU the compute queue is the thread that gives the jobs; on CUDA see streams.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from ...planner.simulator.clock import Queue
+
+Work = Callable[..., None]
+
+
+class Ticket:
+    """Stands for the end of a job."""
+
+    __slots__ = ("_ended", "_error", "left")
+
+    def __init__(self) -> None:
+        """left: what a job that failed was to work with, so that nothing is lost with it."""
+        self._ended = Event()
+        self._error: BaseException | None = None
+        self.left: tuple[Any, ...] = ()
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._ended.set()
+
+    def wait(self) -> None:
+        """Until the job has ended, its bytes written. Raises what it raised."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    def failed(self) -> bool:
+        """Once the job has ended."""
+        try:
+            self.wait()
+        except BaseException as error:
+            if error is self._error or isinstance(error, Exception):
+                return True
+            raise
+        return False
+
+
+class Job:
+    """work(*arguments), after some tickets. gone: what is let go of between the two.
+
+    Whatever it holds is dropped before its ticket ends: the memory is then its owner's alone.
+    """
+
+    __slots__ = ("after", "arguments", "gone", "ticket", "work")
+
+    def __init__(self, ticket: Ticket, work: Work, arguments: tuple[Any, ...]) -> None:
+        self.ticket, self.work, self.arguments = ticket, work, arguments
+        self.after: tuple[Ticket, ...] = ()
+        self.gone: tuple[Any, ...] = ()
+
+    def wait(self) -> None:
+        for ticket in self.after:
+            ticket.wait()
+
+    def run(self) -> None:
+        error = None
+        try:
+            self.wait()
+            self.gone = ()
+            self.work(*self.arguments)
+        except BaseException as raised:
+            error = raised.with_traceback(None)
+            self.ticket.left = self.arguments
+        self.after = self.gone = self.arguments = ()
+        del self.work
+        self.ticket.end(error)
+
+
+class JobQueue:
+    """One thread, started with its first job."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def add(
+        self, work: Work, arguments: tuple[Any, ...], after: Iterable[Ticket], gone: tuple[Any, ...]
+    ) -> Ticket:
+        job = self.job(work, arguments)
+        job.after, job.gone = tuple(after), gone
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name=f"memplan {self.name}", daemon=True)
+            self._thread.start()
+            _started.add(self)
+        self._jobs.put(job)
+        return job.ticket
+
+    def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
+        return Job(Ticket(), work, arguments)
+
+    def drain(self) -> None:
+        """Until all jobs have ended, whatever became of them."""
+        if self._thread is not None:
+            self.add(_nothing, (), (), ()).wait()
+
+    def close(self) -> None:
+        """The thread ends with the jobs that it has."""
+        self._jobs.put(None)
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def _run(self) -> None:
+        torch.get_num_threads()  # a new thread asks how many it may use, else some kernels take all
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            del job
+
+
+def _nothing() -> None:
+    pass
+
+
+_started: WeakSet[JobQueue] = WeakSet()
+_PATIENCE_SECONDS = 10.0
+
+
+@atexit.register
+def _end_all() -> None:
+    """No thread may be inside a library, CUDA say, while the process takes that down."""
+    queues = list(_started)
+    for queue in queues:
+        queue.close()
+    for queue in queues:
+        queue.join()
+
+
+class Queues:
+    """The queues beside the compute queue, where that is a thread of its own on the CPU."""
+
+    def __init__(self) -> None:
+        self._queues = {queue: self.new(queue) for queue in Queue if queue != Queue.COMPUTE}
+
+    def new(self, queue: Queue) -> JobQueue:
+        return JobQueue(queue.name.lower())
+
+    def add(
+        self,
+        queue: Queue,
+        work: Work,
+        arguments: tuple[Any, ...],
+        after: Iterable[Ticket],
+        gone: tuple[Any, ...],
+    ) -> Ticket:
+        return self._queues[queue].add(work, arguments, after, gone)
+
+    def wait(self, ticket: Ticket) -> None:
+        """The compute queue waits."""
+        ticket.wait()
+
+    def drain(self) -> None:
+        for queue in self._queues.values():
+            queue.drain()
+
+    def close(self) -> None:
+        for queue in self._queues.values():
+            queue.close()

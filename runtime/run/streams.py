@@ -1,0 +1,100 @@
+"""The queues of a device with streams: copies from and to it on two streams of their own.
+
+Each copy queue is still a thread, since a copy may have to wait for another thread (a file that is read,
+an update on the CPU); what it waits for on the device it leaves to its stream. A ticket of such a copy ends
+in two steps: it is given to the stream, with an event behind it, and later that event has passed.
+
+All device memory is allocated and freed by the thread that trains, on its own stream. That is safe because
+
+- a copy waits for the computations given before it: whoever had its target's memory earlier has ended;
+- before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
+
+Host memory is the device's to copy from (pinned). A block that goes is held until the copies of it have ended
+(storage/places.py), and its allocator too gives it to nobody before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...planner.simulator.clock import Queue
+from ..device.device import Event, Stream, StreamDevice
+from .queues import Job, JobQueue, Queues, Ticket, Work
+
+
+class DeviceTicket(Ticket):
+    """event: set when the copy is on its stream."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+    def on_stream(self) -> None:
+        """Until the copy has been given to its stream."""
+        super().wait()
+
+    def wait(self) -> None:
+        super().wait()
+        self.event.synchronize()
+
+
+class DeviceJob(Job):
+    """A copy, enqueued on a stream behind what it waits for."""
+
+    __slots__ = ("computed", "device", "stream")
+
+    def __init__(self, work: Work, arguments: tuple[Any, ...], device: StreamDevice, stream: Stream) -> None:
+        ticket = DeviceTicket(device.event())
+        super().__init__(ticket, self._on_stream(work, ticket.event), arguments)
+        self.device, self.stream = device, stream
+        self.computed = device.current_stream().record_event()
+
+    def wait(self) -> None:
+        """For copies on the device the stream waits, for other jobs the thread."""
+        self.stream.wait_event(self.computed)
+        for ticket in self.after:
+            if not wait_on(self.stream, ticket):
+                ticket.wait()
+
+    def _on_stream(self, work: Work, event: Event) -> Work:
+        def enqueue(*arguments: Any) -> None:
+            with self.device.on(self.stream):
+                work(*arguments)
+                event.record()
+
+        return enqueue
+
+
+class StreamQueue(JobQueue):
+    def __init__(self, name: str, device: StreamDevice) -> None:
+        super().__init__(name)
+        self._device, self._stream = device, device.stream()
+
+    def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
+        return DeviceJob(work, arguments, self._device, self._stream)
+
+
+class Streams(Queues):
+    def __init__(self, device: StreamDevice) -> None:
+        self._device = device
+        super().__init__()
+
+    def new(self, queue: Queue) -> JobQueue:
+        if queue in (Queue.D2H, Queue.H2D):
+            return StreamQueue(queue.name.lower(), self._device)
+        return super().new(queue)
+
+    def wait(self, ticket: Ticket) -> None:
+        given = wait_on(self._device.current_stream(), ticket)
+        assert given, "a computation on the device waits for copies alone"
+
+
+def wait_on(stream: Stream, ticket: Ticket) -> bool:
+    """Let the stream wait for a copy on another stream; False for a ticket of another kind."""
+    if not isinstance(ticket, DeviceTicket):
+        return False
+    ticket.on_stream()
+    stream.wait_event(ticket.event)
+    return True

@@ -1,0 +1,401 @@
+"""A device made of threads: the hazards of CUDA on a machine without one.
+
+Its memory is an arena on the host, handed out by the rules of CUDA's allocator. A tensor of the device is a
+tensor in the arena; when Python lets go of its storage the memory is free at once, whatever the streams still
+have to do with it. Computations and copies are queued on streams, threads that run late at random: a call
+returns when its results have memory, not content. What they hold does not keep memory from being freed.
+
+Whatever is used too early or too late is seen. Memory is poisoned (NaN, -1) when it is handed out and when it
+is given back, in the order of the computing stream, which fails where a copy of it has not ended then. A copy
+poisons its target when it starts, and fails where its source changes or its target is written before it ends;
+a computation fails where one of its inputs changes, or where a result has another form than the trace told.
+
+    device = SimulatedDevice(seed=1)
+    step = PlannedStep(iteration, program, schedule, Terms(graph, budget, machine, device=device))
+    outcome = step.run(inputs)
+    device.synchronize()            # before the results are read
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from threading import Event as Flag
+from threading import Lock
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..below_autograd import as_traced
+from ..calls.fused import dropout_mask
+from ..device.device import Event, Stream, StreamDevice
+from ..program.program import Operation, Program, Target, Value, refs
+from ..storage.away import Away
+from ..storage.copies import raw, value
+from .caching import MIB, CachingAllocator, Chunk, NoRoomError
+from .pinned import POISON, PinnedMemory
+from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStream, Trouble
+
+CPU = torch.device("cpu")
+
+
+class Faults:
+    """Errors by choice: at the n-th allocation, copy, launch or pinned block from now on."""
+
+    def __init__(self) -> None:
+        self._planned: dict[str, tuple[int, BaseException]] = {}
+        self.seen: dict[str, int] = {}
+
+    def plan(self, kind: str, number: int, error: BaseException) -> None:
+        self._planned[kind] = (self.seen.get(kind, 0) + number, error)
+
+    def pass_by(self, kind: str) -> None:
+        """Raises what is planned for here."""
+        self.seen[kind] = self.seen.get(kind, 0) + 1
+        number, error = self._planned.get(kind, (0, None))
+        if error is not None and self.seen[kind] == number:
+            raise error
+
+
+class SimulatedDevice(StreamDevice):
+    """seed: of the delays. pinned_limit: of host memory, in bytes."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        capacity: int = 256 * MIB,
+        pinned_limit: int | None = None,
+        delays: Callable[[str], Delays] = Delays,
+    ) -> None:
+        super().__init__(CPU)
+        self.allocator = CachingAllocator(capacity)
+        self.pinned = PinnedMemory(pinned_limit)
+        self.faults = Faults()
+        self._seed, self._delays = seed, delays
+        self._bytes = np.empty(2 * capacity, np.uint8)
+        self._memory = torch.from_numpy(self._bytes)
+        self._lock, self._gone = Lock(), deque[Chunk]()
+        self._copying: dict[int, list[Flag]] = {}
+        self._trouble = Trouble()
+        self._streams: list[ThreadStream] = []
+        self._current = Streams(self._trouble, self._streams)
+        self.stream()
+        weakref.finalize(self, _close, self._streams)
+
+    def name(self) -> str:
+        return "simulated"
+
+    def free_bytes(self) -> int:
+        return self.allocator.capacity - self.allocator.allocated
+
+    def cache_bytes(self) -> None:
+        return None
+
+    # ── streams ─────────────────────────────────────────────────────────────────────────────────────
+
+    def stream(self) -> Stream:
+        number = len(self._streams)
+        made = ThreadStream(number, self._delays(f"{self._seed} {number}"), self._trouble, self._current)
+        self._streams.append(made)
+        return cast(Stream, made)
+
+    def event(self) -> Event:
+        return cast(Event, ThreadEvent(self._current))
+
+    def current_stream(self) -> Stream:
+        return cast(Stream, self._current.current)
+
+    @contextmanager
+    def on(self, stream: Stream) -> Generator[None]:
+        before = self._current.current
+        self._current.current = cast(ThreadStream, stream)
+        try:
+            yield
+        finally:
+            self._current.current = before
+
+    def synchronize(self) -> None:
+        for stream in self._streams:
+            stream.synchronize()
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        self.synchronize()
+        start = perf_counter()
+        call()
+        self.synchronize()
+        return perf_counter() - start
+
+    # ── memory ──────────────────────────────────────────────────────────────────────────────────────
+
+    def room(self, size: int) -> Tensor:
+        self._trouble.tell()
+        self.faults.pass_by("allocation")
+        if not size:
+            return torch.empty(0, dtype=torch.uint8)
+        stream = self._current.current
+        with self._lock:
+            self._sweep()
+            chunk = self._allocated(size, stream)
+            stream.give(self._poisoning(chunk))
+        view = self._bytes[chunk.start : chunk.start + size]
+        weakref.finalize(view, self._free, chunk).atexit = False
+        return torch.from_numpy(view)
+
+    def host_memory(self, size: int) -> Tensor:
+        self.faults.pass_by("pinned")
+        return self.pinned.take(size)
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Between the device and pinned memory; where the memory is not pinned the calling thread waits."""
+        self._trouble.tell()
+        self.faults.pass_by("copy")
+        stream = self._current.current
+        blocks = [None if self.has(end) else self.pinned.block_of(end) for end in (source, target)]
+        one, other = (
+            self.alias(end) if self.has(end) else end if block is None else block.first(end.nbytes)
+            for end, block in zip((source, target), blocks, strict=True)
+        )
+        pinned = [block for block in blocks if block is not None]
+        for block in pinned:
+            self.pinned.use(block)
+        ended = Flag()
+        for end in (source, target):
+            if self.has(end):
+                before = self._copying.get(self._address(end), [])
+                self._copying[self._address(end)] = [*(copy for copy in before if not copy.is_set()), ended]
+
+        def run() -> None:
+            try:
+                _copy(one, other, stream.delays.pause)
+            finally:
+                ended.set()
+                for block in pinned:
+                    self.pinned.used(block)
+
+        stream.give(run)
+        if not pinned:
+            stream.synchronize()
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies in the arena."""
+        return 0 <= self._address(tensor) < len(self._bytes)
+
+    def _address(self, tensor: Tensor) -> int:
+        return tensor.untyped_storage().data_ptr() - self._memory.data_ptr()
+
+    def allocated_bytes(self) -> int:
+        with self._lock:
+            self._sweep()
+        return self.allocator.allocated
+
+    def peak_bytes(self) -> int:
+        return self.allocator.allocated_peak
+
+    def requested_bytes(self) -> int:
+        with self._lock:
+            self._sweep()
+        return self.allocator.requested
+
+    def requested_peak_bytes(self) -> int:
+        return self.allocator.requested_peak
+
+    def reset_peak(self) -> None:
+        self.allocator.allocated_peak = self.allocator.allocated
+        self.allocator.requested_peak = self.allocator.requested
+
+    def _allocated(self, size: int, stream: ThreadStream) -> Chunk:
+        try:
+            return self.allocator.malloc(size, stream.number)
+        except NoRoomError:
+            raise torch.OutOfMemoryError(
+                f"out of memory: tried to allocate {size:,} bytes; {self.allocator.allocated:,} of "
+                f"{self.allocator.capacity:,} bytes are allocated, {self.allocator.reserved:,} reserved"
+            ) from None
+
+    def _free(self, chunk: Chunk) -> None:
+        """At any moment: the garbage collector may come in the midst of an allocation."""
+        self._gone.append(chunk)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._gone:
+            chunk = self._gone.popleft()
+            copies = self._copying.pop(chunk.start, [])
+            self._streams[chunk.stream].give(partial(_idle, copies))
+            self._streams[chunk.stream].give(self._poisoning(chunk))
+            self.allocator.free(chunk)
+
+    def _poisoning(self, chunk: Chunk) -> Callable[[], None]:
+        whole = self._bytes[chunk.start : chunk.start + chunk.size]
+        return lambda: whole.fill(POISON)
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """The same memory, form and all; it does not keep it from being freed."""
+        start, size = self._address(tensor), tensor.untyped_storage().nbytes()
+        whole = torch.from_numpy(self._bytes[start : start + size]).untyped_storage()
+        empty = torch.empty(0, dtype=tensor.dtype)
+        return empty.set_(whole, tensor.storage_offset(), tensor.shape, tensor.stride())  # pyright: ignore
+
+    # ── computations ────────────────────────────────────────────────────────────────────────────────
+
+    def launched(self, program: Program, operation: Operation, workspace: int) -> Target:
+        return _Launch(self, program, operation, workspace)
+
+    def adopted(self, residents: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Those that are elsewhere move, their objects stay."""
+        moved: dict[int, Tensor] = {}
+        for tensor in residents:
+            if isinstance(tensor, Away):
+                continue
+            storage = tensor.untyped_storage()
+            if not storage.nbytes() or self.has(tensor):
+                continue
+            if storage.data_ptr() not in moved:
+                room = moved[storage.data_ptr()] = self.room(storage.nbytes())
+                self.copy(raw(tensor), room)
+            whole, form = moved[storage.data_ptr()].untyped_storage(), tensor.detach()
+            empty = torch.empty(0, dtype=form.dtype)
+            tensor.data = empty.set_(whole, form.storage_offset(), form.shape, form.stride())  # pyright: ignore
+        return residents
+
+    def launch(self, work: Callable[[], None]) -> ThreadStream:
+        self._trouble.tell()
+        self.faults.pass_by("launch")
+        stream = self._current.current
+
+        def late() -> None:
+            stream.delays.pause()
+            work()
+
+        stream.give(late)
+        return stream
+
+    def aliases(self, argument: Any, known: list[Tensor]) -> Any:
+        """The argument with aliases for the device's tensors, which are added to `known`."""
+        if isinstance(argument, Tensor):
+            empty = not argument.untyped_storage().nbytes()
+            if not empty and not self.has(argument):
+                raise DeviceFaultError(f"a computation reads host memory: {tuple(argument.shape)}")
+            known.append(argument if empty else self.alias(argument))
+            return known[-1]
+        if isinstance(argument, tuple | list):
+            return type(argument)(self.aliases(part, known) for part in argument)
+        if isinstance(argument, Mapping):
+            return {name: self.aliases(part, known) for name, part in argument.items()}
+        return argument
+
+    # ── random numbers ──────────────────────────────────────────────────────────────────────────────
+
+    def generator_state(self) -> Tensor:
+        """The host's own: it draws when a computation is launched, as CUDA's generators count then."""
+        return torch.get_rng_state()
+
+    def set_generator_state(self, state: Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+class _Launch:
+    """An operation's target, queued: its results have the forms that the trace told, and memory at once."""
+
+    def __init__(
+        self, device: SimulatedDevice, program: Program, operation: Operation, workspace: int
+    ) -> None:
+        call, values = operation.call, program.values
+        self._device, self._name, self._workspace = device, operation.name, workspace
+        self._target, self._several, self._random = call.target, call.several, operation.random
+        self._sizes = [(x, program.storages[x].bytes) for x in operation.writes]
+        forms = [None if out is None else values[out] for out in call.outputs]
+        self._forms = [form if form and form.storage in operation.writes else None for form in forms]
+        read = (*refs(call.arguments), *refs(call.keywords))
+        self._stays = [values[v].storage not in operation.mutates for v in read]
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        device = self._device
+        inputs: list[Tensor] = []
+        given: list[Any] = device.aliases(list(arguments), inputs)
+        named: dict[str, Any] = device.aliases(keywords, inputs)
+        rooms = {x: device.room(size) for x, size in self._sizes}
+        workspace = device.room(self._workspace)
+        targets = {x: device.alias(room) for x, room in rooms.items()}
+        draws_now = self._random and _reads_no_content(self._target, inputs)
+        drawn = self._made(given, named) if draws_now else None
+
+        def run() -> None:
+            before = [_bits(tensor) for tensor in inputs]
+            made = self._made(given, named) if drawn is None else drawn
+            for form, result in zip(self._forms, made, strict=False):
+                if form is not None:
+                    self._fill(targets[form.storage], form, result)
+            for tensor, bits, stays in zip(inputs, before, self._stays, strict=True):
+                if stays and not np.array_equal(_bits(tensor), bits):
+                    raise DeviceFaultError(f"{self._name}: an input changed while it was read")
+
+        stream = device.launch(run)
+        if self._random and not draws_now:
+            stream.synchronize()
+        results = [None if form is None else value(rooms[form.storage], form) for form in self._forms]
+        del workspace, rooms
+        return results if self._several else (results[0] if results else None)
+
+    def _made(self, given: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+        with as_traced(CPU):
+            made = self._target(*given, **named)
+        return made if self._several else (made,)
+
+    def _fill(self, room: Tensor, form: Value, made: Tensor) -> None:
+        found = (tuple(made.shape), tuple(made.stride()), made.storage_offset(), made.dtype)
+        if found != (form.shape, form.strides, form.offset, form.dtype):
+            raise DeviceFaultError(f"{self._name}: a result is {found}, not as the trace told")
+        room[: form.end].copy_(raw(made)[: form.end])
+
+
+def _reads_no_content(target: Target, inputs: Sequence[Tensor]) -> bool:
+    """Whether it draws from the generator alone: then it does so when it is launched."""
+    name = str(getattr(target, "overloadpacket", target))
+    return not inputs or target is dropout_mask or name.endswith("_like")
+
+
+def _idle(copies: Sequence[Flag]) -> None:
+    """Where a stream comes to the place at which memory was given back."""
+    if not all(copy.is_set() for copy in copies):
+        raise DeviceFaultError("memory was given back before a copy of it had ended")
+
+
+def _copy(source: Tensor, target: Tensor, pause: Callable[[], None]) -> None:
+    """Both ends must be the copy's alone from its start to its end."""
+    pause()
+    bits = source.clone()
+    target.fill_(POISON)
+    pause()
+    if not bool((target == POISON).all()):
+        raise DeviceFaultError("a copy's target was written before it ended")
+    target.copy_(source)
+    pause()
+    if not torch.equal(source, bits):
+        raise DeviceFaultError("a copy's source changed before it ended")
+    if not torch.equal(target, bits):
+        raise DeviceFaultError("a copy's target was written before it ended")
+
+
+def _bits(tensor: Tensor) -> Any:
+    """The content, byte by byte, in memory of its own."""
+    return np.frombuffer(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), np.uint8)
+
+
+def _close(streams: list[ThreadStream]) -> None:
+    for stream in streams:
+        stream.close()
+    for stream in streams:
+        stream.join()

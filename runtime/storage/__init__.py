@@ -1,0 +1,4 @@
+"""Where bytes lie: storages, copies of them, the host, the disk, a journal.
+
+Doors: away, blocks, copies, journal, places.
+"""

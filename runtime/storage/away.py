@@ -1,0 +1,165 @@
+"""Tensors whose values lie elsewhere: whoever touches one has it back first.
+
+The object stays the same, known to modules and optimizers; in the meantime it is empty, and of a class of
+ours. What asks for its form alone is answered from the form. Everything else that PyTorch does with a tensor,
+a copy or a pickle of it too, first has its holder bring the values back, or refuse. C code that PyTorch does
+not tell us of is refused the address (`to_dlpack`); `torch.tensor(weight)`, against which PyTorch warns
+anyway, gets an empty tensor. Another tensor on the same memory, taken before, keeps that memory alive.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MemplanError
+from ..program.names import full_name
+from ..program.program import Value
+from ..torch_internals import HOOKS_OF_TENSOR, empty_for_nobody, no_torch_function
+
+
+class Hold(NamedTuple):
+    """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError.
+    lost: nothing is to be brought back, but another value may come in its place."""
+
+    form: Value
+    kind: type[Tensor]
+    bring_back: Callable[[], None]
+    lost: bool = False
+
+
+class Away:
+    """Beside the class of a tensor, while it is away."""
+
+    _memplan: Hold
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        keywords = keywords or {}
+        if function in _FORM:
+            return function(_as_meta(arguments[0]._memplan.form), *arguments[1:], **keywords)
+        if function in _HARMLESS or (function == _SET_GRAD and arguments[1] is None):
+            with no_torch_function():
+                return function(*arguments, **keywords)
+        if function in _REPLACE and _makes_way(arguments[0]):
+            return function(*arguments, **keywords)
+        away = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Away)]
+        if not away:
+            raise MemplanError(
+                f"{full_name(function)} is given a weight that a planned step holds: recall() it"
+            )
+        bring_back(away)
+        return function(*arguments, **keywords)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        bring_back([cast("Tensor", self)])
+        return copy.deepcopy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        bring_back([cast("Tensor", self)])
+        return self.__reduce_ex__(protocol)
+
+
+def put_away(tensor: Tensor, form: Value, bring_back: Callable[[], None]) -> None:
+    """Empty it. form: its present one."""
+    kind = type(tensor)
+    tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
+    vars(tensor)["_memplan"] = Hold(form, kind, bring_back)
+    tensor.__class__ = _away(kind)
+
+
+def give_up(tensor: Tensor, form: Value, refuse: Callable[[], None]) -> None:
+    """Who asks for its values is refused, until others have come in their place."""
+    if not isinstance(tensor, Away):
+        put_away(tensor, form, refuse)
+    vars(tensor)["_memplan"] = vars(tensor)["_memplan"]._replace(bring_back=refuse, lost=True)
+
+
+def restore(tensor: Tensor, values: Tensor) -> None:
+    """The tensor has these values, and is what it was."""
+    hold: Hold = vars(tensor).pop("_memplan")
+    tensor.__class__ = hold.kind
+    tensor.data = values
+
+
+def bring_back(tensors: Iterable[Tensor]) -> None:
+    """Those that are away. Raises MemplanError, one line."""
+    for tensor in tensors:
+        if isinstance(tensor, Away):
+            tensor._memplan.bring_back()
+
+
+@cache
+def _away(kind: type[Tensor]) -> type[Tensor]:
+    return type(f"{kind.__name__}Away", (Away, kind), {})
+
+
+def _within(argument: Any) -> Iterator[Tensor]:
+    if isinstance(argument, Tensor):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from _within(part)
+    elif isinstance(argument, Mapping):
+        yield from _within(tuple(argument.values()))
+
+
+def _as_meta(form: Value) -> Tensor:
+    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")
+
+
+def _makes_way(tensor: Tensor) -> bool:
+    """Before it takes other values: whether it is back, or was lost and has room for them."""
+    if not isinstance(tensor, Away):
+        return False
+    if not tensor._memplan.lost:
+        with suppress(MemplanError):
+            tensor._memplan.bring_back()
+    hold: Hold | None = vars(tensor).get("_memplan")
+    if hold is not None and hold.lost:
+        form = hold.form
+        restore(tensor, torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device))
+    return "_memplan" not in vars(tensor)
+
+
+_T: Any = Tensor
+_REPLACE = {_T.copy_, _T.data.__set__, _T.set_}
+"""What gives a tensor, the first argument, other values."""
+_SET_GRAD = _T.grad.__set__
+_FORM = {
+    _T.shape.__get__,
+    _T.ndim.__get__,
+    _T.nbytes.__get__,
+    _T.__len__,
+    *(
+        getattr(_T, name)
+        for name in ("dim", "is_contiguous", "nelement", "ndimension", "numel", "size", "stride")
+    ),
+}
+"""What is answered from the form."""
+
+_GET = """
+    device dtype grad grad_fn is_cpu is_cuda is_leaf is_meta is_nested is_quantized is_sparse itemsize layout
+    requires_grad retains_grad
+"""
+_HARMLESS = {
+    *(getattr(_T, name).__get__ for name in _GET.split()),
+    _T.requires_grad.__set__,
+    *(hooks.__get__ for hooks in HOOKS_OF_TENSOR),
+    HOOKS_OF_TENSOR[0].__set__,
+    *(getattr(_T, name) for name in ("element_size", "is_complex", "is_floating_point", "requires_grad_")),
+    _T.register_hook,
+    _T.register_post_accumulate_grad_hook,
+}
+"""What has nothing to do with the values."""

@@ -1,0 +1,54 @@
+"""The storages of a trace, by the identity of the fake tensors' memory, and the values that lie in them."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...graphs.graph import Kind
+from ..device.choice import device_of
+from ..program.names import Names
+from ..program.program import Storage, Value
+from ..torch_internals import memory_of
+
+
+class Blocks:
+    """Collects storages and values as the trace makes them. device: where memory counts."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.storages: list[Storage] = []
+        self.values: list[Value] = []
+        self._index: dict[int, int] = {}
+        self._names = Names()
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies in a storage that is known already."""
+        return memory_of(tensor) in self._index
+
+    def storage(self, tensor: Tensor, name: str, kind: Kind, layer: str | None) -> int:
+        """A new storage, that of `tensor`. Its index."""
+        self._index[memory_of(tensor)] = len(self.storages)
+        name = self._names.unique(name)
+        self.storages.append(Storage(name, size_bytes(tensor, self.device), kind, layer))
+        return len(self.storages) - 1
+
+    def value(self, tensor: Tensor) -> int:
+        """A new value, in its known storage. Its index."""
+        storage = self._index[memory_of(tensor)]
+        layout = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        self.values.append(Value(storage, *layout, tensor.dtype, tensor.device))
+        return len(self.values) - 1
+
+    def rename(self, storage: int, name: str, kind: Kind) -> None:
+        self.storages[storage] = self.storages[storage]._replace(name=self._names.unique(name), kind=kind)
+
+
+def size_bytes(tensor: Tensor, device: torch.device) -> int:
+    """Bytes of the tensor's whole storage, as the device's allocator counts them; 0 if it lies elsewhere."""
+    size = tensor.untyped_storage().nbytes()
+    if tensor.device != device:
+        return 0
+    return device_of(device).rounded(size)

@@ -1,0 +1,70 @@
+"""Copies of storages, byte by byte, and the values that lie in one.
+
+A copy is the whole storage, so every view of it is there again afterwards: same type, shape, strides, offset.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MemplanError
+from ..device.device import Device
+from ..program.program import Value
+from .places import Block, File
+
+
+def raw(tensor: Tensor) -> Tensor:
+    """The bytes of the tensor's whole storage, not copied."""
+    storage = tensor.untyped_storage()
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))  # pyright: ignore[reportArgumentType]
+
+
+def value(bytes_: Tensor, form: Value) -> Tensor:
+    """The value that lies in these bytes, not copied. Raises MemplanError where they are too few."""
+    if bytes_.nbytes < form.end:  # else PyTorch would add bytes of no content
+        raise MemplanError(f"a value that needs {form.end:,} bytes has come back with {bytes_.nbytes:,}")
+    empty = torch.empty(0, dtype=form.dtype, device=bytes_.device)
+    storage = bytes_.untyped_storage()
+    return empty.set_(storage, form.offset, form.shape, form.strides)  # pyright: ignore[reportArgumentType]
+
+
+def offload(device: Device, source: Tensor | None, block: Block) -> None:
+    """Device → host. None: a result that nobody reads has no value to copy."""
+    block.open()
+    if source is not None:
+        _copy(device, raw(source), block.bytes)
+        block.used = device.moment()
+
+
+def prefetch(device: Device, block: Block, target: Tensor) -> None:
+    """Host → device."""
+    _copy(device, block.bytes, target)
+    block.used = device.moment()
+
+
+def write(block: Block, file: File) -> None:
+    """Host → disk."""
+    file.write(block.bytes)
+
+
+def read(file: File, block: Block) -> None:
+    """Disk → host."""
+    block.open()
+    file.read(block.bytes)
+
+
+def loaded(file: File) -> Tensor:
+    """The bytes of a file, in memory of their own."""
+    made = torch.empty(file.size, dtype=torch.uint8)
+    file.read(made)
+    return made
+
+
+def _copy(device: Device, source: Tensor, target: Tensor) -> None:
+    """As many bytes as both have, which is room for the storage's values: the rest is a rounding."""
+    size = min(source.nbytes, target.nbytes)
+    device.copy(source[:size], target[:size])

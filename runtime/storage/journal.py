@@ -1,0 +1,67 @@
+"""What an iteration overwrites, kept in host memory until it has ended: one that fails can then be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from torch import Tensor
+
+from ..device.device import Device
+from .copies import offload
+from .places import Block, Host
+
+
+class Journal:
+    """kept: by storage, its bytes before this iteration changed it. overwritten: those that are not kept.
+
+    always: storages to keep, None for all. Their room on the host is taken once, and stays.
+    """
+
+    def __init__(self, device: Device, always: Collection[int] | None, needed: int = 0) -> None:
+        """needed: bytes on the host. Raises InputError where the machine has not that much."""
+        self.kept: dict[int, Block] = {}
+        self.overwritten: set[int] = set()
+        self._device, self._always = device, always
+        self.host = Host(needed, device)
+        self._room: dict[int, Block] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every iteration can be undone."""
+        return self._always is None
+
+    def begin(self) -> None:
+        self.kept, self.overwritten = {}, set()
+
+    def keep(self, *changing: tuple[int, Tensor | Block]) -> None:
+        """Before storages are changed. changing: each with a tensor in it, or its block on the host."""
+        for storage, there in changing:
+            if not self.keeps(storage):
+                self.overwritten.add(storage)
+            elif storage not in self.kept:
+                self.kept[storage] = self._copied(storage, there)
+
+    def keep_later(self, *storages: int) -> Callable[[int, Block], None]:
+        """A job will change them: what it is to call, just before, with each storage and its block."""
+        self.overwritten.update(storage for storage in storages if not self.keeps(storage))
+        kept = self.kept
+
+        def keep(storage: int, there: Block) -> None:
+            if self.keeps(storage) and storage not in kept:
+                kept[storage] = self._copied(storage, there)
+
+        return keep
+
+    def keeps(self, storage: int) -> bool:
+        return self._always is None or storage in self._always
+
+    def _copied(self, storage: int, there: Tensor | Block) -> Block:
+        if storage not in self._room:
+            size = there.size if isinstance(there, Block) else there.untyped_storage().nbytes()
+            self._room[storage] = self.host.block(size).open()
+        block = self._room[storage]
+        if isinstance(there, Block):
+            block.bytes.copy_(there.bytes)
+        else:
+            offload(self._device, there, block)
+        return block

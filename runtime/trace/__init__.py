@@ -1,0 +1,4 @@
+"""From a model to a program.
+
+Doors: trace, align, forms, joint, pretence, settle.
+"""

@@ -1,0 +1,78 @@
+"""A traced graph without in-place operations: the second pass of tracing.
+
+PyTorch's functionalisation rewrites what operators declare; batch norms need their own form
+(calls/batch_norm.py).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..calls.batch_norm import FUNCTIONAL, batch_norm
+from ..calls.in_layout import changes_first, in_layout, splits
+from ..torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
+from .layers import MARK, stamp
+
+
+def functional_graph(
+    graph: fx.GraphModule, examples: Sequence[Tensor], given: Sequence[Tensor]
+) -> fx.GraphModule:
+    """Changes of the graph's inputs become `copy_` at its end.
+
+    examples: the inputs to trace with. given: the real tensors they stand for.
+    """
+    run = _Rewriting(graph, given).run_flat
+
+    def functionalised(*tensors: Tensor) -> Any:
+        with functionalising():
+            changed = [to_functional(tensor) for tensor in tensors]
+            results = [from_functional(result) for result in run(*changed)]
+            changed = [from_functional(tensor) for tensor in changed]
+        for tensor, new in zip(tensors, changed, strict=True):
+            if new is not tensor:
+                tensor.copy_(new)
+        return results
+
+    with torch.no_grad():
+        return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
+
+
+class _Rewriting(fx.Interpreter):
+    """Runs a graph node by node; new nodes inherit their node's mark."""
+
+    def __init__(self, graph: fx.GraphModule, given: Sequence[Tensor]) -> None:
+        super().__init__(graph)
+        self._position = {id(tensor): index for index, tensor in enumerate(given)}
+        self._inputs: tuple[Tensor, ...] = ()
+        self._parts: dict[int, Tensor] = {}
+
+    def run_flat(self, *tensors: Tensor) -> Any:
+        self._inputs = tensors
+        return self.run(*tensors, enable_io_processing=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        stamp(n.meta.get(MARK))
+        return result
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor that the model's code holds itself; where it is one of the inputs, that is meant."""
+        tensor: Tensor = self.fetch_attr(target)
+        position = self._position.get(id(tensor))
+        return tensor if position is None else self._inputs[position]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in FUNCTIONAL:
+            return batch_norm(target, args)
+        if args and id(args[0]) in self._parts and changes_first(target, args):
+            return change_functional(args[0], in_layout(target)(*args, **kwargs))
+        made = super().call_function(target, args, kwargs)
+        if splits(target):
+            self._parts.update((id(part), part) for part in made)
+        return made

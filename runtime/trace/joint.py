@@ -1,0 +1,184 @@
+"""The joint forward-backward graph of one iteration, without side effects until its end.
+
+Two passes with `make_fx` on fake tensors (shapes without data), so no memory is needed whatever the model:
+
+    1. forward, then torch.autograd.grad: what eager PyTorch dispatches, in-place operations included;
+    2. that graph again without in-place operations (functional.py) but, at the end, a `copy_` for each
+       buffer (or other resident) that the iteration changes.
+
+Parameters come in once even where tied, so their gradients are summed once.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+
+from ...graphs.errors import InputError
+from ..model.captured import Captured
+from ..model.iteration import Iteration, call, loss_of, tensors_in, with_tensors
+from ..model.python_state import caches_forgotten, state_put_back
+from ..reach import Path
+from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
+from .forms import Forms, TrueFakes
+from .functional import functional_graph
+from .known_values import KnownValues
+from .layers import OWN_RECOMPUTATION, Marks
+from .pretence import compiling, not_called_fake, silent, without_checkpoints
+
+T = TypeVar("T")
+Named = Mapping[str, Tensor]
+
+
+class Joint(NamedTuple):
+    """graph: placeholders = parameters, buffers, inputs; outputs = loss, then the gradients, in order.
+
+    gradients: names of the parameters that get one. held: of the constants that attributes of the module
+    hold, the path to each, by the tensor's identity.
+    """
+
+    graph: fx.GraphModule
+    parameters: Named
+    buffers: Named
+    inputs: Named
+    gradients: Sequence[str]
+    held: Mapping[int, Path]
+
+
+def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
+    """forms: of results whose fakes are wrong. flag: trace as `torch.compile` would, with is_compiling() true
+    and no value known."""
+    given = residents(iteration)
+    flat = [tensor for group in given for tensor in group.values()]
+    mode = _fake_mode(flat, forms)
+    parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
+    examples = [*parameters.values(), *buffers.values(), *inputs.values()]
+    gradients: list[str] = []
+    captured = Captured(flat)
+
+    def forward_backward(*tensors: Tensor) -> list[Tensor]:
+        following = iter(tensors)
+        groups = [{name: next(following) for name in group} for group in given]
+        gradients.clear()
+        with captured:
+            return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
+
+    path = compiling() if flag else not_called_fake()
+    with (
+        path,
+        silent(),
+        without_checkpoints(),
+        uncompiled(),
+        caches_forgotten(),
+        torch.autograd.set_multithreading_enabled(False),
+    ):
+        with state_put_back(iteration, tensors=False), mode:
+            traced = make_fx(forward_backward)(*examples)
+        held = captured.held_by(iteration)
+        with mode:
+            graph = functional_graph(traced, examples, flat)
+    return Joint(graph, parameters, buffers, inputs, gradients, held)
+
+
+def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters, buffers and inputs by name, each tensor once."""
+    module = iteration.module
+    return dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs)
+
+
+class _ForwardBackward:
+    """One iteration as a function of all it starts from."""
+
+    def __init__(
+        self, iteration: Iteration, parameters: Named, buffers: Named, inputs: Named, *, flag: bool
+    ) -> None:
+        self.iteration = iteration
+        self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
+        self.given = (*parameters.values(), *buffers.values(), *inputs.values())
+        self.wanted = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
+        self.values = nullcontext() if flag else KnownValues()
+        self.marks = Marks(iteration.module)
+
+    def results(self, names: list[str]) -> list[Tensor]:
+        """The loss and the gradients; `names` takes the parameters that get one."""
+        state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
+        loss, gradients = torch.func.functional_call(_Holder(self.iteration.module), state, (self._run,))
+        kept = [loss]
+        taken = [_span(tensor) for tensor in (loss, *self.given)]
+        for (name, parameter), gradient in zip(self.wanted.items(), gradients, strict=True):
+            if gradient is not None:
+                names.append(name)
+                kept.append(_as_accumulated(gradient, parameter, taken))
+                taken.append(_span(kept[-1]))
+        with torch.no_grad():
+            for name, buffer in self.buffers.items():
+                if state[f"module.{name}"] is not buffer:
+                    buffer.copy_(state[f"module.{name}"])
+        self.marks.finish()
+        return kept
+
+    def _run(self, module: nn.Module) -> tuple[Tensor, Sequence[Tensor | None]]:
+        with torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION):
+            with self.marks.forward(), self.values:
+                inputs = with_tensors(self.iteration.inputs, self.inputs)
+                output = call(module, inputs)
+                loss = loss_of(output, self.iteration.loss_fn, inputs)
+                loss = _apart(loss, [_span(tensor) for tensor in self.given])
+            del output
+            self.marks.backward(loss)
+            return loss, torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
+
+
+class _Holder(nn.Module):
+    """Runs anything while the parameters and buffers of `module` are replaced."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, run: Callable[[nn.Module], T]) -> T:
+        return run(self.module)
+
+
+Span = tuple[int, int, int]
+"""The memory a tensor lies in, and its first and last byte there (the last excluded)."""
+
+
+def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) -> Tensor:
+    """What autograd leaves in `.grad`: memory of its own, in the parameter's layout; a copy where need be."""
+    if gradient.is_sparse:
+        raise InputError("a gradient is sparse: make the embedding with sparse=False")
+    if gradient.stride() == parameter.stride():
+        return _apart(gradient, taken)
+    return torch.empty_like(parameter).copy_(gradient)
+
+
+def _apart(tensor: Tensor, taken: Sequence[Span]) -> Tensor:
+    """The tensor, or a copy where its memory is taken."""
+    memory, start, end = _span(tensor)
+    overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
+    return tensor.clone() if overlaps else tensor
+
+
+def _span(tensor: Tensor) -> Span:
+    extent = 1 + sum(
+        int((size - 1) * stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    first = int(tensor.storage_offset())
+    return memory_of(tensor), first * tensor.itemsize, (first + extent) * tensor.itemsize
+
+
+def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
+    """The mode of a model that is fake already, else a new one."""
+    modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
+    return next(modes, None) or TrueFakes(forms)
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    return tensor if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor, static_shapes=True)

@@ -1,0 +1,117 @@
+"""Which module each traced node comes from, forward and backward, by the public hooks of both.
+
+While tracing, nodes are only appended. Whenever the module changes, the nodes since the last change get
+the mark that was current. In backward the change is a hook before each autograd node, which belongs to
+the module whose forward made it: after a module's forward, all autograd nodes reachable from its
+output and not yet claimed by an inner module are its own.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ..refusals import TraceError
+from ..torch_internals import get_proxy_mode
+
+MARK = "memplan_mark"
+
+_RUNS_ITS_OWN_BACKWARD = {"CheckpointFunctionBackward"}
+OWN_RECOMPUTATION = (
+    "the model saves or recomputes activations its own way (save_on_cpu, checkpoints that are not torch's): "
+    "switch that off, the schedule decides it"
+)
+
+
+class Mark(NamedTuple):
+    layer: str | None
+    backward: bool
+
+
+class Marks:
+    """The current mark, and the nodes that carry one already."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._paths = {part: path or None for path, part in module.named_modules()}
+        self._owner: dict[Any, str | None] = {}
+        self._stack: list[str | None] = [None]
+        self._current = Mark(None, False)
+
+    def change(self, mark: Mark) -> None:
+        """Give the nodes traced since the last change their mark; `mark` is for those that follow."""
+        stamp(self._current)
+        self._current = mark
+
+    def finish(self) -> None:
+        stamp(self._current)
+
+    @contextmanager
+    def forward(self) -> Generator[None]:
+        def enter(module: nn.Module, _inputs: object) -> None:
+            if module in self._paths:
+                self._stack.append(self._paths[module])
+                self.change(Mark(self._stack[-1], False))
+
+        def leave(module: nn.Module, _inputs: object, output: object) -> None:
+            if module in self._paths:
+                self._claim(output, self._stack.pop())
+                self.change(Mark(self._stack[-1], False))
+
+        hooks = (register_module_forward_pre_hook(enter), register_module_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def backward(self, loss: Tensor) -> None:
+        """From now on nodes belong to backward; hooks change the layer as it proceeds."""
+        self._claim(loss, None)
+        for node, layer in self._owner.items():
+            node.register_prehook(partial(self._enter_backward, Mark(layer, True)))
+        self.change(Mark(None, True))
+
+    def _enter_backward(self, mark: Mark, _gradients: object) -> None:
+        self.change(mark)
+
+    def _claim(self, output: object, layer: str | None) -> None:
+        open_nodes = [tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None]
+        while open_nodes:
+            node = open_nodes.pop()
+            if node.name() in _RUNS_ITS_OWN_BACKWARD:
+                raise TraceError(OWN_RECOMPUTATION)
+            if node not in self._owner:
+                self._owner[node] = layer
+                open_nodes.extend(following for following, _index in node.next_functions if following)
+
+
+def stamp(mark: Mark | None) -> None:
+    """Mark the traced nodes that have no mark yet."""
+    for node in reversed(_graph().nodes):
+        if MARK in node.meta:
+            return
+        node.meta[MARK] = mark
+
+
+def _graph() -> fx.Graph:
+    mode: Any = get_proxy_mode()
+    return mode.tracer.graph
+
+
+def _tensors(output: object) -> Iterator[Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for part in output.values():
+            yield from _tensors(part)
+    elif isinstance(output, tuple | list):
+        for part in output:
+            yield from _tensors(part)

@@ -1,0 +1,76 @@
+"""What surrounds a trace: what models ask to know whether they are traced, and what they are told."""
+
+# pyright: reportUnknownMemberType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..torch_internals import FAKE_TENSOR_LOGGER, checkpoints_replaced, say_compiling, says_compiling
+
+T = TypeVar("T")
+
+
+@contextmanager
+def compiling(flag: bool = True) -> Generator[None]:
+    """`torch.compiler.is_compiling()` answers `flag`: some models then leave out what can't be traced."""
+    before = says_compiling()
+    say_compiling(flag)
+    try:
+        yield
+    finally:
+        say_compiling(before)
+
+
+@contextmanager
+def not_called_fake() -> Generator[None]:
+    """Hugging Face models leave their eager path where a tensor is fake: tell them that none is."""
+    module: Any = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(module, "is_fake_tensor"):
+        yield
+        return
+    before = module.is_fake_tensor
+    module.is_fake_tensor = _never
+    try:
+        yield
+    finally:
+        module.is_fake_tensor = before
+
+
+def without_checkpoints() -> AbstractContextManager[None]:
+    """`torch.utils.checkpoint` runs its function and recomputes nothing: that is the schedule's to decide."""
+    return checkpoints_replaced(_run_by_reentrant_checkpoint, _nothing_around)
+
+
+def _run_by_reentrant_checkpoint(run: Callable[..., T], _preserve_rng_state: bool, *arguments: Any) -> T:
+    """Without a gradient where no argument needs one, as such a checkpoint does."""
+    needed = any(isinstance(each, Tensor) and each.requires_grad for each in arguments)
+    with torch.set_grad_enabled(needed and torch.is_grad_enabled()):
+        return run(*arguments)
+
+
+def _nothing_around(*_arguments: Any, **_keywords: Any) -> Generator[None]:
+    yield
+
+
+@contextmanager
+def silent() -> Generator[None]:
+    """The tracer logs an operation that it can't trace; the error that follows says it in one line."""
+    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _never(_tensor: object) -> bool:
+    return False

@@ -1,0 +1,138 @@
+"""The program of an iteration in the forms in which the kernels here return their results.
+
+Each distinct call runs once, on stand-ins, and its results are compared with what the trace says of them.
+Where they differ, the iteration is traced again with the real forms: what follows from them, like a
+`reshape` that copies after all, is then as plain PyTorch does it. Forms that follow from these come to light
+in the next round.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from ..below_autograd import as_traced
+from ..calls.randomness import restore_generator, save_generator
+from ..measuring.stand_ins import StandIns
+from ..model.iteration import Iteration, tensors_in
+from ..program.names import full_name
+from ..program.program import Operation, Program
+from ..refusals import TraceError
+from ..torch_internals import memory_of, tree_leaves
+from .forms import Form, Forms, bytes_of, call_key, forms_of, of_those_read, results_of, traced_forms
+from .trace import trace
+
+MOST_ROUNDS = 50
+
+
+def settled(iteration: Iteration) -> Program:
+    """As `trace`, for a model whose tensors are real, on the device where it is to run."""
+    known: dict[Hashable, tuple[Form | None, ...]] = {}
+    for _round in range(MOST_ROUNDS):
+        program = trace(iteration, known)
+        comparison = _Comparison(program, residents(program, iteration), known)
+        if not comparison.found:
+            return program
+        known |= comparison.found
+    raise TraceError(f"after {MOST_ROUNDS} traces there are still results of another form than traced")
+
+
+def residents(program: Program, iteration: Iteration) -> dict[int, Tensor]:
+    """The tensors of buffers, inputs and constants, by value."""
+    buffers, inputs = dict(iteration.module.named_buffers()), tensors_in(iteration.inputs)
+    found = {value: buffers[name] for name, value in program.buffers.items()}
+    found |= {value: inputs[name] for name, value in program.inputs.items()}
+    return found | dict(program.constants)
+
+
+class _Comparison:
+    """Runs the distinct calls of a program.
+
+    found: the real forms of calls whose results differ. known: what the trace was told of before.
+    doubtful: storages whose traced form is wrong, or follows from a wrong one. short: those in which there
+    is less room than the kernels will expect, so that nothing that reads them is run.
+    """
+
+    def __init__(self, program: Program, tensors: Mapping[int, Tensor], known: Forms) -> None:
+        self.found: dict[Hashable, tuple[Form | None, ...]] = {}
+        self._program, self._known = program, known
+        self._stand_ins = StandIns(program, tensors)
+        self._seen: dict[Hashable, tuple[Form | None, ...]] = {}
+        self._doubtful: set[int] = set()
+        self._short: set[int] = set()
+        state = save_generator(program.device)
+        try:
+            with as_traced(program.device):
+                for operation in program.operations:
+                    self._operation(operation)
+        finally:
+            restore_generator(program.device, state)
+
+    def _operation(self, operation: Operation) -> None:
+        doubtful = not self._doubtful.isdisjoint(operation.reads)
+        if not self._short.isdisjoint(operation.reads):
+            self._skip(operation)
+            return
+        key = call_key(self._program, operation.call)
+        try:
+            if key not in self._seen:
+                self._seen[key] = self._forms(operation)
+            self._stand_ins.advance()
+        except TraceError:
+            raise
+        except Exception as error:
+            if not doubtful:
+                text = " ".join(str(error).split())[:300]
+                raise TraceError(f"{operation.name} can't run by itself: {text}") from error
+            self._skip(operation)
+            return
+        if doubtful:
+            self._doubtful.update(operation.writes)
+        self._compare(operation, key)
+
+    def _skip(self, operation: Operation) -> None:
+        """Leave the operation to a later round."""
+        self._doubtful.update(operation.writes)
+        self._short.update(operation.writes)
+        self._stand_ins.advance(run=False)
+
+    def _forms(self, operation: Operation) -> tuple[Form | None, ...]:
+        call = self._stand_ins.call()
+        results = results_of(call())
+        taken = {memory_of(tensor) for tensor in _tensors(call)}
+        for result, output in zip(results, operation.call.outputs, strict=False):
+            new = output is not None and self._program.values[output].storage in operation.writes
+            if new and memory_of(result) in taken:
+                name = full_name(operation.call.target)
+                raise TraceError(
+                    f"{operation.name}: {name} returns its input's memory where it says it doesn't"
+                )
+        return forms_of(results)
+
+    def _compare(self, operation: Operation, key: Hashable) -> None:
+        outputs, forms = operation.call.outputs, self._seen[key]
+        traced = traced_forms(self._program, operation.call)
+        for output, said, form in zip(outputs, traced, of_those_read(forms, outputs), strict=False):
+            if output is None or said is None or form is None or form == said:
+                continue
+            if key in self._known:
+                raise TraceError(f"{operation.name} returns {_text(form)}, its trace says {_text(said)}")
+            self.found[key] = forms
+            storage = self._program.values[output].storage
+            self._doubtful.add(storage)
+            if bytes_of(form) > bytes_of(said):
+                self._short.add(storage)
+
+
+def _tensors(call: partial[Any]) -> Iterator[Tensor]:
+    leaves = tree_leaves((call.args, call.keywords))
+    return (leaf for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _text(form: Form) -> str:
+    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"

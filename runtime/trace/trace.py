@@ -1,0 +1,58 @@
+"""From a module, an example of its inputs and a loss to the program of one training iteration."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+
+from ..calls.fused import drop_copies, fuse_dropout_masks
+from ..model.granted import refuse
+from ..model.iteration import Iteration
+from ..program.canonical import named
+from ..program.fingerprint import fingerprint
+from ..program.program import Program
+from ..refusals import TraceError, is_value_dependent, refusal
+from ..storage.away import bring_back
+from ..updates.optimizers import rules
+from ..updates.updates import with_updates
+from .forms import Forms
+from .joint import joint_graph
+from .lowering import lower
+
+
+def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
+    """The program of one iteration, at the shapes of its example inputs and in the module's present mode.
+
+    Neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced alike.
+    A model whose code asks for the values of its tensors is traced a second time with
+    `torch.compiler.is_compiling()` true, since many models then don't ask. Raises TraceError, one line.
+    forms: of results that PyTorch's fake kernels have wrong, see settle.py.
+    """
+    start = perf_counter()
+    refuse(iteration.module)
+    bring_back((*iteration.module.parameters(), *iteration.module.buffers()))
+    try:
+        program = _trace(iteration, forms or {}, flag=False)
+    except Exception as error:
+        if not is_value_dependent(error):
+            raise refusal(error) from error
+        try:
+            program = _trace(iteration, forms or {}, flag=True)
+        except Exception as other:
+            raise refusal(error, other) from error
+    if not program.operations:
+        raise TraceError("the iteration computes nothing")
+    return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)
+
+
+def _trace(iteration: Iteration, forms: Forms, *, flag: bool) -> Program:
+    joint = joint_graph(iteration, forms, flag=flag)
+    fuse_dropout_masks(joint.graph.graph)
+    drop_copies(joint.graph.graph)
+    program = named(replace(lower(joint), compiling=flag))
+    if iteration.updates is None:
+        return program
+    optimizer, when = iteration.updates
+    return with_updates(program, rules(iteration.module, optimizer), when)

@@ -1,0 +1,4 @@
+"""Optimizers whose steps can be planned.
+
+Doors: updates, optimizers, rules, state.
+"""

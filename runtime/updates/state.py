@@ -1,0 +1,128 @@
+"""The tensors and numbers of a live optimizer, as the updates of a program take them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MemplanError, MismatchError
+from ..model.iteration import Iteration
+from ..program.program import Program
+from ..torch_internals import count_as_stepped
+from .optimizers import fixed, numbers
+
+COUNT = "step"
+"""Under this name AdamW keeps, beside a parameter's states, how often it was updated."""
+
+
+class OptimizerState:
+    """Of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
+
+    As `torch.optim` does it: states that are not there are made by the first iteration, zero; AdamW's counts
+    go on. So `state_dict()` is what it is after `optimizer.step()`, and `load_state_dict()` holds.
+    """
+
+    def __init__(self, program: Program, iteration: Iteration) -> None:
+        assert iteration.updates is not None
+        self._optimizer = iteration.updates.optimizer
+        self._module = iteration.module
+        self._states = list(program.states)
+        self._names: dict[str, list[str]] = {}
+        for parameter, state in program.states:
+            self._names.setdefault(parameter, []).append(state)
+        self._counts = any("exp_avg" in states for states in self._names.values())
+        self._made: list[str] = []
+        self._forms = {state: program.values[value] for state, value in program.states.items()}
+        self._fixed = [fixed(group) for group in self._optimizer.param_groups]
+
+    def refuse_steps(self) -> Callable[[], None]:
+        """The optimizer's own `step` raises MemplanError where it has nothing to do. Returns what ends that.
+
+        Where there are gradients it goes on: an iteration of another form may be run plainly.
+        """
+        groups = self._optimizer.param_groups
+
+        def check(*_arguments: Any) -> None:
+            if all(parameter.grad is None for group in groups for parameter in group["params"]):
+                raise MemplanError(
+                    "optimizer.step() has no gradients: the planned step has updated the weights already; "
+                    "clipping or scaling of gradients is not in the plan"
+                )
+
+        return self._optimizer.register_step_pre_hook(check).remove
+
+    def begin(self) -> tuple[list[Tensor], list[float]]:
+        """The states, in the program's order, and the settings: which step it is, each group's numbers.
+
+        Without counts (SGD) the step is 1 where the states were not there, 2 where they were. Raises
+        MismatchError where the optimizer has changed otherwise.
+        """
+        self._check()
+        rows = self._rows()
+        self._made = []
+        try:
+            made = {self._make(name, row) for name, row in rows.items()}
+        except BaseException:
+            self.undo()
+            raise
+        counts = {float(row[COUNT]) for row in rows.values()} if self._counts else {float(made == {False})}
+        if len(made) > 1 or len(counts) > 1:
+            raise MismatchError("the optimizer has updated some parameters more often than others")
+        settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
+        return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *settings]
+
+    def undo(self) -> None:
+        """The iteration is as if it had not begun: the states that it made are not there."""
+        for name in self._made:
+            del self._optimizer.state[self._module.get_parameter(name)]
+        self._made = []
+
+    def end(self) -> None:
+        """Count the step, for learning rate schedules too, which warn of optimizers that don't step."""
+        count_as_stepped(self._optimizer)
+        if self._counts:
+            for row in self._rows().values():
+                row[COUNT] += 1
+
+    def tensor(self, parameter: str, state: str) -> Tensor:
+        return self._optimizer.state[self._module.get_parameter(parameter)][state]
+
+    def _check(self) -> None:
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._fixed):
+            raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
+        for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
+            now = fixed(group)
+            for name in (name for name in now if now[name] != then[name]):
+                if name == "params":
+                    raise MismatchError(
+                        f"group {number} of the optimizer has other parameters than in the plan"
+                    )
+                if name in group and type(group[name]) is not bool:
+                    there = f"the plan is for one {'above' if then[name] else 'of'} 0"
+                else:
+                    there = f"the plan is for {then[name]}"
+                raise MismatchError(f"{name} is {group[name]} in group {number} of the optimizer; {there}")
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """By parameter name what the optimizer holds for it."""
+        return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}
+
+    def _make(self, parameter: str, row: dict[str, Any]) -> bool:
+        """Whether states were missing; then they are made."""
+        missing = [state for state in self._names[parameter] if row.get(state) is None]
+        if missing:
+            self._made.append(parameter)
+        if missing and self._counts:
+            wide = torch.get_default_dtype() == torch.float64
+            row[COUNT] = torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32)
+        for state in missing:
+            form = self._forms[parameter, state]
+            made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+            row[state] = made.zero_()
+        return bool(missing)

@@ -1,0 +1,4 @@
+"""What no schedule within the budget is faster than.
+
+Doors: lower_bounds.
+"""

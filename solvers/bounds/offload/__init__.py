@@ -1,0 +1,4 @@
+"""Bounds with transfers.
+
+Doors: offload_bound.
+"""

@@ -1,0 +1,214 @@
+"""The columns of an offloading program (program.py), and sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ...milp.model import Model
+from ..residency.facts import Facts
+from ..residency.order import file_order
+from .ways import Way, ways_of
+
+Sum = tuple[float, list[tuple[int, float]]]
+"""A constant and (column, coefficient) pairs."""
+
+ONE: Sum = (1.0, [])
+NONE: Sum = (0.0, [])
+
+
+def plus(*sums: Sum) -> Sum:
+    return sum(one[0] for one in sums), [term for one in sums for term in one[1]]
+
+
+NEGLIGIBLE = 0.003
+"""Of the device's limit: so many bytes of the smallest tensors count as nothing, which lowers the bound."""
+
+
+def _sizes(graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool) -> list[int]:
+    """Bytes of the tensors that count. merged: those touched by the same operations alike, by the first."""
+    sizes = graph.tensors.bytes.copy()
+    order = np.argsort(sizes, kind="stable")
+    sizes[order[np.cumsum(sizes[order]) <= NEGLIGIBLE * limit]] = 0
+    counted: list[int] = sizes.tolist()
+    touching: list[list[tuple[int, int, int]]] = [[] for _ in counted]
+    for operation, row in enumerate(ways):
+        for number, way in enumerate(row):
+            for role, tensors in enumerate((way.device, way.host, way.writes, graph.mutate_lists[operation])):
+                for x in tensors:
+                    touching[x].append((operation, number, role))
+    first: dict[object, int] = {}
+    results = set(graph.results)
+    for x, size in enumerate(counted):
+        if merged and size:
+            key = (tuple(touching[x]), bool(graph.persistent[x]), bool(graph.resident[x]), x in results)
+            one = first.setdefault(key, x)
+            if one != x:
+                counted[one] += size
+                counted[x] = 0
+    return counted
+
+
+def times(factor: float, one: Sum) -> Sum:
+    return factor * one[0], [(column, factor * value) for column, value in one[1]]
+
+
+class OffloadColumns:
+    """limit: device bytes. marks: the moments, increasing: 2 o, the start of operation o, or 2 o + 1, its
+    end; 0 is among them. Only of operations that always run on the device."""
+
+    def __init__(
+        self, graph: Graph, machine: Machine, limit: int, marks: Sequence[int], whole: bool = False
+    ) -> None:
+        self.graph, self.limit, self.whole = graph, limit, whole
+        self.at = [mark // 2 for mark in marks]
+        links = machine.links
+        assert links.d2h
+        assert links.h2d
+        self.rates = links.d2h, links.h2d
+        self.facts, self.model = Facts(graph), Model()
+        count = len(graph.operations)
+        self.edges = [*((mark + 1) // 2 for mark in marks), count]
+        self.windows = range(len(marks))
+        self.exact = {s for s, (a, b) in enumerate(pairwise(marks)) if a % 2 == 0 and b == a + 1}
+        self.window_of = [s for s, (a, b) in enumerate(pairwise(self.edges)) for _ in range(a, b)]
+        self.ways = [ways_of(graph, operation) for operation in range(count)]
+        self.sizes = _sizes(graph, self.ways, limit, merged=not whole)
+        self.persistent: list[bool] = graph.persistent.tolist()
+        self.batch = {
+            x for x, there in enumerate(graph.resident.tolist()) if there and not self.persistent[x]
+        }
+        below = {x for ways in self.ways for way in ways for x in way.host}
+        self.read_below = {x for x in below if self.sizes[x] and not graph.resident[x]}
+        self.unit = sum(min(way.seconds for way in ways) for ways in self.ways) or 1.0
+        self.touched = [self._touched(operation) for operation in self.at]
+        self._add_times()
+        self._add_lives()
+        self._add_stocks()
+
+    def _add_times(self) -> None:
+        model = self.model
+        moves = sum(self.sizes) * (1 / self.rates[0] + 1 / self.rates[1])
+        runs = 2 * sum(max(way.seconds for way in ways) for ways in self.ways)
+        most = 2 * (moves + runs) / self.unit + 1.0
+        self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
+        self.way = [
+            [model.column(integer=self.whole) for _ in ways] if len(ways) > 1 else [] for ways in self.ways
+        ]
+
+    def _add_lives(self) -> None:
+        """What may run again in each window, and what may be wanted at each moment."""
+        facts, model = self.facts, self.model
+        self.again: list[dict[int, int]] = []
+        self.alive: list[set[int]] = []
+        moment = file_order(self.graph)
+        for first in self.edges[:-1]:
+            here = moment(first - 1) if first else None
+            may = facts.again(here) if here else bytearray(len(self.ways))
+            again = [] if self.whole or len(self.again) in self.exact else [o for o in range(first) if may[o]]
+            self.again.append({o: model.column() for o in again})
+            made = {x for o in range(first) for x in facts.outputs[o] if self.sizes[x]}
+            self.alive.append({x for x in made if here and facts.used_after(x, here.side, may)})
+
+    def _add_stocks(self) -> None:
+        """there, below, down and up: per moment or window, tensor -> column."""
+        graph, facts, model = self.graph, self.facts, self.model
+        self.movable = [
+            x
+            for x in range(len(self.sizes))
+            if self.persistent[x] and self.sizes[x] and (len(facts.uses[x]) or len(graph.mutators[x]))
+        ]
+        self.changes = {x: graph.mutators[x].tolist() for x in self.movable}
+        self.there: list[dict[int, int]] = []
+        self.below: list[dict[int, int]] = []
+        self.down: list[dict[int, int]] = [{} for _ in self.windows]
+        self.up: list[dict[int, int]] = [{} for _ in self.windows]
+        for s in self.windows:
+            tensors = [*self.alive[s], *self.movable]
+            self.there.append({x: model.column() for x in tensors if x not in self.touched[s]})
+            self.below.append({x: model.column() for x in tensors if self._may_lie_below(x, s)})
+        for s in self.windows:
+            for x in self.movable:
+                self.up[s][x] = model.column()
+                if self.changes[x] and not (s in self.exact and self.changes_in(x, s)):
+                    self.down[s][x] = model.column()
+            for x in self.lives_in(s):
+                if self.complete_in(x) < s + (s not in self.exact):
+                    self.down[s][x] = model.column()
+                    self.up[s][x] = model.column()
+
+    def lives_in(self, s: int) -> Iterable[int]:
+        """Not persistent: what lives in window s and, as far as it may move, may end up below."""
+        ends = self.alive[s + 1] if s + 1 < len(self.alive) else set[int]()
+        made = {x for o in range(self.edges[s], self.edges[s + 1]) for x in self.facts.outputs[o]}
+        return [*self.alive[s], *(x for x in made & (ends | self.read_below) if x not in self.alive[s])]
+
+    def complete_in(self, x: int) -> int:
+        return self.window_of[self.facts.producers[x][-1]]
+
+    def _may_lie_below(self, x: int, s: int) -> bool:
+        return bool(self.changes[x]) if self.persistent[x] else self.complete_in(x) < s
+
+    def _touched(self, operation: int) -> set[int]:
+        """What is on the device while the operation runs, in whatever mode."""
+        ways = self.ways[operation]
+        return {x for x in ways[0].device | ways[0].writes if all(x in w.device | w.writes for w in ways)}
+
+    def column(self, columns: dict[int, int], x: int) -> Sum:
+        return (0.0, [(columns[x], 1.0)]) if x in columns else NONE
+
+    def is_there(self, x: int, s: int) -> Sum:
+        if not self.sizes[x] or x in self.batch or x in self.touched[s]:
+            return ONE
+        return self.column(self.there[s], x)
+
+    def is_below(self, x: int, s: int) -> Sum:
+        if self.persistent[x] and not self.changes.get(x):
+            return ONE
+        return self.column(self.below[s], x)
+
+    def chosen(self, operation: int, wanted: Iterable[int]) -> Sum:
+        """That it runs in one of these ways, by number."""
+        numbers = list(wanted)
+        if not self.way[operation]:
+            return ONE if numbers else NONE
+        if len(numbers) == len(self.ways[operation]):
+            return ONE
+        return 0.0, [(self.way[operation][number], 1.0) for number in numbers]
+
+    def changed_below(self, x: int, s: int) -> Sum:
+        """That x is changed on the CPU in window s."""
+        changes = self.changes_in(x, s)
+        return plus(*(self.chosen(o, self.numbers(o, lambda way: way.on_host)) for o in changes))
+
+    def changes_in(self, x: int, s: int) -> list[int]:
+        return [o for o in self.changes.get(x, ()) if self.window_of[o] == s]
+
+    def numbers(self, operation: int, wanted: Callable[[Way], bool]) -> list[int]:
+        return [number for number, way in enumerate(self.ways[operation]) if wanted(way)]
+
+    def made_by(self, producer: int, s: int) -> Sum:
+        if self.window_of[producer] == s:
+            return ONE
+        return self.column(self.again[s], producer)
+
+    def come(self, x: int, s: int) -> Sum:
+        return plus(self.is_there(x, s), self.column(self.up[s], x))
+
+    def copy_seconds(self, x: int, link: int) -> float:
+        """Of tensor x on the link down or up, over `unit`."""
+        return self.sizes[x] / self.rates[link] / self.unit
+
+    def at_least(self, much: Sum, needed: Sum) -> None:
+        """much ≥ needed, where the columns' limits don't say so already."""
+        total: dict[int, float] = {}
+        for column, value in [*much[1], *times(-1.0, needed)[1]]:
+            total[column] = total.get(column, 0.0) + value
+        constant = needed[0] - much[0]
+        entries = [(column, value) for column, value in total.items() if value]
+        if constant + sum(-value * self.model.upper(column) for column, value in entries if value < 0) > 0:
+            self.model.row(entries, lower=constant)

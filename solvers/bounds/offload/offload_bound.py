@@ -1,0 +1,123 @@
+"""A lower bound on the period of schedules that move tensors, recompute, and update weights on the CPU.
+
+For schedules whose first runs keep the file's order. The program (program.py) is solved in
+fractions, with few moments first, then with twice as many while there is time: at the peaks of the plain
+schedule, spread over its time. The bound is computed from the rows' prices (milp/safe_bounds.py), so no
+solver's tolerance is in it.
+
+`weight_offload_bound` is the paper's: nothing is recomputed, tensors move whole, in whole numbers.
+
+Time: O(moments · edges) rows; some ten seconds for thousands of operations.
+Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest is ours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ....planner.bounds import time_bound
+from ....planner.plain import plain_schedule
+from ....planner.schedule.schedule import Verb
+from ....planner.simulator.simulate import simulate
+from ...milp import highs
+from ...milp.result import Settings
+from ...milp.safe_bounds import relaxed
+from ...milp.scaling import scaled
+from ...problem import Bound
+from .program import OffloadProgram
+
+NAME = "offload"
+
+FEWEST = 4
+"""Moments of the first program; each further one has twice as many."""
+
+BOTH_ENDS = 400
+"""Up to so many operations their ends are moments too."""
+
+MOST_COLUMNS = 100_000
+"""A program with more is not written."""
+
+GROWTH = 3.0
+"""A program with twice the moments takes so many times as long, about."""
+
+SLACK = 1e-6
+"""What is taken off a bound in whole numbers, for the solver's tolerance."""
+
+
+def moves(machine: Machine | None) -> bool:
+    """The machine has the links that the bound speaks of."""
+    return machine is not None and machine.links.d2h is not None and machine.links.h2d is not None
+
+
+def offload_bound(
+    graph: Graph, machine: Machine, budget: int, time_limit: float | None = None, goal: float = inf
+) -> Bound:
+    """For a machine with links d2h and h2d, and `budget` bytes on the device. ∞: there is no such schedule.
+
+    goal: seconds of a known schedule, beyond which the bound need not rise.
+    """
+    start, seconds = monotonic(), time_bound(graph)
+    deadline = inf if time_limit is None else start + time_limit
+    able = _able(graph)
+    if not able or able[0]:
+        return Bound(seconds, NAME, "file")
+    most, interrupted = FEWEST, False
+    while not interrupted and seconds < goal * (1 - SLACK):
+        begun = monotonic()
+        chosen = chosen_moments(graph, able, most)
+        marks = sorted({2 * o + end for o in chosen for end in (0, len(able) <= BOTH_ENDS)})
+        program = OffloadProgram(graph, machine, budget, marks)
+        left = None if deadline == inf else max(0.0, deadline - monotonic())
+        answer = relaxed(program.program(), left)
+        seconds, interrupted = max(seconds, answer.bound * program.unit), answer.interrupted
+        now = monotonic()
+        columns = 2 * program.model.columns
+        if most >= len(able) or now + GROWTH * (now - begun) > deadline or columns > MOST_COLUMNS:
+            break
+        most *= 2
+    return Bound(seconds, NAME, "file")
+
+
+def weight_offload_bound(
+    graph: Graph, machine: Machine, budget: int, time_limit: float | None = None
+) -> Bound:
+    """The paper's program, eqs. 2 to 8, in whole numbers; a bound for schedules that recompute nothing."""
+    trivial = time_bound(graph)
+    program = OffloadProgram(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
+    fit = scaled(program.program())
+    result = highs.solve(fit.program, Settings(threads=1), time_limit, {}, lambda _progress: None)
+    bound = result.bound if result.bound == inf else fit.cost(result.bound) * program.unit * (1 - SLACK)
+    return Bound(max(trivial, bound), "weight-offload", "file")
+
+
+def _able(graph: Graph) -> list[int]:
+    """The operations that always run on the device."""
+    modes = graph.operations.modes
+    return [o for o in range(len(graph.operations)) if not any(way.on_host for way in modes.get(o, ()))]
+
+
+def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int]:
+    """The first, then that of the highest peak in each of so many equal parts of the time."""
+    if len(able) <= most:
+        return able
+    level = _levels(graph)
+    ends: list[float] = np.cumsum(graph.operations.time)[list(able)].tolist()
+    parts = (bisect_left(ends, ends[-1] * part / (most - 1)) for part in range(1, most - 1))
+    edges = sorted({1, *parts, len(able)} - {0})
+    return [able[0], *(max(able[a:b], key=level.__getitem__) for a, b in pairwise(edges))]
+
+
+def _levels(graph: Graph) -> list[int]:
+    """Per operation, the bytes of the plain schedule while it runs."""
+    schedule = plain_schedule(graph)
+    curve = simulate(graph, schedule, machine=Machine()).device_curve
+    levels: list[int] = curve[schedule.verbs == Verb.COMPUTE].tolist()
+    return levels

@@ -1,0 +1,164 @@
+"""The offloading program: what moves, what runs again and what idles between chosen moments of one turn.
+
+A *moment* is the start or the end of an operation's first run on the device; the first moment is the turn's
+start, the last window ends with the turn. First runs in the file's order. β: the rate of a link.
+
+    paper          here         meaning
+    u_j + idle_j   seconds      E_s: seconds from moment s to the next
+    m_{i,k}        there        r_{x,s}: the part of tensor x whose bytes are on the device at moment s
+    Σ O            below        h_{x,s}: the part of x's present version that has been copied down (stock)
+    O_{i,j}        down         O_{x,s}: the part copied down in window s
+    P_{i,j}        up           P_{x,s}: the part copied up in window s
+    —              again        w_{o,s}: o runs in window s, and not for the first time
+    —              way          μ_{o,m}: o runs in mode m; Σ_m μ_{o,m} = 1
+
+    minimise T = Σ_s E_s
+    (1) E_s ≥ Σ_o Σ_m μ_{o,m} time_{o,m} + Σ_o time_o w_{o,s}        first runs on the device, then others;
+        from the start of an operation to its end they are equal, and w = 0
+    (2) β E_s ≥ Σ_x size_x O_{x,s},   β E_s ≥ Σ_x size_x P_{x,s}     each link
+    (3) T ≥ Σ_o Σ_m μ_{o,m} time_{o,m}                               on the CPU
+    (4) Σ_x size_x r_{x,s} + what the moment's operation needs ≤ limit
+    (5) r_{x,s+1} ≤ r_{x,s} + P_{x,s} + made_{x,s}                   made: first runs and w of what makes x
+    (6) h_{x,s+1} ≤ h_{x,s} + O_{x,s}; where x is made or changed in s: h_{x,s+1} ≤ O_{x,s} + μ of a change
+        on the host; O_{x,s} ≤ r_{x,s} + P_{x,s} + made_{x,s};  P_{x,s} ≤ h_{x,s} + O_{x,s} + that μ
+    (7) r_{x,s} + P_{x,s} + made_{x,s} ≥ need_c                      c uses x on the device in s: μ or w
+    (8) r_{x,s} + h_{x,s} + Σ_{s' ≥ s} w_{p,s'} ≥ 1                  p made x before s, a first run needs it
+    (9) Σ_s O_{x,s} ≥ μ of what reads x on the host; where x is changed there: r_{x,s+1} ≤ P_{x,s} + 1 − μ
+
+Why schedules satisfy this, with averages over the turns of their steady state. r counts the bytes that have
+arrived, and those not yet copied down where a delete is pending. A transfer behind an operation in the list
+starts after its end, so what arrives while it runs was allocated before it in the list; and whoever takes
+memory waits for the copy that still reads it. So no byte of the device serves two, and (4) holds at the
+operation's start and end. (2): a link moves β bytes a second, wherever in E_s a copy begins or ends; what an
+operation makes is copied down after its end, so not from its start to its end. (5) to (7): what is there was
+there, came up, or was made; what comes up was copied down before, whole. (8): each byte of x that is still
+wanted is somewhere. (9): what the CPU reads was copied down, what it changed comes up. P and w above 1 in a
+window help nobody and count as 1; copies of gradients that end in the next turn load the link, in no window
+of their own. Persistent tensors wrap around. Disks count as host memory, and host memory has no limit.
+
+The paper's (2) to (6) are (2) and (4) to (7) at the starts of all operations: with the own weight counted
+once in (4), the signs of (6) as they must be, and h as an explicit stock: rows stay short. Its (3), no copy
+of w_i during B_i, is here what is said of ends. Its (7) and (8), whole tensors, are `whole`: Σ O of a version
+and Σ P of a gap are 0 or 1, as every turn makes the same moves; all operations are moments then, and nothing
+runs again.
+
+Leaving out moments, solving it in fractions or from the dual side makes it lower and leaves it true.
+Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ...milp.model import Program
+from .columns import NONE, OffloadColumns, Sum, plus, times
+from .stocks import StockRows
+
+
+class OffloadProgram:
+    """The arguments as `OffloadColumns`. unit: what cost 1 stands for, in seconds."""
+
+    def __init__(
+        self, graph: Graph, machine: Machine, limit: int, marks: Sequence[int], whole: bool = False
+    ) -> None:
+        columns = OffloadColumns(graph, machine, limit, marks, whole)
+        self.unit, self.model = columns.unit, columns.model
+        _UseRows(columns)
+        StockRows(columns)
+
+    def program(self) -> Program:
+        return self.model.program()
+
+
+class _UseRows:
+    """(1) to (4), (7), and what the CPU reads of (9)."""
+
+    def __init__(self, columns: OffloadColumns) -> None:
+        self.columns = columns
+        for ways in columns.way:
+            if ways:
+                columns.model.row([(column, 1.0) for column in ways], lower=1.0, upper=1.0)
+        self._time()
+        for s in columns.windows:
+            self._memory(s)
+            self._uses(s)
+
+    def _time(self) -> None:
+        """(1) to (3)."""
+        columns = self.columns
+        whole: Sum = (0.0, [(column, 1.0) for column in columns.seconds])
+        cpu: list[Sum] = []
+        moved: list[list[Sum]] = [[], []]
+        for s in columns.windows:
+            here: Sum = (0.0, [(columns.seconds[s], 1.0)])
+            parts: list[Sum] = []
+            for operation in range(columns.edges[s], columns.edges[s + 1]):
+                for number, way in enumerate(columns.ways[operation]):
+                    spent = times(way.seconds / columns.unit, columns.chosen(operation, [number]))
+                    (cpu if way.on_host else parts).append(spent)
+            again = columns.again[s].items()
+            parts.append((0.0, [(column, self._fastest(o) / columns.unit) for o, column in again]))
+            self.columns.at_least(here, plus(*parts))
+            if s in columns.exact:
+                self.columns.at_least(plus(*parts), here)
+            for link, moving in enumerate((columns.down[s], columns.up[s])):
+                load = [(column, columns.copy_seconds(x, link)) for x, column in moving.items()]
+                self.columns.at_least(here, (0.0, load))
+                moved[link].append((0.0, load))
+        self.columns.at_least(whole, plus(*cpu))
+        late: list[tuple[int, float]] = []
+        for operation, ways in enumerate(columns.ways):
+            for x in {x for way in ways for x in way.host} & columns.read_below:
+                after = [columns.column(columns.down[s], x) for s in columns.windows]
+                column = columns.model.column()
+                late.append((column, columns.copy_seconds(x, 0)))
+                reads = columns.chosen(operation, columns.numbers(operation, lambda way, x=x: x in way.host))
+                self.columns.at_least(plus(*after, (0.0, [(column, 1.0)])), reads)  # (9)
+        if late:
+            self.columns.at_least(whole, plus(*moved[0], (0.0, late)))
+
+    def _fastest(self, operation: int) -> float:
+        return min(way.seconds for way in self.columns.ways[operation] if not way.on_host)
+
+    def _memory(self, s: int) -> None:
+        """(4), as fractions of the limit."""
+        columns = self.columns
+        ways = columns.ways[columns.at[s]]
+        sizes = columns.sizes
+        needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(way.workspace for way in ways)
+        entries = [(column, sizes[x] / columns.limit) for x, column in columns.there[s].items()]
+        columns.model.row(entries, upper=1.0 - needs / columns.limit)
+
+    def _uses(self, s: int) -> None:
+        """(7)."""
+        columns = self.columns
+        for operation in range(columns.edges[s + 1]):
+            first = columns.window_of[operation] == s
+            if not first and operation not in columns.again[s]:
+                continue
+            touched = {x for way in columns.ways[operation] for x in way.device}
+            for x in touched - columns.batch:
+                numbers = columns.numbers(operation, lambda way, x=x: x in way.device)
+                if first:
+                    needed = columns.chosen(operation, numbers)
+                elif all(x in way.device for way in columns.ways[operation] if not way.on_host):
+                    needed = columns.column(columns.again[s], operation)
+                else:
+                    continue
+                for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:
+                    made = columns.made_by(producer, s) if producer >= 0 else NONE
+                    self.columns.at_least(plus(columns.come(x, s), made), needed)
+            if first and columns.way[operation]:
+                self._host_uses(operation, s)
+
+    def _host_uses(self, operation: int, s: int) -> None:
+        """What a mode reads in host memory while it runs on the device lies there."""
+        columns = self.columns
+        for x in {x for way in columns.ways[operation] if not way.on_host for x in way.host}:
+            numbers = columns.numbers(operation, lambda way, x=x: x in way.host and not way.on_host)
+            lies = plus(
+                columns.is_below(x, s), columns.column(columns.down[s], x), columns.changed_below(x, s)
+            )
+            self.columns.at_least(lies, columns.chosen(operation, numbers))

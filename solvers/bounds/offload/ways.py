@@ -1,0 +1,40 @@
+"""The ways of an operation as the offloading bound sees them: where it runs, and what it needs where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class Way:
+    """seconds, on the CPU if `on_host`. device, host: the tensors that it reads or changes in that memory."""
+
+    seconds: float
+    workspace: int
+    on_host: bool
+    device: frozenset[int]
+    host: frozenset[int]
+    writes: frozenset[int]
+
+
+def ways_of(graph: Graph, operation: int) -> list[Way]:
+    """The plain one first."""
+    one = graph.operation(operation)
+    touched = frozenset(graph.input_lists[operation])
+    none = frozenset[int]()
+    ways = [Way(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
+    for mode in one.modes:
+        at_host = touched if mode.on_host else frozenset(mode.reads_host)
+        ways.append(
+            Way(
+                mode.time,
+                0 if mode.on_host else mode.workspace,
+                mode.on_host,
+                touched - at_host,
+                at_host,
+                none if mode.on_host else frozenset(mode.writes),
+            )
+        )
+    return ways

@@ -1,0 +1,4 @@
+"""The residency program: bounds without transfers.
+
+Doors: residency, facts, order, schedule.
+"""

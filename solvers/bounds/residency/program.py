@@ -1,0 +1,124 @@
+"""The residency program: which operations must run again, and which tensors stay, at chosen moments.
+
+A *moment* t is the first run of an operation. For a set of moments, any set, with all variables 0 or 1:
+
+    issue and papers   here            meaning
+    d_o                reruns[o]       how often operation o runs again; with windows up to their number
+    —                  again           u_{o,t}: o runs after t, and not for the first time
+    —                  before          b_{o,t}: the first run of o is before t; known in the file's order
+    r_{x,t}            kept            tensor x is on the device at t
+    n_{x,t}            no variable     x is needed after t: the right side of (2) and (3)
+    B                  limit           device bytes
+
+    minimise Σ_o seconds_o · reruns_o                                          over all operations
+    (1) again_{o,t} ≤ reruns_o,  again_{o,t} ≤ before_{o,t}
+    (2) kept_{x,t} + again_{p,t} ≥ before_{p,t} − before_{c,t}                p makes x, c reads it: or it is
+                                                                             a result, then without before_c
+    (3) kept_{x,t} + again_{p,t} ≥ again_{c,t}
+    (4) Σ_x size_x · kept_{x,t} + what t's operation needs ≤ limit             x: all it does not touch
+    (5) before_{c,t} ≤ before_{p,t} ≤ before_{p,t'}                            p must precede c, t precede t'
+
+Why every schedule without transfers satisfies this: (2) p has made its contribution to x before t, and c runs
+after t. Either that contribution is on the device at t, or p runs again in between. (3) the same for a later
+run of c; where c has run before, p has. (4) all that counts at t. So no schedule costs less than all
+operations once (in the fastest mode) and the program's optimum. Leaving out moments, solving it in
+fractions, or only from the dual side (milp/safe_bounds.py) gives a bound that is lower, and as true.
+
+Several contributions to x: (2) and (3) for each of them, one kept, since they share an allocation. An
+operation that may not run again has no reruns; one that touches what an operation before t has changed in
+place has no again. A mode with shorter writes: only what all modes write counts as made at t in (4).
+Windows, (6) to (8), stand in windows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...milp.model import Model, Program
+from .facts import Facts
+from .order import AFTER, BEFORE, OPEN, Moment
+
+Sum = tuple[float, list[tuple[int, float]]]
+"""A constant and (column, coefficient) pairs."""
+
+
+@dataclass(frozen=True)
+class ResidencyProgram:
+    """reruns: operation -> column. kept: per moment, tensor -> column. within: for each window, the operation
+    at whose moment it begins, and operation -> column. seconds: what cost 1 stands for."""
+
+    program: Program
+    reruns: dict[int, int]
+    kept: list[dict[int, int]]
+    within: list[tuple[int, dict[int, int]]]
+    seconds: float
+
+
+class MomentColumns:
+    """The columns and rows of one moment. reruns: operation -> column."""
+
+    def __init__(self, facts: Facts, model: Model, reruns: dict[int, int], moment: Moment) -> None:
+        self.facts, self.model, self.moment = facts, model, moment
+        self.side = moment.side
+        self.touched = facts.touched(moment.operation)
+        self.before = {o: model.binary() for o, side in enumerate(self.side) if side == OPEN}
+        self.may = facts.again(moment)
+        self.again = {o: model.binary() for o, may in enumerate(self.may) if may}
+        for operation, column in self.again.items():  # (1)
+            model.row([(reruns[operation], 1.0), (column, -1.0)], lower=0.0)
+            if operation in self.before:
+                model.row([(self.before[operation], 1.0), (column, -1.0)], lower=0.0)
+        self.kept: dict[int, int] = {}
+
+    def order(self, earlier: MomentColumns | None) -> None:
+        """(5)."""
+        for operation, column in self.before.items():
+            for other in self.facts.predecessors[operation]:
+                if other in self.before:
+                    self.model.row([(self.before[other], 1.0), (column, -1.0)], lower=0.0)
+        if earlier and self.side[earlier.moment.operation] == BEFORE:
+            for operation in self.before.keys() & earlier.before.keys():
+                pair = [(self.before[operation], 1.0), (earlier.before[operation], -1.0)]
+                self.model.row(pair, lower=0.0)
+
+    def needs(self) -> None:
+        """(2) and (3), for all that may be there at the moment and needed after it."""
+        facts = self.facts
+        for operation, side in enumerate(self.side):
+            if side == AFTER:
+                continue
+            made = self.first_run_is_before(operation)
+            for x in facts.outputs[operation]:
+                if x in self.touched or not facts.used_after(x, self.side, self.may):
+                    continue
+                if x not in self.kept:
+                    self.kept[x] = self.model.binary()
+                there = [self.kept[x]] + ([self.again[operation]] if operation in self.again else [])
+                surely = x in facts.results or any(self.side[use] == AFTER for use in facts.uses[x])
+                if surely:
+                    self._at_least(there, made)  # (2)
+                for use in facts.uses[x]:
+                    if not surely and use in self.before:
+                        self._at_least(there, made, [(self.before[use], 1.0)])  # (2)
+                    if use in self.again:
+                        self._at_least(there, (0.0, [(self.again[use], 1.0)]))  # (3)
+
+    def memory(self, limit: int) -> None:
+        """(4), as fractions of the limit."""
+        sizes = self.facts.sizes
+        room = limit - self.facts.least_bytes(self.moment.operation)
+        if sum(sizes[x] for x in self.kept) > room:
+            entries = [(column, sizes[x] / limit) for x, column in self.kept.items() if sizes[x]]
+            self.model.row(entries, upper=room / limit)
+
+    def first_run_is_before(self, operation: int) -> Sum:
+        if operation in self.before:
+            return 0.0, [(self.before[operation], 1.0)]
+        return float(self.side[operation] == BEFORE), []
+
+    def _at_least(self, there: list[int], much: Sum, less: Sequence[tuple[int, float]] = ()) -> None:
+        """Σ there ≥ much − less."""
+        constant, terms = much
+        entries = [(column, 1.0) for column in there] + [(column, -value) for column, value in terms]
+        self.model.row([*entries, *less], lower=constant)

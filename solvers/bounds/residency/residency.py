@@ -1,0 +1,93 @@
+"""Lower bounds on the time of any schedule within a budget, by the residency program (program.py).
+
+`residency_bound` holds for schedules whose first runs keep the file's order; `free_order_bound` for all, with
+any order, any recomputations, any deletes. Both hold only without transfers.
+
+1. In fractions: moments are added where the answer at hand does not fit yet (moments.py), a few a
+   round, until the bound stops rising. Some ten moments give nearly all of it. These bounds are computed
+   from the rows' prices, so no solver's tolerance is in them (milp/safe_bounds.py).
+2. In whole numbers, with windows between the moments (windows.py), and more moments where the
+   answer does not fit as a schedule. This proves optima of graphs of a hundred operations in a second.
+
+Every program on the way gives a bound, so the time limit only makes it lower. A moment costs O(edges) rows.
+
+No reference: it is Checkmate's program (Jain et al. 2020, arXiv:1910.02653) seen at single moments, with the
+need for a recomputation carried from tensor to tensor. The bound for any order is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ....planner.bounds import time_bound
+from ...candidates import Candidate
+from ...problem import Bound, OrderName
+from .search import Search
+
+NAME = "residency"
+
+
+@dataclass(frozen=True, eq=False)
+class Residency:
+    """A bound with the answer of its program, where it has one.
+
+    reruns: per operation, how often it runs again. moments: operations whose first runs were looked at.
+    kept: for each, tensor -> 1 where it is on the device; those that the operation touches left out.
+    Fractions, unless whole. schedule: the fastest that was met on the way within the budget, if any.
+    finished: more time would not raise the bound. interrupted: by Ctrl-C.
+    """
+
+    bound: Bound
+    reruns: Floats
+    moments: list[int]
+    kept: list[dict[int, float]]
+    whole: bool
+    schedule: Candidate | None
+    finished: bool
+    interrupted: bool
+
+
+def residency_bound(
+    graph: Graph, budget: int, time_limit: float | None = None, goal: float = inf
+) -> Residency:
+    """For first runs in the file's order, on a device of `budget` bytes. ∞: there is no such schedule.
+
+    goal: seconds of a known schedule, beyond which the bound need not rise.
+    """
+    return residency_of(Search(graph, budget, "file", _seconds(time_limit), goal=goal), "file")
+
+
+def free_order_bound(
+    graph: Graph,
+    budget: int,
+    time_limit: float | None = None,
+    goal: float = inf,
+    moments: Sequence[int] = (),
+) -> Residency:
+    """For every order that the dependencies allow. moments: operations to begin with."""
+    search = Search(graph, budget, "any", _seconds(time_limit), goal=goal, moments=moments)
+    return residency_of(search, "any")
+
+
+def residency_of(search: Search, order: OrderName) -> Residency:
+    """Run the search."""
+    finished = search.run()
+    best = search.best
+    return Residency(
+        Bound(time_bound(search.graph) + best.extra, NAME, order),
+        best.later.runs[0],
+        best.moments,
+        best.kept,
+        best.whole,
+        search.found,
+        finished,
+        search.interrupted,
+    )
+
+
+def _seconds(time_limit: float | None) -> float:
+    return inf if time_limit is None else time_limit

@@ -1,0 +1,42 @@
+"""The fastest schedule in the file's order, from the answers of the residency program.
+
+The program (program.py) says what runs again between the moments it looks at; run just before it is
+needed, that is a schedule (sequence.py). Where it is over the budget, its peaks become moments, and
+the program is solved again. Where it fits, no schedule in the file's order is faster by more than the gap to
+the program's bound: often none. Where the time is too short for that, the budget that the program is given
+is lowered by the excess.
+
+Time: exponential in the worst case; seconds for some hundred operations, where a program over all pairs of
+stage and operation (checkmate) takes minutes. Reference: Jain et al. 2020, arXiv:1910.02653, whose optima in
+the file's order these are; looking at few moments, found where they bind, is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from time import monotonic
+
+from ....graphs.graph import Graph
+from .residency import Residency, residency_of
+from .search import Search
+
+FIRST_SHARE = 0.6
+"""Of the time, for the program with the whole budget; what is left is halved for each lowered one."""
+
+
+def residency_schedule(graph: Graph, budget: int, time_limit: float | None = None) -> Residency:
+    """The bound for the file's order and the fastest schedule found; its `schedule` is None without one."""
+    deadline = inf if time_limit is None else monotonic() + time_limit
+    share = inf if time_limit is None else time_limit * FIRST_SHARE
+    search = Search(graph, budget, "file", share)
+    best = residency_of(search, "file")
+    lowered = budget
+    while not (best.schedule or best.interrupted) and search.least and monotonic() < deadline:
+        lowered = min(lowered, search.budget) - (search.least - budget)
+        left = deadline - monotonic()
+        seconds = left if left == inf else left / 2
+        search = Search(graph, lowered, "file", seconds, limit=budget, moments=search.chosen)
+        found = residency_of(search, "file")
+        best = replace(best, schedule=found.schedule, interrupted=found.interrupted)
+    return best

@@ -1,0 +1,237 @@
+"""The search for a residency bound: which moments to look at, in fractions first, then in whole numbers.
+
+Every answer in whole numbers is tried as a schedule too, in the file's order. If it fits the budget and takes
+the bound's time, both are proven; where it does not fit, its peaks are the moments that were missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ...candidates import Candidate
+from ...milp import highs
+from ...milp.result import BackendError, Settings
+from ...milp.safe_bounds import relaxed
+from ...problem import OrderName
+from .facts import Facts
+from .moments import Later, bytes_at, candidates, in_windows, largest
+from .order import OPEN, any_order, file_order
+from .program import ResidencyProgram
+from .sequence import trial
+from .windows import residency_program
+
+ALL_AT_ONCE = 12
+"""Up to so many candidates, the first program has them all."""
+
+MOST_CANDIDATES = 600
+A_ROUND = 5
+"""Moments added at a time."""
+
+NEGLIGIBLE = 1e-4
+"""An excess over the budget, as a part of it, that is not worth a moment in fractions."""
+
+RISE = 1e-4
+"""A round that raises the bound by less, as a part of the time of all operations, was idle."""
+
+IDLE = 2
+"""Idle rounds in a row that end a phase."""
+
+SLACK = 1e-6
+"""What is taken off a bound in whole numbers, for the solver's tolerance; and when a time is proven."""
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """extra: seconds that every schedule takes above the time of all operations. later: the newest answer's.
+    moments, kept, whole: as in `Residency`."""
+
+    extra: float
+    later: Later
+    moments: list[int]
+    kept: list[dict[int, float]]
+    whole: bool = False
+
+
+class Search:
+    """budget: bytes that programs may use. limit: bytes that schedules may use. goal: seconds of a schedule
+    that is known: a bound that reaches them is enough. moments: to begin with.
+
+    best: so far. found: the fastest schedule within the limit. least: the least peak of one above it.
+    interrupted: by Ctrl-C.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        budget: int,
+        order: OrderName,
+        seconds: float,
+        *,
+        limit: int | None = None,
+        goal: float = inf,
+        moments: Sequence[int] = (),
+    ) -> None:
+        self.deadline = monotonic() + seconds
+        self.graph, self.facts, self.budget = graph, Facts(graph), budget
+        self.limit, self.goal = budget if limit is None else limit, goal
+        self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [], [])
+        self.found: Candidate | None = None
+        self.least: int | None = None
+        self.interrupted = False
+        self.time_of_all = sum(self.facts.seconds)
+        self.chosen: list[int] = []
+        self.seeds = list(moments)
+        self.crowded: dict[int, set[int]] = {}
+        if self.facts.floor > budget:
+            self.best = replace(self.best, extra=inf)
+            return
+        self.places = candidates(self.facts, budget, MOST_CANDIDATES)
+        self.moment = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
+
+    @property
+    def proven(self) -> bool:
+        time = min(self.goal, self.found.time if self.found else inf)
+        return self.time_of_all + self.best.extra >= time * (1.0 - SLACK)
+
+    def run(self) -> bool:
+        """Whether it came to its end before the time did."""
+        if self.best.extra < inf:
+            self._fractions()
+            if self.chosen:
+                self._whole()
+        return self.proven or (not self.interrupted and monotonic() < self.deadline)
+
+    def _fractions(self) -> None:
+        a_round = max(1, len(self.places)) if len(self.places) <= ALL_AT_ONCE else A_ROUND
+        idle = 0
+        if self.seeds:  # those with most on a known side first
+            known = sorted(self.seeds, key=lambda operation: self.moment(operation).side.count(OPEN))
+            self._in_fractions(known[: (len(known) + 1) // 2])
+            self._in_fractions(known)
+        while idle < IDLE and self._goes_on():
+            more = self._missing(a_round)
+            if not more:
+                break
+            idle = 0 if self._in_fractions(more) else idle + 1
+
+    def _whole(self) -> None:
+        """With windows. Rounds count as idle where nothing is known to be wrong with the answer."""
+        more: list[int] = []
+        idle = 0
+        while idle < IDLE and self._goes_on():
+            rises = self._in_whole_numbers(more)
+            if self.proven:
+                break
+            known = self._rows()
+            more = self._peaks(A_ROUND)
+            if more or self._rows() > known:
+                continue
+            idle = 0 if rises else idle + 1
+            more = self._missing(A_ROUND) or self._between(A_ROUND)
+            if not more:
+                break
+
+    def _rows(self) -> int:
+        return sum(map(len, self.crowded.values()))
+
+    def _goes_on(self) -> bool:
+        return not self.interrupted and not self.proven and monotonic() < self.deadline
+
+    def _peaks(self, most: int) -> list[int]:
+        """First runs at which the newest answer, as a schedule, does not fit."""
+        attempt = trial(self.graph, self.best.later) if self.best.whole else None
+        if attempt is None:
+            return []
+        new = attempt.candidate
+        if new.peak > self.limit:
+            self.least = min(new.peak, self.least or new.peak)
+        elif self.found is None or new.time < self.found.time:
+            self.found = new
+        excess = attempt.first_runs - self.budget
+        for first, operation, used in attempt.again:
+            if used > self.budget:
+                self._crowd(first, operation, excess)
+        excess[self.chosen] = 0.0
+        return largest(excess, most)
+
+    def _crowd(self, first: int, operation: int, excess: Floats) -> None:
+        """An operation that runs again after `first` has, does not fit: (10) is written for it. Before the
+        first window and in the last there is no such row; there, and where it was not enough, a moment is
+        wanted."""
+        starts = self.best.later.starts
+        window = int(np.searchsorted(starts, first, side="right")) - 1
+        if 0 <= window < len(starts) - 1:
+            known = self.crowded.setdefault(int(starts[window]), set())
+            if operation not in known:
+                known.add(operation)
+                return
+        near = [place for place in (first, first + 1) if 0 <= place < len(excess)]
+        new = [place for place in near if place not in self.chosen]
+        excess[new[:1]] = np.maximum(excess[new[:1]], 1.0)
+
+    def _missing(self, most: int) -> list[int]:
+        """Candidates where the newest answer would not fit."""
+        excess = bytes_at(self.facts, self.best.later, self.places) - self.budget * (1.0 + NEGLIGIBLE)
+        excess[np.isin(self.places, self.chosen)] = 0.0
+        return _at(self.places, largest(excess, most))
+
+    def _between(self, most: int) -> list[int]:
+        """Candidates in the middle of the widest gaps between those chosen."""
+        marks = [-1, *np.flatnonzero(np.isin(self.places, self.chosen)).tolist(), len(self.places)]
+        gaps = sorted(((end - start, start) for start, end in pairwise(marks)), reverse=True)
+        return _at(self.places, [start + width // 2 for width, start in gaps[:most] if width > 1])
+
+    def _in_fractions(self, more: Sequence[int]) -> bool:
+        """Solve with more moments: whether the bound rises."""
+        part = self._program(more, windows=False)
+        answer = relaxed(part.program, self._left())
+        self.interrupted = answer.interrupted
+        return self._take(part, answer.bound, answer.x, whole=False)
+
+    def _in_whole_numbers(self, more: Sequence[int]) -> bool:
+        part = self._program(more, windows=True)
+        try:
+            result = highs.solve(part.program, Settings(threads=1), self._left(), {}, lambda _progress: None)
+        except BackendError:
+            return False
+        self.interrupted = result.interrupted
+        return self._take(part, result.bound * (1.0 - SLACK), result.x, whole=True)
+
+    def _program(self, more: Sequence[int], windows: bool) -> ResidencyProgram:
+        self.chosen = sorted({*self.chosen, *more})
+        moments = [self.moment(operation) for operation in self.chosen]
+        return residency_program(self.facts, self.budget, moments, windows, self.crowded)
+
+    def _take(self, part: ResidencyProgram, bound: float, x: Floats | None, whole: bool) -> bool:
+        before = self.best.extra
+        self.best = replace(self.best, extra=max(before, bound * part.seconds))
+        if x is not None:
+            kept = [{tensor: float(x[column]) for tensor, column in row.items()} for row in part.kept]
+            later = self._later(part, np.maximum(x, 0.0))
+            self.best = Best(self.best.extra, later, self.chosen, kept, whole)
+        return self.best.extra - before >= RISE * self.time_of_all
+
+    def _later(self, part: ResidencyProgram, x: Floats) -> Later:
+        def runs(columns: Mapping[int, int]) -> Floats:
+            row = np.zeros(len(self.facts.outputs))
+            row[list(columns)] = x[list(columns.values())]
+            return row
+
+        starts = [start for start, _window in part.within]
+        return in_windows(self.facts, runs(part.reruns), starts, [runs(w) for _start, w in part.within])
+
+    def _left(self) -> float | None:
+        return None if self.deadline == inf else max(0.0, self.deadline - monotonic())
+
+
+def _at(places: NDArray[np.int64], indices: Sequence[int]) -> list[int]:
+    return [int(places[index]) for index in indices]

@@ -1,0 +1,68 @@
+"""From what a residency program runs again to a sequence of runs, the first ones in the file's order.
+
+Between two moments an operation runs again just before the first run that needs what it makes. Nothing says
+that the result fits the budget, or even that every run finds its inputs: programs look at some moments only.
+Where it does fit, it is as fast as the program's answer, and often optimal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ....planner.errors import InvalidScheduleError
+from ....planner.schedule.schedule import PLAIN, Verb
+from ....planner.schedule.sequence import Run, schedule_of
+from ....planner.simulator.simulate import simulate
+from ...candidates import Candidate
+from .moments import Later
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A sequence's schedule. first_runs: per operation, device bytes while it runs for the first time.
+
+    again: (the latest first run, the operation, bytes) for each that runs again.
+    """
+
+    candidate: Candidate
+    first_runs: Floats
+    again: list[tuple[int, int, int]]
+
+
+def trial(graph: Graph, later: Later) -> Trial | None:
+    """None where some run does not find what it needs."""
+    try:
+        schedule = schedule_of(graph, sequence_of(later))
+        replay = simulate(graph, schedule, machine=Machine())
+    except InvalidScheduleError:
+        return None
+    first_runs = np.zeros(len(graph.operations))
+    again: list[tuple[int, int, int]] = []
+    first = -1
+    for step, used in zip(schedule, replay.device_curve.tolist(), strict=True):
+        if step.verb == Verb.COMPUTE and step.target > first:
+            first = step.target
+            first_runs[first] = used
+        elif step.verb == Verb.COMPUTE:
+            again.append((first, step.target, used))
+    figures = replay.figures
+    return Trial(Candidate(schedule, figures.time, figures.peak), first_runs, again)
+
+
+def sequence_of(later: Later) -> list[Run]:
+    count = later.runs.shape[1]
+    again: list[list[int]] = [[] for _ in range(count + 1)]
+    for row in range(1, len(later.starts) + 1):
+        here = later.runs[row] - later.runs[row + 1]
+        for operation in np.flatnonzero(here > 0.5).tolist():
+            again[int(later.when[row, operation])].append(operation)
+    runs: list[Run] = []
+    for first, operations in enumerate(again):
+        runs += [(operation, PLAIN) for operation in sorted(operations)]
+        runs += [(first, PLAIN)] if first < count else []
+    return runs

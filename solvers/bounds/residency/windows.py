@@ -1,0 +1,180 @@
+"""Windows: how often something runs again, counted apart between one moment and the next.
+
+With single moments one more run of an operation serves all of them. Between moments t and t' that follow each
+other in every order considered, the runs that are not first runs are counted (program.py
+explains the rest):
+
+    here        meaning
+    within      w_{o,t}: o runs between t and t', and not for the first time
+    first       before_{o,t'} − before_{o,t}: it runs there for the first time
+
+    (6) again_{o,t} ≤ Σ_{s ≥ t} within_{o,s},  Σ_s within_{o,s} ≤ reruns_o
+    (7) kept_{x,t} + first_{p,t} + within_{p,t} ≥ first_{c,t} + within_{c,t}        p makes x, c reads it
+    (8) kept_{x,t} + Σ_p (first_{p,t} + within_{p,t}) ≥ kept_{x,t'}                  over all p that make x
+
+    carried     c_{x,t}: x stays on the device from t to t'
+
+    (9)  carried_{x,t} ≥ kept_{x,t'} − Σ_p (first_{p,t} + within_{p,t})
+    (10) Σ_x size_x · carried_{x,t} + what o needs · within_{o,t} ≤ limit         x: all that o does not touch
+
+(9) and (10) are written for chosen o and t only: the memory while o runs again.
+(7): where c runs between t and t', what p contributes to x was on the device at t or is made in between.
+(8): what is on the device at t' was at t or is allocated in between. The last window ends with the iteration:
+(7) for the results. What happens before the first moment is not counted. What t's operation touches is on the
+device at t, and needs no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...milp.model import Model
+from .facts import Facts
+from .order import AFTER, BEFORE, Moment
+from .program import MomentColumns, ResidencyProgram, Sum
+
+
+def residency_program(
+    facts: Facts,
+    limit: int,
+    moments: Sequence[Moment],
+    windows: bool = False,
+    crowded: Mapping[int, set[int]] | None = None,
+) -> ResidencyProgram:
+    """moments: in the file's order. limit: bytes, at least what each moment's operation needs. crowded: the
+    operation at whose moment a window begins -> those for which (10) is written."""
+    seconds = sum(facts.seconds) or 1.0
+    chain = following(moments) if windows else []
+    model = Model()
+    reruns = {
+        operation: model.column(
+            upper=max(1, len(chain)), cost=facts.seconds[operation] / seconds, integer=True
+        )
+        for operation, once in enumerate(facts.once)
+        if not once
+    }
+    columns: list[MomentColumns] = []
+    for moment in moments:
+        here = MomentColumns(facts, model, reruns, moment)
+        here.order(columns[-1] if columns else None)
+        here.needs()
+        here.memory(limit)
+        columns.append(here)
+    within = _windows(model, reruns, [columns[index] for index in chain], limit, crowded or {})
+    return ResidencyProgram(model.program(), reruns, [here.kept for here in columns], within, seconds)
+
+
+def following(moments: Sequence[Moment]) -> list[int]:
+    """The most of the moments, by index, that follow each other in every order considered."""
+    length: list[int] = []
+    last: list[int] = []
+    for index, moment in enumerate(moments):
+        before = [k for k in range(index) if moment.side[moments[k].operation] == BEFORE]
+        best = max(before, key=length.__getitem__, default=-1)
+        last.append(best)
+        length.append(1 + (length[best] if before else 0))
+    chain: list[int] = []
+    at = max(range(len(moments)), key=length.__getitem__, default=-1)
+    while at >= 0:
+        chain.append(at)
+        at = last[at]
+    return chain[::-1]
+
+
+def _windows(
+    model: Model,
+    reruns: dict[int, int],
+    chain: Sequence[MomentColumns],
+    limit: int,
+    crowded: Mapping[int, set[int]],
+) -> list[tuple[int, dict[int, int]]]:
+    within = [{operation: model.binary() for operation in here.again} for here in chain]
+    for operation, total in reruns.items():
+        runs: list[tuple[int, float]] = []
+        for here, window in zip(reversed(chain), reversed(within), strict=True):
+            if operation in window:
+                runs.append((window[operation], 1.0))
+                model.row([*runs, (here.again[operation], -1.0)], lower=0.0)  # (6)
+        if len(runs) > 1:
+            model.row([(total, 1.0), *((column, -1.0) for column, _one in runs)], lower=0.0)  # (6)
+        elif runs:
+            model.row([(total, 1.0), (runs[0][0], -1.0)], lower=0.0)
+    for index, here in enumerate(chain):
+        window = _Window(model, here, chain[index + 1] if index + 1 < len(chain) else None, within[index])
+        window.rows()
+        window.memory(limit, crowded.get(here.moment.operation, set()) & within[index].keys())
+    return [(here.moment.operation, window) for here, window in zip(chain, within, strict=True)]
+
+
+class _Window:
+    """From the moment `here` to `there`, or to the end."""
+
+    def __init__(
+        self, model: Model, here: MomentColumns, there: MomentColumns | None, within: dict[int, int]
+    ) -> None:
+        self.model, self.facts = model, here.facts
+        self.here, self.there, self.within = here, there, within
+
+    def rows(self) -> None:
+        for operation, inputs in enumerate(self.facts.inputs):
+            ends, side = self.there is None or self.there.side[operation] != AFTER, self.here.side[operation]
+            if ends and (side != BEFORE or operation in self.within):
+                runs = self._runs(operation)
+                for x in inputs:
+                    for producer in self.facts.producers[x]:
+                        self._row(x, [producer], runs)  # (7)
+        if self.there is None:
+            for x in self.facts.results:
+                for producer in self.facts.producers[x]:
+                    self._row(x, [producer], (1.0, []))  # (7)
+        else:
+            for x, column in self.there.kept.items():
+                self._row(x, self.facts.producers[x], (0.0, [(column, 1.0)]))  # (8)
+
+    def memory(self, limit: int, operations: set[int]) -> None:
+        """(9) and (10) for these operations, as fractions of the limit."""
+        if not (self.there and operations):
+            return
+        facts, sizes = self.facts, self.facts.sizes
+        last = facts.inputs[self.there.moment.operation]
+        stays: dict[int, Sum] = {x: (1.0, []) for x in last}
+        stays |= {x: (0.0, [(column, 1.0)]) for x, column in self.there.kept.items()}
+        carried: dict[int, int] = {}
+        for x, there in stays.items():
+            runs = [self._runs(producer) for producer in facts.producers[x]]
+            if sizes[x] and sum(constant for constant, _terms in runs) < 1.0:
+                carried[x] = self.model.column()
+                self._at_least([(0.0, [(carried[x], 1.0)]), *runs], there)  # (9)
+        for operation in sorted(operations):
+            touched = facts.touched(operation)
+            needs = (facts.least_bytes(operation) - facts.always) / limit
+            entries = [(column, sizes[x] / limit) for x, column in carried.items() if x not in touched]
+            entries.append((self.within[operation], needs))
+            self.model.row(entries, upper=1.0 - facts.always / limit)  # (10)
+
+    def _runs(self, operation: int) -> Sum:
+        """first + within."""
+        start, before = self.here.first_run_is_before(operation)
+        end, after = self.there.first_run_is_before(operation) if self.there else (1.0, [])
+        again = [(self.within[operation], 1.0)] if operation in self.within else []
+        return end - start, [*after, *((column, -value) for column, value in before), *again]
+
+    def _row(self, x: int, producers: Sequence[int], needed: Sum) -> None:
+        """kept + Σ (first + within) of the producers ≥ needed, unless x is there at the start."""
+        if x in self.here.touched:
+            return
+        sums = [self._runs(producer) for producer in producers]
+        sums += [(0.0, [(self.here.kept[x], 1.0)])] if x in self.here.kept else []
+        self._at_least(sums, needed)
+
+    def _at_least(self, sums: Sequence[Sum], needed: Sum) -> None:
+        constant, total = needed[0], dict[int, float]()
+        for start, terms in sums:
+            constant -= start
+            for column, value in terms:
+                total[column] = total.get(column, 0.0) + value
+        for column, value in needed[1]:
+            total[column] = total.get(column, 0.0) - value
+        entries = [(column, value) for column, value in total.items() if value]
+        if constant + sum(-value for _column, value in entries if value < 0) > 0:
+            self.model.row(entries, lower=constant)

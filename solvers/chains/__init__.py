@@ -1,0 +1,4 @@
+"""A graph as a chain of blocks, as chain solvers see it.
+
+Doors: costs, problem, runs.
+"""

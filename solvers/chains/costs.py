@@ -1,0 +1,221 @@
+"""What each block of a chain costs, measured on its operations, in the terms of Rotor's dynamic program.
+
+| paper (thesis 2.1.2)    | here              | meaning                                                      |
+|-------------------------|-------------------|--------------------------------------------------------------|
+| u_f^s                   | advance_seconds   | F_∅, F_ck: forward that makes the output alone               |
+|                         | save_seconds      | F_all: forward that makes all that backward reads, and x_s   |
+| u_b^s                   | backward_seconds  |                                                              |
+| x_{s-1}                 | input_bytes       | the block's input; 0 for the first, its batch is there       |
+| x̄_s                     | saved_bytes       | what F_all adds until the backward, the output x_s included  |
+| g_t                     | gradient_bytes    | there when B_t starts, for it and blocks before it           |
+| x_s + o_f^s             | advance_peak      | of F_ck, its input not counted                               |
+| x_{s-1} + x_s + o_f^s   | through_peak      | of F_∅, its input counted until its last use                 |
+| x̄_s + o_f^s             | save_peak         | of F_all, its input not counted                              |
+|                         | turn_seconds/peak | the same where B_s follows at once: x_s need not be made     |
+| g_s + x̄_s + o_b^s       | backward_peak     | of B_s, its input not counted                                |
+
+    m_∅^{s,t}   = g_t + max(peak of F_ck^s, max over s < j < t of the peak of F_∅^j)
+    m_all^{s,t} = max(g_t + peak of F_all^s, peak of B_s)      with turn_peak where s = t
+
+The overheads o are not formed: the peaks are replayed on the block's operations, each tensor freed after its
+last use. g_t holds more than one gradient: parameter gradients, and sums still under way, stay from the block
+that makes them to the end (or to the update); shared tensors to the last block that reads them. All this does
+not depend on the split, so it is added to every peak as the paper adds |g_t|. An input that no backward reads
+goes while F_all runs, so x̄_s and the peaks from then on are less by it. Batch and persistent tensors count
+all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import accumulate
+from math import fsum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.graph import Graph
+from ...graphs.structure.chain import Chain
+from ...planner.schedule.schedule import PLAIN
+from ...planner.schedule.sequence import Run
+from .runs import BlockRuns, last_reader
+
+Bytes = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainCosts:
+    """One entry a block; the table above. resident_bytes: of batch and persistent tensors.
+
+    fixed_seconds: what runs once whatever the moves.
+    """
+
+    advance_seconds: Seconds
+    save_seconds: Seconds
+    turn_seconds: Seconds
+    backward_seconds: Seconds
+    input_bytes: Bytes
+    saved_bytes: Bytes
+    gradient_bytes: Bytes
+    advance_peak: Bytes
+    through_peak: Bytes
+    save_peak: Bytes
+    turn_peak: Bytes
+    backward_peak: Bytes
+    resident_bytes: int
+    fixed_seconds: float
+
+    def __len__(self) -> int:
+        return len(self.saved_bytes)
+
+
+def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainCosts:
+    sizes: list[int] = graph.tensors.bytes.tolist()
+    made, last = first_makers(graph, chain), last_reader(graph, chain)
+    gradient = _crossing_bytes(sizes, made, last | _last_shared_use(graph, chain, last), len(runs))
+    resident: list[int] = graph.resident.nonzero()[0].tolist()
+    everywhere = chain.shared.union(resident)
+    seconds = [
+        [_seconds(graph, part) for part in (r.advance, r.save, r.turn, r.backward, r.first_save)]
+        for r in runs
+    ]
+    bytes_: list[tuple[int, ...]] = []
+    inputs = frozenset[int]()
+    for number, run in enumerate(runs):
+        output = chain.blocks[number].output
+        outputs = frozenset[int]() if output is None else frozenset([output])
+        touched = {x for o, _mode in run.backward for x in (*graph.input_lists[o], *_written(graph, o))}
+        waiting = {x for x in run.saved if last.get(x, number + 1) <= number}
+        earlier = {x for x in touched if x in waiting or made.get(x, number) > number}
+        lower = {x for x in touched if last.get(x, number) < number}
+        entering = sum(sizes[x] for x in inputs)
+        start = gradient[number] + sum(sizes[x] for x in waiting)
+        given = everywhere | inputs
+        unread = inputs.difference(last)
+        going = sum(sizes[x] for x in unread)
+        turn = run.first_save if output is None else run.turn
+        bytes_.append(
+            (
+                entering,
+                sum(sizes[x] for x in run.saved) - going,
+                run_peak(graph, run.first_advance, given, kept=outputs),
+                run_peak(graph, run.first_advance, everywhere, inputs, kept=outputs, start=entering),
+                run_peak(graph, run.first_save, given - unread, unread, kept=run.saved, start=going) - going,
+                run_peak(graph, turn, given - unread, unread, kept=waiting, start=going) - going,
+                run_peak(graph, run.backward, given, earlier, kept=lower, start=start) - going,
+            )
+        )
+        inputs = outputs
+    advance, save, turn, backward, first = np.array(seconds).T
+    x, saved, *peaks = np.array(bytes_, np.int64).T
+    return ChainCosts(
+        advance,
+        save,
+        turn,
+        backward,
+        x,
+        saved,
+        np.array(gradient, np.int64),
+        *peaks,
+        resident_bytes=sum(sizes[x] for x in resident),
+        fixed_seconds=fsum(first - save) + float(graph.operations.time[list(chain.after)].sum()),
+    )
+
+
+def thresholds(costs: ChainCosts, t: int) -> tuple[Bytes, Bytes]:
+    """m_∅^{s,t} and m_all^{s,t} for s = 0 … t, in bytes without what is resident."""
+    through = np.zeros(t + 1, np.int64)
+    if t > 1:
+        through[: t - 1] = np.maximum.accumulate(costs.through_peak[t - 1 : 0 : -1])[::-1]
+    advance = costs.gradient_bytes[t] + np.maximum(costs.advance_peak[: t + 1], through)
+    forward = np.append(costs.save_peak[:t], costs.turn_peak[t])
+    return advance, np.maximum(costs.gradient_bytes[t] + forward, costs.backward_peak[: t + 1])
+
+
+def run_peak(
+    graph: Graph,
+    runs: Sequence[Run],
+    given: AbstractSet[int],
+    there: AbstractSet[int] = frozenset(),
+    *,
+    kept: AbstractSet[int],
+    start: int = 0,
+) -> int:
+    """The most bytes while `runs` go on, each tensor not in `kept` freed after its last use.
+
+    given: tensors that do not count. there: tensors that are there at first. start: bytes then.
+    """
+    last: dict[int, int] = {}
+    for position, (operation, mode) in enumerate(runs):
+        for x in (*graph.input_lists[operation], *_written(graph, operation, mode)):
+            last[x] = position
+    sizes = graph.tensors.bytes
+    present, now, peak = set(there), start, start
+    for position, (operation, mode) in enumerate(runs):
+        written = _written(graph, operation, mode)
+        new = [x for x in written if x not in given and x not in present]
+        present.update(new)
+        now += sum(sizes.item(x) for x in new)
+        peak = max(peak, now + _workspace(graph, operation, mode))
+        for x in {*graph.input_lists[operation], *written}:
+            if last[x] == position and x in present and x not in kept:
+                present.remove(x)
+                now -= sizes.item(x)
+    return peak
+
+
+def _written(graph: Graph, operation: int, mode: int = PLAIN) -> list[int]:
+    return [x for x, _bit in graph.contributions(operation, mode)]
+
+
+def _workspace(graph: Graph, operation: int, mode: int) -> int:
+    columns = graph.operations
+    return (
+        columns.workspace.item(operation) if mode == PLAIN else columns.modes[operation][mode - 1].workspace
+    )
+
+
+def _seconds(graph: Graph, runs: Sequence[Run]) -> float:
+    columns = graph.operations
+    return fsum(
+        columns.time.item(o) if mode == PLAIN else columns.modes[o][mode - 1].time for o, mode in runs
+    )
+
+
+def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
+    """Per tensor that is made: the block in which it is first there in the backward sweep; shared tensors
+    are there before."""
+    made = dict.fromkeys(chain.shared, len(chain.blocks))
+    for number in reversed(range(len(chain.blocks))):
+        block = chain.blocks[number]
+        for operation in (*block.forward, *block.backward):
+            for x in _written(graph, operation):
+                made.setdefault(x, number)
+    return made
+
+
+def _last_shared_use(graph: Graph, chain: Chain, last: dict[int, int]) -> dict[int, int]:
+    """Per shared tensor: the block with whose backward its last use is over, forward passes included."""
+    use = {x: last.get(x, len(chain.blocks)) for x in chain.shared}
+    for number in reversed(range(len(chain.blocks))):
+        for operation in chain.blocks[number].forward:
+            for x in graph.input_lists[operation]:
+                if x in use:
+                    use[x] = min(use[x], number)
+    return use
+
+
+def _crossing_bytes(
+    sizes: Sequence[int], made: dict[int, int], last: dict[int, int], blocks: int
+) -> list[int]:
+    """Per block: what is there when its backward starts and that later blocks' passes have made."""
+    change = [0] * (blocks + 1)
+    for x, block in made.items():
+        lowest = last.get(x, block)
+        if lowest < block:
+            change[max(lowest, 0)] += sizes[x]
+            change[block] -= sizes[x]
+    return list(accumulate(change))[:blocks]

@@ -1,0 +1,90 @@
+"""What all solvers for chains share: the chain, and how fine it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.graph import Graph, Phase
+from ...graphs.structure.chain import Chain, chain_of
+from ...planner.schedule.sequence import schedule_of
+from ..candidates import Candidate, device_limit, judged
+from ..problem import NotAcceptedError, Problem
+from .runs import BlockRuns, Move, block_runs, sequence
+
+
+@dataclass(frozen=True)
+class ChainProblem:
+    """limit: device bytes."""
+
+    graph: Graph
+    chain: Chain
+    runs: list[BlockRuns]
+    limit: int
+
+    @property
+    def blocks(self) -> int:
+        return len(self.chain.blocks)
+
+    def joined(self, firsts: Sequence[int]) -> ChainProblem:
+        """The same on a less fine chain. firsts: as in `Chain.joined`."""
+        chain = self.chain.joined(firsts)
+        return ChainProblem(self.graph, chain, block_runs(self.graph, chain), self.limit)
+
+    def candidate(self, moves: Iterable[Move]) -> Candidate:
+        return judged(self.graph, schedule_of(self.graph, sequence(self.chain, self.runs, moves)))
+
+
+def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:
+    """The problem on the graph's chain, with neighbours joined where it has more than `blocks` blocks.
+
+    Raises NotAcceptedError where the graph is no chain of at least two blocks with a backward part.
+    """
+    graph = problem.graph
+    if not (graph.operations.phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
+    chain = chain_of(graph)
+    if len(chain.blocks) < 2:
+        raise NotAcceptedError(f"{solver} takes chains of blocks; {graph.name} is none: it has 1 block")
+    chain = coarser(graph, chain, blocks)
+    return ChainProblem(graph, chain, block_runs(graph, chain), device_limit(problem))
+
+
+def coarser(graph: Graph, chain: Chain, blocks: int) -> Chain:
+    """At most `blocks` blocks: the lightest pair of neighbours becomes one, again and again.
+
+    A block's weight is its share of the forward seconds plus its share of the bytes that forward makes.
+    """
+    count = len(chain.blocks)
+    if count <= blocks:
+        return chain
+    weight: list[float] = _weights(graph, chain).tolist()
+    after, before = list(range(1, count + 1)), list(range(-1, count - 1))
+    alive = [True] * count
+    pairs = [(weight[b] + weight[b + 1], b, b + 1) for b in range(count - 1)]
+    heapify(pairs)
+    left = count
+    while left > blocks:
+        joint, first, second = heappop(pairs)
+        if not (alive[first] and after[first] == second and joint == weight[first] + weight[second]):
+            continue
+        alive[second], weight[first], after[first] = False, joint, after[second]
+        left -= 1
+        if after[first] < count:
+            before[after[first]] = first
+            heappush(pairs, (joint + weight[after[first]], first, after[first]))
+        if before[first] >= 0:
+            heappush(pairs, (weight[before[first]] + joint, before[first], first))
+    return chain.joined([b for b in range(count) if alive[b]])
+
+
+def _weights(graph: Graph, chain: Chain) -> NDArray[np.float64]:
+    writes = graph.operations.writes
+    made = np.bincount(writes.rows(), graph.tensors.bytes[writes.columns], minlength=len(writes))
+    seconds = np.array([graph.operations.time[list(block.forward)].sum() for block in chain.blocks])
+    sizes = np.array([made[list(block.forward)].sum() for block in chain.blocks])
+    return seconds / max(seconds.sum(), 1e-300) + sizes / max(sizes.sum(), 1.0)

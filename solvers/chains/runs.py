@@ -1,0 +1,142 @@
+"""What a chain solver decides, block by block, and the operations that this means.
+
+A solver gives a list of moves; `sequence` turns them into runs of operations. The symbols are those of
+Beaumont et al., "Optimal checkpointing for heterogeneous chains" (Inria RR-9302, 2019):
+
+    F_∅, F_ck   (ADVANCE, b)    forward of block b that makes its output alone; whether its input stays
+                                follows from later moves: a tensor stays until its last use
+    F_all       (SAVE, b)       forward of block b that makes all that its backward reads
+    B           (BACKWARD, b)   backward of block b
+
+A block's first pass also runs what must run then: makers of shared tensors, random operations (first
+runs keep the file's order), what nothing reads. Later passes leave out the makers of shared tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ...graphs.graph import Graph
+from ...graphs.structure.chain import Block, Chain
+from ...planner.schedule.schedule import PLAIN
+from ...planner.schedule.sequence import Run, in_plain_mode
+
+
+class Pass(IntEnum):
+    ADVANCE = 0
+    SAVE = 1
+    BACKWARD = 2
+
+
+Move = tuple[Pass, int]
+"""How a block is run, and the block's number from 0."""
+
+
+@dataclass(frozen=True)
+class BlockRuns:
+    """The runs of a block's passes. saved: the tensors that a SAVE leaves, its output included.
+
+    turn: the part of `save` that its own backward, right behind it, needs.
+    """
+
+    first_advance: list[Run]
+    advance: list[Run]
+    first_save: list[Run]
+    save: list[Run]
+    turn: list[Run]
+    backward: list[Run]
+    saved: frozenset[int]
+
+
+def block_runs(graph: Graph, chain: Chain) -> list[BlockRuns]:
+    last = last_reader(graph, chain)
+    return [_runs_of(graph, chain, number, last) for number in range(len(chain.blocks))]
+
+
+def last_reader(graph: Graph, chain: Chain) -> dict[int, int]:
+    """Per tensor: the last block whose backward reads it; -1 where it is read behind all, or is a result."""
+    last: dict[int, int] = {}
+    for number in reversed(range(len(chain.blocks))):
+        for operation in chain.blocks[number].backward:
+            last.update(dict.fromkeys(graph.input_lists[operation], number))
+    behind = [x for o in chain.after for x in graph.input_lists[o]]
+    return last | dict.fromkeys([*behind, *graph.results], -1)
+
+
+def sequence(chain: Chain, runs: Sequence[BlockRuns], moves: Iterable[Move]) -> list[Run]:
+    """All runs of the iteration."""
+    ran = [False] * len(runs)
+    result: list[Run] = []
+    for kind, number in moves:
+        block = runs[number]
+        if kind == Pass.BACKWARD:
+            result += block.backward
+        elif kind == Pass.ADVANCE:
+            result += block.advance if ran[number] else block.first_advance
+        else:
+            result += block.save if ran[number] else block.first_save
+        ran[number] = True
+    return result + in_plain_mode(chain.after)
+
+
+def save_all(blocks: int) -> list[Move]:
+    """Every block once: the moves that recompute nothing."""
+    forward = [(Pass.SAVE, b) for b in range(blocks)]
+    return forward + [(Pass.BACKWARD, b) for b in reversed(range(blocks))]
+
+
+def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> BlockRuns:
+    block = chain.blocks[number]
+    made = {x for o in block.forward for x, _bit in graph.contributions(o)} - chain.shared
+    output = set[int]() if block.output is None else {block.output}
+    saved = {x for x in made if x in last} | output
+    save = _makers(graph, chain, block, saved)
+    turn = _makers(graph, chain, block, {x for x in made if last.get(x, number + 1) <= number})
+    advance = _makers(graph, chain, block, output)
+    at_first = {o for o in block.forward if o not in save or graph.operations.random[o]}
+    first_advance = _makers(graph, chain, block, output | chain.shared, at_first)
+    return BlockRuns(
+        [(o, lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
+        [(o, lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
+        in_plain_mode(block.forward),
+        in_plain_mode(save),
+        in_plain_mode(turn),
+        in_plain_mode(block.backward),
+        frozenset(saved),
+    )
+
+
+def _makers(
+    graph: Graph,
+    chain: Chain,
+    block: Block,
+    targets: AbstractSet[int],
+    always: AbstractSet[int] = frozenset(),
+) -> dict[int, set[int]]:
+    """The block's operations that `targets` need, `always` and what these need; what is wanted of each."""
+    need = set(targets)
+    makers: dict[int, set[int]] = {}
+    for operation in reversed(block.forward):
+        wanted = {x for x, _bit in graph.contributions(operation) if x in need}
+        if wanted or operation in always:
+            makers[operation] = wanted
+            need.update(x for x in graph.input_lists[operation] if x not in chain.shared)
+    return dict(reversed(makers.items()))
+
+
+def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int:
+    """Of the modes on the device, no slower than the plain one, that make what is wanted: fewest bytes."""
+    columns = graph.operations
+    best, least = (
+        PLAIN,
+        int(columns.workspace[operation] + graph.tensors.bytes[columns.writes[operation]].sum()),
+    )
+    for number, mode in enumerate(columns.modes.get(operation, ()), start=1):
+        size = mode.workspace + int(graph.tensors.bytes[list(mode.writes)].sum())
+        on_device = not (mode.on_host or mode.reads_host)
+        if on_device and wanted <= set(mode.writes) and mode.time <= columns.time[operation] and size < least:
+            best, least = number, size
+    return best

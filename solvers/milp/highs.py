@@ -1,0 +1,183 @@
+"""HiGHS (https://highs.dev), the MILP solver that comes with memplan, given the program's arrays as they are.
+
+It runs in a thread of its own, so Ctrl-C stops it and its best solution is kept.
+Reference: Q. Huangfu, J. A. J. Hall, Parallelizing the dual revised simplex method, 2018,
+doi:10.1007/s12532-017-0130-5.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+
+import highspy
+import numpy as np
+
+from ...graphs.arrays import Floats
+from .model import Program
+from .result import BackendError, Outcome, Progress, Result, Settings
+
+LATE_SECONDS = 0.2
+"""How long after its time limit HiGHS is told to stop: of itself it looks at the time rarely."""
+
+GRACE_SECONDS = 120.0
+"""How long after its time limit HiGHS may still be at work before it counts as hung."""
+
+
+def solve(
+    program: Program,
+    settings: Settings,
+    time_limit: float | None,
+    start: Mapping[int, float],
+    progress: Callable[[Progress], None],
+) -> Result:
+    """As milp.solve."""
+    highs = highspy.Highs()
+    options: dict[str, bool | int | float] = {
+        "log_to_console": False,  # with output_flag off there would be no progress either
+        "mip_feasibility_tolerance": program.tolerance,
+        "primal_feasibility_tolerance": program.tolerance,
+        "mip_rel_gap": settings.gap,
+        "random_seed": settings.seed,
+        "time_limit": inf if time_limit is None else max(time_limit, 0.0),
+    }
+    if settings.threads is not None:
+        highspy.Highs.resetGlobalScheduler(True)
+        options["threads"] = settings.threads
+    for name, value in options.items():
+        if highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+            raise BackendError(f"highs does not accept {name} = {value}")
+    if highs.passModel(_program_for_highs(program)) == highspy.HighsStatus.kError:
+        raise BackendError(f"highs does not accept the model of {program.size}")
+    if start:
+        highs.setSolution(
+            len(start), np.array(list(start), np.int32), np.array(list(start.values()), np.float64)
+        )
+    interrupted = _run(highs, time_limit, progress)
+    return _result(program, highs, interrupted)
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """x: values of the columns. prices: of the rows. ray: prices that prove there is no solution (Farkas).
+    Each None where HiGHS gives none; none is checked."""
+
+    x: Floats | None
+    prices: Floats | None
+    ray: Floats | None
+    interrupted: bool
+
+
+def relax(program: Program, time_limit: float | None) -> Relaxation:
+    """The program with its integers as fractions, by the interior-point method without crossover."""
+    highs = highspy.Highs()
+    options: dict[str, bool | float | str] = {
+        "output_flag": False,
+        "solver": "ipm",
+        "run_crossover": "off",
+        "time_limit": inf if time_limit is None else max(time_limit, 0.0),
+    }
+    for name, value in options.items():
+        highs.setOptionValue(name, value)
+    if highs.passModel(_program_for_highs(program, whole=False)) == highspy.HighsStatus.kError:
+        raise BackendError(f"highs does not accept the model of {program.size}")
+    interrupted = _run(highs, time_limit, lambda _progress: None)
+    ray = None
+    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        highs.setOptionValue("solver", "simplex")
+        highs.setOptionValue("presolve", "off")
+        interrupted |= _run(highs, time_limit, lambda _progress: None)
+        _status, found, values = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
+        ray = np.array(values, np.float64) if found else None
+    solution = highs.getSolution()
+    x = np.array(solution.col_value, np.float64) if solution.value_valid else None
+    prices = np.array(solution.row_dual, np.float64) if solution.dual_valid else None
+    return Relaxation(x, prices, ray, interrupted)
+
+
+def _program_for_highs(program: Program, whole: bool = True) -> highspy.HighsLp:
+    columns, rows = len(program.cost), len(program.row_lower)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_, lp.offset_ = columns, rows, program.offset
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = program.cost, program.lower, program.upper
+    lp.row_lower_, lp.row_upper_ = program.row_lower, program.row_upper
+    matrix = lp.a_matrix_
+    matrix.format_, matrix.num_col_, matrix.num_row_ = highspy.MatrixFormat.kRowwise, columns, rows
+    matrix.start_, matrix.index_, matrix.value_ = (
+        program.start.astype(np.int32),
+        program.columns,
+        program.values,
+    )
+    if whole and program.integer.any():
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        lp.integrality_ = [kinds[integer] for integer in program.integer.tolist()]
+    return lp
+
+
+def _run(highs: highspy.Highs, time_limit: float | None, progress: Callable[[Progress], None]) -> bool:
+    """Run to the end, the limit, or the first Ctrl-C: whether it was that. A second one goes through."""
+    stop, done = Event(), Event()
+    news: SimpleQueue[Progress] = SimpleQueue()
+
+    def interrupt(event: highspy.HighsCallbackEvent) -> None:
+        if stop.is_set() and event.data_in is not None:
+            event.data_in.user_interrupt = True
+
+    def log(event: highspy.HighsCallbackEvent) -> None:
+        data = event.data_out
+        if data.mip_primal_bound > data.mip_dual_bound:  # else: done, or a start is being completed
+            news.put(Progress(data.mip_primal_bound, data.mip_dual_bound, data.running_time))
+
+    def run() -> None:
+        try:
+            highs.run()
+        finally:
+            done.set()
+
+    highs.cbMipInterrupt += interrupt
+    highs.cbSimplexInterrupt += interrupt
+    highs.cbIpmInterrupt += interrupt
+    highs.cbMipLogging += log
+    Thread(target=run, daemon=True, name="highs").start()
+    started, interrupted = monotonic(), False
+    while True:
+        try:
+            while not done.wait(0.05):
+                while not news.empty():
+                    progress(news.get())
+                late = monotonic() - started - (inf if time_limit is None else time_limit)
+                if late > LATE_SECONDS:
+                    stop.set()
+                if late > GRACE_SECONDS:
+                    raise BackendError(f"highs does not stop: its limit of {time_limit:g} s is long over")
+            return interrupted
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            stop.set()
+
+
+def _result(program: Program, highs: highspy.Highs, interrupted: bool) -> Result:
+    status, info = highs.getModelStatus(), highs.getInfo()
+    statuses = highspy.HighsModelStatus
+    if status == statuses.kInfeasible:
+        return Result(Outcome.INFEASIBLE, None, inf, None, interrupted)
+    if status == statuses.kModelEmpty:
+        return Result(Outcome.OPTIMAL, program.offset, program.offset, np.zeros(0), interrupted)
+    if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt):
+        raise BackendError(f"highs gave up: {highs.modelStatusToString(status).lower()}")
+    optimal = status == statuses.kOptimal
+    mixed = bool(program.integer.any())
+    bound = info.mip_dual_bound if mixed else info.objective_function_value if optimal else -inf
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return Result(Outcome.UNKNOWN, None, bound, None, interrupted)
+    x = np.array(highs.getSolution().col_value, np.float64)
+    outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE
+    return Result(outcome, info.objective_function_value, bound, x, interrupted)

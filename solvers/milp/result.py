@@ -1,0 +1,119 @@
+"""What a MILP solver is told and what it answers; the answer is checked against the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+import numpy as np
+
+from ...graphs.arrays import Floats
+from ...graphs.errors import InputError, MissingPackageError
+from ..settings_text import check_workers
+from .model import Program
+
+TOLERANCE = 1e-5
+"""How far an answer may lie outside a row, a bound or an integer; backends promise 1e-6."""
+
+
+class BackendError(MissingPackageError):
+    """A MILP solver that is there but can't be used: it crashed, hung, or gave a wrong answer."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """backend: highs, gurobi, or PuLP's name of a solver (PULP_CBC_CMD, SCIP_CMD, …).
+
+    threads: None for the backend's choice. gap: relative, where the search may stop. seed: of the search,
+    where the backend takes one.
+    """
+
+    backend: str = "highs"
+    threads: int | None = None
+    gap: float = 1e-6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            check_workers(self.threads, 1, "threads")
+        if not 0 <= self.gap < 1:
+            raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+
+
+class Outcome(Enum):
+    OPTIMAL = "optimal"
+    """proven within the gap asked for"""
+    FEASIBLE = "feasible"
+    """the best found when a limit or an interruption stopped the search"""
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    """stopped with nothing found"""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """objective and x: None where no solution is known. bound: no solution is below it (−∞: none known).
+
+    interrupted: Ctrl-C stopped the search.
+    """
+
+    outcome: Outcome
+    objective: float | None
+    bound: float
+    x: Floats | None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A search under way. incumbent: the best objective so far, ∞ before the first."""
+
+    incumbent: float
+    bound: float
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """(incumbent − bound) / incumbent."""
+        if inf in (self.incumbent, -self.bound):
+            return inf
+        return (self.incumbent - self.bound) / max(abs(self.incumbent), 1e-12)
+
+    def line(self, unit: float) -> str:
+        """For the user. unit: the seconds that 1 in the objective stands for."""
+        bound, elapsed = f"bound {self.bound * unit:.6g} s", f"{self.seconds:.0f} s elapsed"
+        if self.incumbent == inf:
+            return f"no incumbent yet, {bound}, {elapsed}"
+        return f"incumbent {self.incumbent * unit:.6g} s, {bound}, gap {self.gap:.2%}, {elapsed}"
+
+
+def checked(program: Program, result: Result, backend: str) -> Result:
+    """The result with its integers rounded and its objective computed here.
+
+    Raises BackendError where the answer breaks the program that it claims to solve.
+    """
+    if result.x is None:
+        return result
+    if len(result.x) != len(program.cost) or not np.isfinite(result.x).all():
+        raise BackendError(f"{backend} gave no value for some of {program.size}")
+    x = np.where(program.integer, np.round(result.x), result.x)
+    if (worst := _largest(np.abs(x - result.x))) > TOLERANCE:
+        raise BackendError(f"{backend} gave a fractional answer: an integer is off by {worst:.2g}")
+    if (worst := _largest(np.maximum(program.lower - x, x - program.upper))) > TOLERANCE:
+        raise BackendError(f"{backend} gave a wrong answer: a variable is outside its bounds by {worst:.2g}")
+    activity = program.activity(x)
+    scale = np.maximum(1.0, np.abs(activity))
+    excess = np.maximum(program.row_lower - activity, activity - program.row_upper) / scale
+    if (worst := _largest(excess)) > TOLERANCE:
+        raise BackendError(f"{backend} gave a wrong answer: a constraint is violated by {worst:.2g}")
+    objective = program.objective(x)
+    if result.bound > objective + TOLERANCE * max(1.0, abs(objective)):
+        raise BackendError(f"{backend} claims the bound {result.bound:.9g} above its answer {objective:.9g}")
+    return Result(result.outcome, objective, min(result.bound, objective), x, result.interrupted)
+
+
+def _largest(values: Floats) -> float:
+    return float(values.max(initial=0.0))

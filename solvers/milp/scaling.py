@@ -1,0 +1,100 @@
+"""Programs of any magnitude for solvers of limited range: scaled before, and back behind.
+
+    row r · 2^rows_r,   continuous column j · 2^columns_j,   cost · 2^objective
+
+Powers of two, so nothing is rounded but what falls below the range of numbers, a part of 10³⁰⁰ of the row's
+largest. Only what is far from 1 is touched: a program of ordinary numbers stays as it is. HiGHS takes
+coefficients up to 1e15 and leaves out those below 1e-9. Rows first, by their integers where they have any, as
+these keep their unit; then columns; then what is still large in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.arrays import Floats
+from .model import Program
+
+FAR = 30
+"""Exponents of two beyond which a row, a column or the cost is scaled."""
+
+MOST = 500
+"""The largest exponent of a column, so that none of its limits gets beyond the range of numbers. An integer
+whose coefficient is smaller than the row's largest by more counts for nothing."""
+
+LARGEST = 1e300
+"""In the place of ∞ as a coefficient: what it multiplies has to be 0, or as good as that."""
+
+Exponents = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """program: to be solved. columns, objective: exponents of two."""
+
+    program: Program
+    columns: Exponents
+    objective: int
+
+    def start(self, values: Mapping[int, float]) -> dict[int, float]:
+        return {j: float(np.ldexp(value, -self.columns[j])) for j, value in values.items()}
+
+    def x(self, scaled: Floats) -> Floats:
+        """Values of the columns as they were."""
+        return np.ldexp(scaled, self.columns) if len(scaled) == len(self.columns) else scaled
+
+    def cost(self, scaled: float) -> float:
+        """A value of the objective, or a bound on it, as it was."""
+        return float(np.ldexp(scaled, -self.objective))
+
+
+def scaled(program: Program) -> Scaled:
+    """What lies beyond the range of numbers then, a limit, is none."""
+    with np.errstate(over="ignore"):
+        return _scaled(program)
+
+
+def _scaled(program: Program) -> Scaled:
+    values, cost = (np.clip(each, -LARGEST, LARGEST) for each in (program.values, program.cost))
+    count = len(program.row_lower)
+    row = np.repeat(np.arange(count), np.diff(program.start))
+    whole = program.integer[program.columns]
+    among_whole, among_all = (_largest(each, row, count) for each in (np.where(whole, values, 0.0), values))
+    rows = _far(np.where(among_whole > np.ldexp(among_all, -MOST), among_whole, among_all))
+    values = np.ldexp(values, rows[row])
+    columns = _far(_largest(values, program.columns, len(cost)))
+    columns = np.where(program.integer, 0, np.clip(columns, -MOST, MOST))
+    values = np.ldexp(values, columns[program.columns])
+    again = _far(_largest(values, row, count))
+    rows, values = rows + again, np.ldexp(values, again[row])
+    cost = np.ldexp(cost, columns)
+    objective = int(_far(np.abs(cost).max(initial=0.0, keepdims=True))[0])
+    if not (rows.any() or columns.any() or objective or np.isinf(program.values).any()):
+        return Scaled(program, columns, 0)
+    changed = replace(
+        program,
+        offset=float(np.ldexp(program.offset, objective)),
+        cost=np.ldexp(cost, objective),
+        values=values,
+        lower=np.ldexp(program.lower, -columns),
+        upper=np.ldexp(program.upper, -columns),
+        row_lower=np.ldexp(program.row_lower, rows),
+        row_upper=np.ldexp(program.row_upper, rows),
+    )
+    return Scaled(changed, columns, objective)
+
+
+def _largest(values: Floats, at: NDArray[np.integer], count: int) -> Floats:
+    largest = np.zeros(count)
+    np.maximum.at(largest, at, np.abs(values))
+    return largest
+
+
+def _far(largest: Floats) -> Exponents:
+    """What brings these to between a half and 1; 0 where they are 0 or not far from it."""
+    exponents = np.frexp(largest)[1].astype(np.int64)
+    return np.where(np.abs(exponents) > FAR, -exponents, 0)

@@ -1,0 +1,221 @@
+"""A training graph as one cycle of runs with weights that may be away between their uses.
+
+    run      0    1    2    3    4    5    6    7  │ 0 …
+             F1   F2   F3   loss B3   B2   B1      │ F1
+    weight 2      use ───(2,1)───────  use ─────(2,0)────▶ use of the next turn
+
+All operations run once, in the file's order. Any persistent tensor is a weight here (optimizer states and
+buffers too), and any stretch of the cycle between two of its uses is an absence: a chain of layers has two
+for each weight, a weight read by several layers more, one that only its update reads has one. So the
+paper's instance is read from every graph, whatever a layer consists of.
+
+A weight's version begins with the run that changes it. One copy to the host serves all absences of a
+version; a weight that nothing changes (frozen) needs none at all.
+
+| paper       | here                                                        |
+| u_o         | seconds of a run                                            |
+| M_o         | need + the weights that the run uses, bytes                 |
+| |w_i|       | size; up and down: its seconds on the two links, |w_i| / β  |
+| (i, 1)      | the absence between F_i and B_i                             |
+| (i, 0)      | the absence between B_i and F_i                             |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ....planner.plain import plain_schedule
+from ....planner.schedule.schedule import Verb
+from ....planner.simulator.simulate import simulate
+from ...candidates import device_limit
+from ...problem import NotAcceptedError, Problem
+
+FROZEN = -1
+"""The version of a weight that nothing changes."""
+
+
+class Absence(NamedTuple):
+    """Between the run `after`, a use of the weight, and its next use, the run `before` (of the next turn
+    where that is no later). version: its number in `Cycle.changed_by`, or FROZEN."""
+
+    weight: int
+    after: int
+    before: int
+    version: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cycle:
+    """seconds: per run. need: bytes on the device while it runs, without any weight; rest: likewise after
+    it. idle: between two turns. deaths: tensors deleted after a run. tensors, sizes, up, down: per weight
+    its tensor, bytes, seconds to the host and back. unused: persistent tensors of no run, always on the
+    host. changed_by: per version the weight and the run that begins it."""
+
+    graph: Graph
+    limit: int
+    host_limit: int | None
+    machine: Machine
+    seconds: Sequence[float]
+    need: Sequence[int]
+    rest: Sequence[int]
+    idle: int
+    deaths: Sequence[Sequence[int]]
+    tensors: Sequence[int]
+    sizes: Sequence[int]
+    up: Sequence[float]
+    down: Sequence[float]
+    uses: Sequence[Sequence[int]]
+    unused: Sequence[int]
+    changed_by: Sequence[tuple[int, int]]
+    absences: Sequence[Absence]
+
+    @property
+    def runs(self) -> int:
+        return len(self.seconds)
+
+    @cached_property
+    def used_by(self) -> list[list[int]]:
+        """Per run the weights that it reads or changes."""
+        rows: list[list[int]] = [[] for _ in range(self.runs)]
+        for weight, uses in enumerate(self.uses):
+            for run in uses:
+                rows[run].append(weight)
+        return rows
+
+    @cached_property
+    def covered_seconds(self) -> list[float]:
+        """Per absence the time of the runs between the two uses."""
+        until = [*accumulate(self.seconds, initial=0.0)]
+        return [
+            until[a.before] - until[a.after + 1] + until[-1] * (a.before <= a.after) for a in self.absences
+        ]
+
+    def away(self, chosen: Iterable[int]) -> list[int]:
+        """Per run the bytes of the weights that are away, where these absences are chosen."""
+        change = [0] * (self.runs + 1)
+        for number in chosen:
+            absence, size = self.absences[number], self.sizes[self.absences[number].weight]
+            change[absence.after + 1] += size
+            change[absence.before] -= size
+            if absence.before <= absence.after:
+                change[0] += size
+        return [*accumulate(change[:-1])]
+
+    @property
+    def unused_bytes(self) -> int:
+        return sum(int(self.graph.tensors.bytes[x]) for x in self.unused)
+
+    @property
+    def plain_peak(self) -> int:
+        """Bytes, where nothing ever leaves."""
+        return max((self.idle, *self.need)) + sum(self.sizes) + self.unused_bytes
+
+    @property
+    def least_budget(self) -> int:
+        """Bytes with which every weight can be sent away whenever no run uses it: no order needs less."""
+        away = self.away(range(len(self.absences)))
+        least = max((need - gone for need, gone in zip(self.need, away, strict=True)), default=self.idle)
+        return least + sum(self.sizes)
+
+    def covered(self, absence: Absence) -> list[range]:
+        """The runs between the two uses, as one or two stretches of the turn."""
+        if absence.after < absence.before:
+            return [range(absence.after + 1, absence.before)]
+        return [range(absence.after + 1, self.runs), range(absence.before)]
+
+
+def cycle_of(solver: str, problem: Problem) -> Cycle:
+    """Raises NotAcceptedError: no links, or nothing that could be moved."""
+    graph = problem.graph
+    machine = problem.machine or graph.machine or Machine()
+    host = machine.host_capacity
+    up, down = machine.links.d2h, machine.links.h2d
+    if up is None or down is None:
+        raise NotAcceptedError(
+            f"{solver} needs a machine with links d2h and h2d: it moves weights between device and host"
+        )
+    sizes = graph.tensors.bytes.tolist()
+    uses = _uses(graph)
+    tensors = [x for x, runs in uses.items() if runs and sizes[x]]
+    unused = [x for x, runs in uses.items() if not runs and sizes[x]]
+    if not tensors and not unused:
+        raise NotAcceptedError(f"{solver} moves weights; {graph.name} has none")
+    changed_by = [
+        (weight, run) for weight, x in enumerate(tensors) for run in sorted(graph.mutators[x].tolist())
+    ]
+    need, rest, deaths = _device_bytes(graph)
+    return Cycle(
+        graph=graph,
+        limit=device_limit(problem),
+        host_limit=host - sum(sizes[x] for x in unused) if host is not None else None,
+        machine=machine,
+        seconds=graph.operations.time.tolist(),
+        need=need,
+        rest=rest,
+        idle=int(graph.tensors.bytes[graph.resident & ~graph.persistent].sum()),
+        deaths=deaths,
+        tensors=tensors,
+        sizes=[sizes[x] for x in tensors],
+        up=[sizes[x] / up for x in tensors],
+        down=[sizes[x] / down for x in tensors],
+        uses=[uses[x] for x in tensors],
+        unused=unused,
+        changed_by=changed_by,
+        absences=list(_absences([uses[x] for x in tensors], changed_by, len(graph.operations))),
+    )
+
+
+def _uses(graph: Graph) -> dict[int, list[int]]:
+    """Per persistent tensor, the operations that read or change it."""
+    uses: dict[int, list[int]] = {x: [] for x, is_weight in enumerate(graph.persistent.tolist()) if is_weight}
+    for operation, inputs in enumerate(graph.input_lists):
+        for x in inputs:
+            if x in uses:
+                uses[x].append(operation)
+    return uses
+
+
+def _absences(
+    uses: Sequence[Sequence[int]], changed_by: Sequence[tuple[int, int]], runs: int
+) -> list[Absence]:
+    """Between neighbouring uses, around the turn's end too, where a run stands between them."""
+    versions: dict[int, list[tuple[int, int]]] = {}
+    for version, (weight, run) in enumerate(changed_by):
+        versions.setdefault(weight, []).append((run, version))
+    found: list[Absence] = []
+    for weight, positions in enumerate(uses):
+        for after, before in zip(positions, [*positions[1:], positions[0]], strict=True):
+            if (before - after - 1) % runs == 0:
+                continue
+            begun = versions.get(weight, [])
+            version = FROZEN
+            if begun:
+                earlier = [v for run, v in begun if run <= after]
+                version = earlier[-1] if earlier else begun[-1][1]
+            found.append(Absence(weight, after, before, version))
+    return found
+
+
+def _device_bytes(graph: Graph) -> tuple[list[int], list[int], list[list[int]]]:
+    """need, rest and deaths of the plain schedule without the persistent tensors."""
+    schedule = plain_schedule(graph)
+    curve = simulate(graph, schedule, machine=Machine()).device_curve
+    curve = (curve - int(graph.tensors.bytes[graph.persistent].sum())).tolist()
+    need: list[int] = []
+    rest: list[int] = []
+    deaths: list[list[int]] = []
+    for (verb, target, _where), level in zip(schedule.rows(), curve, strict=True):
+        if verb == Verb.COMPUTE:
+            need.append(level)
+            rest.append(level - int(graph.operations.workspace[target]))
+            deaths.append([])
+        else:
+            rest[-1] = level
+            deaths[-1].append(target)
+    return need, rest, deaths

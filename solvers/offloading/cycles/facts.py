@@ -1,0 +1,102 @@
+"""A cycle as arrays for compiled code, and the arrays in which it notes what stands where."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Floats, Ints
+from .cycle import Cycle
+
+
+class Facts(NamedTuple):
+    """A `Cycle` as arrays; `first`, `leaving`: per run, its absences' numbers in one flat row."""
+
+    limit: int
+    idle: int
+    seconds: Floats
+    need: Ints
+    rest: Ints
+    size: Ints
+    up: Floats
+    down: Floats
+    changed: Ints
+    changed_at: Ints
+    weight: Ints
+    after: Ints
+    before: Ints
+    version: Ints
+    first: Ints
+    leaving: Ints
+    first_back: Ints
+    coming: Ints
+    first_new: Ints
+    new: Ints
+
+
+def facts_of(cycle: Cycle) -> Facts:
+    absences = np.array(cycle.absences, np.int64).reshape(-1, 4)
+    changed = np.array(cycle.changed_by, np.int64).reshape(-1, 2)
+    weight, after, before, version = (np.ascontiguousarray(column) for column in absences.T)
+    return Facts(
+        cycle.limit,
+        cycle.idle,
+        np.array(cycle.seconds, np.float64),
+        np.array(cycle.need, np.int64),
+        np.array(cycle.rest, np.int64),
+        np.array(cycle.sizes, np.int64),
+        np.array(cycle.up, np.float64),
+        np.array(cycle.down, np.float64),
+        changed[:, 0].copy(),
+        changed[:, 1].copy(),
+        weight,
+        after,
+        before,
+        version,
+        *_rows(after, cycle.runs),
+        *_rows(before, cycle.runs),
+        *_rows(changed[:, 1], cycle.runs),
+    )
+
+
+def _rows(run: Ints, runs: int) -> tuple[Ints, Ints]:
+    """The entries of each run, run after run, and where each run's begin."""
+    first = np.zeros(runs + 1, np.int64)
+    first[1:] = np.cumsum(np.bincount(run, minlength=runs))
+    return first, np.argsort(run, kind="stable").astype(np.int64)
+
+
+class Turn(NamedTuple):
+    """What stands where while the cycle is played: per weight, per absence, per memory byte still to go."""
+
+    here: NDArray[np.bool_]
+    fresh: NDArray[np.bool_]
+    waiting: Ints
+    away_in: Ints
+    stored_end: Floats
+    in_flight: NDArray[np.bool_]
+    fetch_end: Floats
+    chosen: NDArray[np.bool_]
+    pending_size: Ints
+    pending_end: Floats
+    pending_turn: Ints
+
+
+def scratch(facts: Facts) -> Turn:
+    weights, absences = len(facts.size), len(facts.weight)
+    room = 4 * (len(facts.changed) + 2) * 4
+    return Turn(
+        np.ones(weights, np.bool_),
+        np.zeros(weights, np.bool_),
+        np.full(weights, -1, np.int64),
+        np.full(weights, -1, np.int64),
+        np.zeros(weights, np.float64),
+        np.zeros(weights, np.bool_),
+        np.zeros(absences, np.float64),
+        np.zeros(absences, np.bool_),
+        np.zeros(room, np.int64),
+        np.zeros(room, np.float64),
+        np.zeros(room, np.int64),
+    )

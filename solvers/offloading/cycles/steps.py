@@ -1,0 +1,84 @@
+"""From an order of runs and transfers to the schedule: with the deletes, and where the weights start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....graphs.machine import Memory
+from ....planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from .cycle import FROZEN, Cycle
+
+
+def schedule_of_order(cycle: Cycle, order: Sequence[int], *, again: bool = False) -> Schedule:
+    """order: as in replay.py; of one that its `period` accepts. again: a weight is copied to
+    the host before each absence, even where the copy there is fresh.
+
+    A turn is played once to see where the weights are when it ends, then once more for the steps. A host
+    copy is deleted when it gets stale.
+    """
+    place = _Places(cycle, order, again)
+    place.turn()
+    moved = sorted({absence.weight for absence in place.chosen})
+    on_device = [weight for weight in moved if place.here[weight]]
+    both = frozenset(cycle.tensors[weight] for weight in on_device if place.fresh[weight])
+    host = frozenset([*(cycle.tensors[weight] for weight in moved if not place.here[weight]), *cycle.unused])
+    return Schedule.of(place.turn(), Initial(host=host, both=both))
+
+
+class _Places:
+    """here: on the device. fresh: a copy on the host is. copied: for the next absence. waiting: to leave,
+    until that copy is on its way."""
+
+    def __init__(self, cycle: Cycle, order: Sequence[int], again: bool) -> None:
+        self.cycle, self.order, self.again = cycle, order, again
+        self.frozen = cycle.runs + len(cycle.changed_by)
+        self.chosen = [cycle.absences[token - self.frozen] for token in order if token >= self.frozen]
+        self.here = [True] * len(cycle.tensors)
+        self.fresh = [False] * len(cycle.tensors)
+        for absence in self.chosen:
+            self.fresh[absence.weight] |= absence.version == FROZEN
+        self.copied = [False] * len(cycle.tensors)
+        self.waiting = [False] * len(cycle.tensors)
+        self.leaving: dict[int, list[int]] = {}
+        self.changes: dict[int, list[int]] = {}
+        for absence in self.chosen:
+            self.leaving.setdefault(absence.after, []).append(absence.weight)
+        for weight, run in cycle.changed_by:
+            self.changes.setdefault(run, []).append(weight)
+
+    def turn(self) -> list[Step]:
+        steps: list[Step] = []
+        cycle = self.cycle
+        for token in self.order:
+            if token < cycle.runs:
+                steps += self._run(token)
+            elif token < self.frozen:
+                weight = cycle.changed_by[token - cycle.runs][0]
+                self.fresh[weight] = self.copied[weight] = True
+                steps.append(offload(cycle.tensors[weight]))
+                if self.waiting[weight]:
+                    steps += self._leave(weight)
+            else:
+                weight = cycle.absences[token - self.frozen].weight
+                self.here[weight], self.waiting[weight] = True, False
+                steps.append(prefetch(cycle.tensors[weight]))
+        return steps
+
+    def _run(self, run: int) -> list[Step]:
+        steps = [compute(run), *(delete(tensor) for tensor in self.cycle.deaths[run])]
+        for weight in self.changes.get(run, []):
+            if self.fresh[weight]:
+                steps.append(delete(self.cycle.tensors[weight], Memory.HOST))
+            self.fresh[weight] = False
+        for weight in self.leaving.get(run, []):
+            self.waiting[weight] = True
+            if self.fresh[weight]:
+                steps += self._leave(weight)
+        return steps
+
+    def _leave(self, weight: int) -> list[Step]:
+        self.waiting[weight] = self.here[weight] = False
+        tensor = self.cycle.tensors[weight]
+        copy = [offload(tensor)] if self.again and not self.copied[weight] else []
+        self.copied[weight] = False
+        return [*copy, delete(tensor)]

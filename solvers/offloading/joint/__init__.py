@@ -1,0 +1,1 @@
+"""Recomputation, offloading and CPU updates in one search."""

@@ -1,0 +1,121 @@
+"""A graph on a machine as flat arrays, for the compiled simulator of the joint search.
+
+A *way* is an operation in one of its modes, on the device or on the host; way number = (operation, mode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Ints
+from ....graphs.graph import Graph, Kind
+from ....graphs.machine import Machine, Memory
+from ....planner.schedule.schedule import Schedule, Verb
+from ....planner.schedule.sequence import Run
+from ....planner.simulator.clock import Queue, rate
+
+MOST_BITS = 62
+"""Contributions to one tensor that are told apart; more share the last bit."""
+
+
+class Instance(NamedTuple):
+    """ways: (seconds, workspace, host, reads_…, host_reads_…, writes_…, mutates_…), `…_start`, `…_end` being
+    places in `members`; writes are pairs (tensor, its contribution as a bit).
+    tensors: (size, whole, persistent, input).  limits: bytes per memory.  pace: seconds per byte by queue.
+    """
+
+    ways: Any
+    tensors: Any
+    members: Ints
+    limits: NDArray[np.float64]
+    pace: NDArray[np.float64]
+
+
+_LISTS = ("reads", "host_reads", "writes", "mutates")
+_WAY = np.dtype(
+    [("seconds", np.float64), ("workspace", np.int64), ("host", np.bool_)]
+    + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
+)
+_TENSOR = np.dtype([("size", np.int64), ("whole", np.int64), ("persistent", np.bool_), ("input", np.bool_)])
+
+
+class Ways:
+    """The ways of a graph's operations: number[operation, mode]."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.runs: list[Run] = []
+        for operation in range(len(graph.operations)):
+            self.runs.append((operation, 0))
+            count = len(graph.operations.modes.get(operation, ()))
+            self.runs += [(operation, index + 1) for index in range(count)]
+        self.number = {run: index for index, run in enumerate(self.runs)}
+
+    def instance(self, machine: Machine, budget: int) -> Instance:
+        graph, members = self.graph, list[int]()
+        ways = np.zeros(len(self.runs), _WAY)
+        for row, (operation, index) in zip(ways, self.runs, strict=True):
+            mode = graph.operations.modes[operation][index - 1] if index else None
+            row["seconds"] = graph.operations.time[operation] if mode is None else mode.time
+            row["workspace"] = graph.operations.workspace[operation] if mode is None else mode.workspace
+            row["host"] = mode is not None and mode.on_host
+            below = set(mode.reads_host) if mode is not None else set[int]()
+            mutates = graph.mutate_lists[operation]
+            inputs = dict.fromkeys(graph.read_lists[operation] + mutates)
+            made = graph.contributions(operation, index)
+            for name, values in (
+                ("reads", [x for x in inputs if x not in below]),
+                ("host_reads", [x for x in inputs if x in below]),
+                ("writes", [part for x, bit in made for part in (x, min(bit, 1 << MOST_BITS))]),
+                ("mutates", mutates),
+            ):
+                _append(members, row, name, values)
+        return Instance(ways, _tensors(graph), np.array(members, np.int64), *_limits(machine, budget))
+
+    def steps(self, schedule: Schedule) -> Ints:
+        """Rows (verb, way or tensor, memory)."""
+        table = np.stack([schedule.verbs, schedule.targets, schedule.wheres], axis=1).astype(np.int64)
+        for row in table[table[:, 0] == Verb.COMPUTE]:
+            row[1] = self.number[int(row[1]), int(row[2])]
+        computes = np.flatnonzero(table[:, 0] == Verb.COMPUTE)
+        table[computes, 1] = [self.number[run] for run in map(tuple, table[computes, 1:].tolist())]
+        return table
+
+
+def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
+    """Per tensor the memories where it lies when a turn starts, as bits."""
+    bits = np.where(graph.resident, 1, 0).astype(np.uint8)
+    for named, value in ((schedule.initial.host, 2), (schedule.initial.disk, 4), (schedule.initial.both, 3)):
+        bits[list(named)] = value
+    return bits
+
+
+def _append(members: list[int], row: Any, name: str, values: Iterable[int]) -> None:
+    row[f"{name}_start"] = len(members)
+    members.extend(values)
+    row[f"{name}_end"] = len(members)
+
+
+def _tensors(graph: Graph) -> Any:
+    records = np.zeros(len(graph.tensors), _TENSOR)
+    records["size"] = graph.tensors.bytes
+    records["whole"] = [min(whole, (1 << (MOST_BITS + 1)) - 1) for whole in graph.whole_contributions]
+    records["persistent"] = graph.persistent
+    records["input"] = graph.tensors.kind == Kind.INPUT
+    return records
+
+
+def _limits(machine: Machine, budget: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    capacities = [machine.capacity(memory) for memory in Memory]
+    limits = np.array([inf if capacity is None else capacity for capacity in capacities])
+    limits[Memory.DEVICE] = min(limits[Memory.DEVICE], budget)
+    pace = np.zeros(len(Queue))
+    for queue in Queue:
+        if queue > Queue.CPU:
+            pace[queue] = 1.0 / (rate(machine.links, queue) or inf) if rate(machine.links, queue) else inf
+    return limits, pace

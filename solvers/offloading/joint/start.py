@@ -1,0 +1,215 @@
+"""Starts of the joint search: how much is made again, and which updates run on the host, by greedy filling.
+
+A *choice* is a set of tensors to drop and a set of updates for the host. What it is worth is found by
+fill.py, a few look-aheads and the compiled simulator. Choices are made by two shares first - the
+cheapest tensors up to a share of all bytes, the last layers' updates up to a share of all - with steps from
+the best that become smaller; then the tensors of like name are all dropped, or none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from ....graphs.graph import Graph, Phase
+from ....graphs.machine import Machine, Memory
+from ....planner.residence.residence import Place
+from ....planner.schedule.schedule import PLAIN
+from ..layers.host_ways import ways_on_host
+from .drops import Drops
+from .fill import fill, orders, send_all
+from .spill import spill
+from .state import Outcome, State, gaps
+
+LOOK_AHEADS = (1.0, 1.5, 3.0)
+FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
+"""Shares tried first: of the bytes that may be dropped, of the updates that may run on the host."""
+
+WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
+"""Of the steps from there."""
+
+NEGLIGIBLE = 2e-3
+"""Of the budget: tensors that take less than that all together never leave."""
+
+ROOMS = (0.0, 2.0)
+"""What filling leaves free, in sizes of the largest tensor that can leave."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    dropped: frozenset[int]
+    on_host: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Start:
+    """choice: None for a schedule that came from elsewhere."""
+
+    choice: Choice | None
+    state: State
+    outcome: Outcome
+
+    @property
+    def worth(self) -> tuple[float, float]:
+        """Less is better: bytes in excess, then seconds."""
+        return self.outcome.excess, self.outcome.seconds
+
+
+class Starts:
+    """best: of the choices tried. least: the smallest budget with which one of them holds, in bytes.
+
+    complete: no choice was left out because time was over. proceed: false once it is.
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
+        self.graph, self.machine, self.budget, self.proceed = graph, machine, budget, proceed
+        self.drops = Drops(graph)
+        self.host_modes = host_modes(graph)
+        self.smallest = _smallest(graph, budget)
+        self.best: Start | None = None
+        self.least = inf
+        self.complete = True
+        self._tried: set[Choice] = set()
+
+    def search(self) -> None:
+        """Some shares, then steps from the best of them that become smaller, then kinds of tensors."""
+        best: tuple[float, float] = (0.0, 0.0)
+        for shares in FIRST:
+            if self.attempt(self.choice(*shares)):
+                best = shares
+        for width in WIDTHS:
+            better = True
+            while better:
+                better = False
+                for d, h in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+                    shares: tuple[float, float] = (best[0] + d * width, best[1] + h * width)
+                    if 0.0 <= min(shares) <= max(shares) <= 1.0 and self.attempt(self.choice(*shares)):
+                        best, better = shares, True
+        better = True
+        while better:
+            better = False
+            for choice in self._by_kind():
+                better |= self.attempt(choice)
+
+    @property
+    def tried(self) -> int:
+        return len(self._tried)
+
+    def offer(self, starts: Iterable[Start]) -> None:
+        """Take the best of these, made elsewhere."""
+        self.best = min(starts, key=lambda start: start.worth, default=self.best)
+
+    def attempt(self, choice: Choice) -> bool:
+        """Whether it is the best so far."""
+        if choice in self._tried:
+            return False
+        if self.best is not None and not self.proceed():
+            self.complete = False
+            return False
+        self._tried.add(choice)
+        start = self._worth(choice)
+        if start is None or (self.best is not None and start.worth >= self.best.worth):
+            return False
+        self.best = start
+        return True
+
+    def choice(self, dropped_share: float, host_share: float) -> Choice:
+        sizes, saved = self.graph.tensors.bytes, self.drops.saved
+        most = dropped_share * float(sizes[saved].sum()) if saved else 0.0
+        dropped, total = set[int](), 0.0
+        for x in saved:
+            if total >= most:
+                break
+            dropped.add(x)
+            total += float(sizes[x])
+        updates = list(self.host_modes)
+        return Choice(frozenset(dropped), frozenset(updates[: round(host_share * len(updates))]))
+
+    def _by_kind(self) -> Iterator[Choice]:
+        """The best choice with the tensors of one kind all on one side, largest kinds first."""
+        for kind in kinds(self.drops.saved, self.graph):
+            for more in (True, False):
+                chosen = self.best.choice if self.best else None
+                if chosen is not None:
+                    dropped = chosen.dropped | kind if more else chosen.dropped - kind
+                    yield Choice(dropped, chosen.on_host)
+
+    def _worth(self, choice: Choice) -> Start | None:
+        modes = [PLAIN] * len(self.graph.operations)
+        for operation in choice.on_host:
+            modes[operation] = self.host_modes[operation]
+        runs = self.drops.runs(choice.dropped, modes)
+        state = State(self.graph, self.machine, self.budget, runs, all_away=True, smallest=self.smallest)
+        if state.demand > self.budget:
+            state = State(self.graph, self.machine, self.budget, runs, all_away=True)
+        if state.demand > self.budget:
+            least = _least(state)
+            if least == inf and self.least == inf:
+                least = _least(State(self.graph, self.machine, self.budget, runs))
+            self.least = min(self.least, least)
+            return None
+        found = min(self._fillings(state), key=lambda found: found[0])
+        (excess, _seconds), outcome, away = found
+        if excess:  # the host is too small: perhaps nothing has to leave
+            staying = State(self.graph, self.machine, self.budget, runs)
+            self.least = min(self.least, _least(staying))
+            outcome = staying.evaluate(LOOK_AHEADS[0])
+            return None if outcome.excess else Start(choice, staying, outcome)
+        state.keep([where for where in state.away if where not in away])
+        state.send([where for where in away if where not in state.away])
+        return Start(choice, state, outcome)
+
+    def _fillings(self, state: State) -> Iterator[tuple[tuple[float, float], Outcome, dict[Place, Memory]]]:
+        """What filling comes to, by several orders, with and without room left for early fetches."""
+        everything = gaps(state)
+        largest = float(self.graph.tensors.bytes[[gap.tensor for gap in everything]].max(initial=0))
+        for order in orders(state, everything):
+            for room in ROOMS:
+                send_all(state, everything)
+                fill(state, order, max(state.demand, self.budget - room * largest))
+                spill(state)
+                for look_ahead in LOOK_AHEADS:
+                    outcome = state.evaluate(look_ahead)
+                    yield (outcome.excess, outcome.seconds), outcome, dict(state.away)
+
+
+def _least(state: State) -> float:
+    """The device bytes with which it holds as it is; ∞ where another memory is too small."""
+    limits = state.instance.limits
+    before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
+    spill(state)
+    holds = not state.evaluate(LOOK_AHEADS[0]).excess
+    limits[Memory.DEVICE] = before
+    return state.demand if holds else inf
+
+
+def _smallest(graph: Graph, budget: int) -> int:
+    """The bytes of a tensor worth moving: all smaller ones together are a small share of the budget."""
+    sizes = np.sort(graph.tensors.bytes)
+    negligible = int(np.searchsorted(np.cumsum(sizes), NEGLIGIBLE * budget))
+    return max(1, int(sizes[negligible])) if negligible < len(sizes) else 1
+
+
+def host_modes(graph: Graph) -> dict[int, int]:
+    """Per update with modes on the host the fastest of them; the last layers' updates first."""
+    found: dict[int, int] = {}
+    for operation in graph.operations.modes:
+        ways = ways_on_host(graph, operation)
+        if ways and graph.operations.phase[operation] == Phase.UPDATE:
+            found[operation] = min(ways)[1]
+    return dict(sorted(found.items()))
+
+
+def kinds(tensors: Iterable[int], graph: Graph) -> list[frozenset[int]]:
+    """Tensors whose names differ in numbers only, the kinds with most bytes first."""
+    groups: dict[str, set[int]] = {}
+    for x in tensors:
+        groups.setdefault(re.sub(r"\d+", "#", graph.tensors.name[x]), set()).add(x)
+    sizes = graph.tensors.bytes
+    return sorted(
+        map(frozenset, groups.values()), key=lambda group: (-int(sizes[list(group)].sum()), min(group))
+    )

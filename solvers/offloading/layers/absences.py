@@ -1,0 +1,77 @@
+"""Which tensors leave the device between a layer's passes, as `away` of a residence.
+
+Weights leave after their last use in each section of the runs (a layer's forward, a layer's backward) and,
+changed on the CPU, stay in host memory until then; gradients leave once complete; optimizer states that the
+CPU updates never come to the device. Linear in the uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....graphs.graph import Graph
+from ....graphs.machine import Memory
+from ....planner.residence.residence import Place
+from ....planner.schedule.schedule import PLAIN
+from .runs import LayerRuns
+from .training import TrainingLayers
+
+
+class Uses:
+    """Positions in the runs by tensor: where it is read, changed or made on the device, and on the CPU."""
+
+    def __init__(self, graph: Graph, plan: LayerRuns) -> None:
+        self.graph, self.plan = graph, plan
+        self.device: dict[int, list[int]] = {}
+        self.host: dict[int, list[int]] = {}
+        for position, (operation, mode) in enumerate(plan.runs):
+            on_host = mode != PLAIN and graph.operations.modes[operation][mode - 1].on_host
+            uses = self.host if on_host else self.device
+            made = (x for x, _bit in graph.contributions(operation, mode))
+            for x in {*graph.input_lists[operation], *made}:
+                uses.setdefault(x, []).append(position)
+
+    def section_ends(self, x: int) -> list[int]:
+        """The last use on the device in each section that has one."""
+        last = {self.plan.section(position): position for position in self.device.get(x, ())}
+        return list(last.values())
+
+
+def weight_absences(
+    layers: TrainingLayers, uses: Uses, to: Memory, before_update: Memory = Memory.HOST
+) -> dict[Place, Memory]:
+    """Of all weights: away in `to` between sections; before_update: from backward to an update on the CPU."""
+    away: dict[Place, Memory] = {}
+    for x in (x for layer in layers.layers for x in layer.weights):
+        updates = uses.host.get(x, [])
+        ends = uses.section_ends(x)
+        for end, following in zip(ends, [*ends[1:], len(uses.plan.runs)], strict=True):
+            away[x, end] = before_update if any(end < update < following for update in updates) else to
+        away |= {(x, update): to for update in updates}
+    return away
+
+
+def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place, Memory]:
+    """Of optimizer states that the CPU alone uses: on the disk between their updates, if `to` says so."""
+    states = (x for layer in layers.layers for x in layer.states)
+    if to != Memory.DISK:
+        return {}
+    return {(x, uses.host[x][-1]): to for x in states if x in uses.host and x not in uses.device}
+
+
+def gradient_absences(layers: TrainingLayers, uses: Uses) -> dict[Place, Memory]:
+    """Of weight gradients that the CPU reads: away once complete."""
+    gradients = (x for layer in layers.layers for x in layer.gradients)
+    return {(x, uses.device[x][-1]): Memory.HOST for x in gradients if x in uses.host and x in uses.device}
+
+
+def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[Place, Memory]:
+    """Of what forward makes and backward reads: away from its last use in forward on. swapped: to where."""
+    plan = uses.plan
+    boundary = plan.starts[plan.turn]
+    away: dict[Place, Memory] = {}
+    for x, memory in swapped.items():
+        before = [position for position in uses.device.get(x, ()) if position < boundary]
+        if before and uses.device[x][-1] > boundary:
+            away[x, before[-1]] = memory
+    return away

@@ -1,0 +1,59 @@
+"""Updates as early as they can run: right behind the last run that they must wait for.
+
+An update of a weight waits for its gradient, for the last run that reads the weight and for changes that
+stand before it in the file; one that draws random numbers for what draws before it. On the CPU it then runs
+beside the backward computations, and its gradient leaves the host. All other runs keep their order, with the
+updates that one of them waits for. Linear in the edges but for one sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ....graphs.graph import Graph, Phase
+from ....planner.schedule.sequence import Run
+
+
+def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
+    """The same runs, those of updates moved to the front as far as they can go."""
+    drawn = {after: before for before, after in pairwise(np.flatnonzero(graph.operations.random).tolist())}
+    moved = _moved(graph, drawn)
+    others = [run for run in runs if run[0] not in moved]
+    last = {operation: position for position, (operation, _mode) in enumerate(others)}
+    updates = [run for run in runs if run[0] in moved]
+    for operation, _mode in updates:
+        before = (*_before(graph, operation), drawn.get(operation))
+        last[operation] = max((last[o] for o in before if o in last), default=-1)
+    places = [(position, 0, run) for position, run in enumerate(others)]
+    places += [(last[run[0]], number, run) for number, run in enumerate(updates, start=1)]
+    return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]
+
+
+def _moved(graph: Graph, drawn: Mapping[int, int]) -> set[int]:
+    """The updates that no other operation waits for, but updates that none waits for either."""
+    moved = set(np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist())
+    for operation in reversed(range(len(graph.operations))):
+        if operation not in moved:
+            for x in graph.input_lists[operation]:
+                moved.difference_update(graph.producers[x].tolist())
+                moved.difference_update(_earlier(graph.mutators[x].tolist(), operation))
+            moved.discard(drawn.get(operation, operation))
+    return moved
+
+
+def _before(graph: Graph, update: int) -> Iterator[int]:
+    """Operations that an update must not pass."""
+    for x in graph.read_lists[update]:
+        yield from graph.producers[x].tolist()
+        yield from _earlier(graph.mutators[x].tolist(), update)
+    for x in graph.mutate_lists[update]:
+        yield from graph.producers[x].tolist()
+        yield from _earlier(graph.consumers[x].tolist(), update)
+        yield from _earlier(graph.mutators[x].tolist(), update)
+
+
+def _earlier(operations: Iterable[int], than: int) -> Iterator[int]:
+    return (operation for operation in operations if operation < than)

@@ -1,0 +1,21 @@
+"""The ways to run an update on the CPU."""
+
+from __future__ import annotations
+
+from ....graphs.graph import Graph, Kind
+
+
+def ways_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
+    """The modes on the host that do all that the operation does, as (seconds, number of the mode).
+
+    None where it uses the batch, which is on the device for good, or adds to what others make there.
+    """
+    modes = graph.operations.modes.get(operation, ())
+    written: list[int] = graph.operations.writes[operation].tolist()
+    used = graph.input_lists[operation]
+    if any(graph.tensors.kind[x] == Kind.INPUT for x in used):
+        return []
+    if any(len(graph.producers[x]) > 1 for x in written):
+        return []
+    whole = (n for n, mode in enumerate(modes, start=1) if mode.on_host and len(mode.writes) == len(written))
+    return [(modes[number - 1].time, number) for number in whole]

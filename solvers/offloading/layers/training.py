@@ -1,0 +1,160 @@
+"""A training graph as layers: what each runs, the weights, gradients and optimizer states that are its own.
+
+    layer 0 ─x_0─▶ layer 1 ─x_1─▶ … ─▶ layer n-1 with the loss ─▶ backward n-1 … 0 ─▶ updates
+
+The layers are the blocks of the graph's chain (graphs/structure/chain.py); a block without weights belongs to
+the layer before it, or to the first. A weight belongs to the first layer whose forward reads it, wherever
+else it is read (tied weights); its gradient is what the updates that change it read, its states are what they
+change beside it. An update of several layers' weights is the first one's, whose gradients are complete last.
+Linear in the edges beside the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....graphs.graph import Graph, Kind, Phase
+from ....graphs.structure.chain import Chain, chain_of
+from ...problem import NotAcceptedError
+from .host_ways import ways_on_host
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Operations in the order in which they run, tensors by number.
+
+    forward: with the loss in the last layer. backward: without the updates among it. updates: wherever they
+    stand. weights: parameters, changed or not. gradients: of these weights. states: of the optimizer.
+    output: the tensor that the next layer reads, None where there is none or only shared ones.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    updates: tuple[int, ...]
+    weights: tuple[int, ...]
+    gradients: tuple[int, ...]
+    states: tuple[int, ...]
+    output: int | None
+
+
+@dataclass(frozen=True)
+class TrainingLayers:
+    """layers: in forward order. order: all operations as the chain runs them, updates where the file has them
+    (in the backward part, or behind it)."""
+
+    graph: Graph
+    chain: Chain
+    layers: tuple[Layer, ...]
+    order: tuple[int, ...]
+
+    def seconds(self, operations: Iterable[int]) -> float:
+        """Of the operations in their plain modes."""
+        return float(self.graph.operations.time[list(operations)].sum())
+
+    def size(self, tensors: Iterable[int]) -> int:
+        """Bytes."""
+        return int(self.graph.tensors.bytes[list(tensors)].sum())
+
+    def host_modes(self, operations: Iterable[int]) -> list[tuple[int, int]] | None:
+        """Each operation with its fastest mode on the CPU, as runs; None where one has no such mode."""
+        runs: list[tuple[int, int]] = []
+        for operation in operations:
+            ways = ways_on_host(self.graph, operation)
+            if not ways:
+                return None
+            runs.append((operation, min(ways)[1]))
+        return runs
+
+    @cached_property
+    def layer_of_weight(self) -> dict[int, int]:
+        return {x: number for number, layer in enumerate(self.layers) for x in layer.weights}
+
+
+def training_layers(solver: str, graph: Graph) -> TrainingLayers:
+    """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or a
+    weight is used after its update."""
+    phase = graph.operations.phase
+    if not (phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
+    changed = _changed_in_the_middle(graph)
+    if changed is not None:
+        name = graph.tensors.name[changed]
+        raise NotAcceptedError(f"{solver} takes layers with updates at their end; {name} is used after one")
+    finest = chain_of(graph)
+    firsts = sorted(set(_first_readers(graph, finest).values()))
+    chain = finest.joined([0, *firsts[1:]])
+    if len(chain.blocks) < 2:
+        raise NotAcceptedError(f"{solver} takes chains of layers with weights; {graph.name} is none")
+    weights: list[list[int]] = [[] for _ in chain.blocks]
+    owner: dict[int, int] = {}
+    for x, number in _first_readers(graph, chain).items():
+        weights[number].append(x)
+        owner[x] = number
+    updates = _updates(graph, chain, owner)
+    layers = tuple(
+        Layer(
+            block.forward,
+            tuple(o for o in block.backward if phase[o] != Phase.UPDATE),
+            tuple(updates[number]),
+            tuple(weights[number]),
+            _of_kind(graph, (graph.read_lists[o] for o in updates[number]), Kind.PARAMETER_GRADIENT)
+            if updates[number]
+            else _results(graph, block.backward),
+            _of_kind(graph, (graph.input_lists[o] for o in updates[number]), Kind.OPTIMIZER_STATE),
+            block.output,
+        )
+        for number, block in enumerate(chain.blocks)
+    )
+    return TrainingLayers(graph, chain, layers, tuple(chain.order()))
+
+
+def _changed_in_the_middle(graph: Graph) -> int | None:
+    """A weight or state that is read or updated again after an update."""
+    phase = graph.operations.phase
+    for x, changes in enumerate(graph.mutators.lists()):
+        updates = [o for o in changes if phase[o] == Phase.UPDATE]
+        if updates and graph.persistent[x]:
+            later = [o for o in graph.consumers[x].tolist() if o > updates[0] and phase[o] != Phase.UPDATE]
+            if later or changes[-1] != updates[0]:
+                return x
+    return None
+
+
+def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:
+    """Per weight: the first block whose forward reads it; without one, the last whose backward does."""
+    kind = graph.tensors.kind
+    passes = [(number, block.forward) for number, block in enumerate(chain.blocks)]
+    passes += [(number, block.backward) for number, block in reversed(list(enumerate(chain.blocks)))]
+    first: dict[int, int] = {}
+    for number, operations in passes:
+        for operation in operations:
+            if graph.operations.phase[operation] != Phase.UPDATE:
+                for x in graph.read_lists[operation]:
+                    if kind[x] == Kind.PARAMETER:
+                        first.setdefault(x, number)
+    return first
+
+
+def _updates(graph: Graph, chain: Chain, owner: dict[int, int]) -> list[list[int]]:
+    """Per block: the updates of its weights, in running order; what changes no weight is nobody's."""
+    rows: list[list[int]] = [[] for _ in chain.blocks]
+    for operation in chain.order():
+        if graph.operations.phase[operation] == Phase.UPDATE:
+            changed = [owner[x] for x in graph.mutate_lists[operation] if x in owner]
+            if changed:
+                rows[min(changed)].append(operation)
+    return rows
+
+
+def _of_kind(graph: Graph, lists: Iterable[Iterable[int]], kind: Kind) -> tuple[int, ...]:
+    touched = dict.fromkeys(x for row in lists for x in row)
+    return tuple(x for x in touched if graph.tensors.kind[x] == kind)
+
+
+def _results(graph: Graph, operations: Iterable[int]) -> tuple[int, ...]:
+    """Without updates: the gradients that these operations leave as results."""
+    results = set(graph.results)
+    made = ([x for x, _bit in graph.contributions(o) if x in results] for o in operations)
+    return _of_kind(graph, made, Kind.PARAMETER_GRADIENT)

@@ -1,0 +1,1 @@
+"""LoHan: states on the disk, activations swapped by benefit."""

@@ -1,0 +1,113 @@
+"""How much LoHan swaps, tried: amounts around its estimate's, each as a schedule that is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from ....graphs.machine import Machine, Memory
+from ....planner.residence.demand import Demand
+from ....planner.residence.residence import Residence
+from ....planner.residence.transfers import placed
+from ....planner.schedule.schedule import Schedule
+from ...candidates import device_limit
+from ...problem import Problem
+from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
+from ..layers.runs import layer_runs
+from .costs import traffic_of
+from .stay import staying
+from .swap import SwapOrder, best_prefix
+
+LIKELY = 1.5
+"""The look-ahead with which amounts are compared."""
+
+_IN_FLIGHT = (3, 6, 12)
+"""How many layers' states the host keeps room for: more where less does not hold."""
+
+
+class Amounts:
+    """Amounts of swapped activations by how many of the swaps are made. tried: count -> simulated seconds, ∞
+    where it does not fit. best: seconds, schedule and count."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        machine: Machine,
+        order: SwapOrder,
+        states: Memory,
+        *,
+        duplex: bool,
+        stay: float,
+    ) -> None:
+        self.problem, self.machine, self.order, self.states = problem, machine, order, states
+        self.room = int(stay * device_limit(problem))
+        bare = Demand(problem.graph, machine, next(self._all_away(0))).peak
+        traffic = traffic_of(
+            order.layers,
+            machine,
+            states,
+            _IN_FLIGHT[0],
+            duplex=duplex,
+            stays=max(0, self.room - bare),
+        )
+        self.estimate = best_prefix(order.prefixes(traffic))
+        self.tried: dict[int, float] = {}
+        self.best: tuple[float, Schedule, int] | None = None
+
+    def estimate_told(self) -> str:
+        chosen = self.estimate
+        return (
+            f"by its own estimate {chosen.seconds:.6g} s, swapping {chosen.count} of "
+            f"{len(self.order.swaps)} activations and {len(self.order.always)} layers' outputs, "
+            f"{chosen.bytes:,} B, and making the rest again in {chosen.again:.6g} s"
+        )
+
+    def next_count(self) -> int | None:
+        """The estimate's, all, none; then the middle of the wider gap beside the best so far."""
+        for count in (self.estimate.count, len(self.order.swaps), 0):
+            if count not in self.tried:
+                return count
+        if self.best is None:
+            return None
+        best = self.best[2]
+        below = max((count for count in self.tried if count < best), default=best)
+        above = min((count for count in self.tried if count > best), default=best)
+        low, high = (below, best) if best - below > above - best else (best, above)
+        return (low + high) // 2 if high - low > 1 else None
+
+    def try_count(self, count: int, look_aheads: Sequence[float] = (LIKELY,)) -> None:
+        self.tried.setdefault(count, inf)
+        for way in self.ways(count):
+            found = placed(self.problem.graph, self.machine, device_limit(self.problem), way, look_aheads)
+            if found:
+                self.tried[count] = min(found[1].time, self.tried[count])
+                if self.best is None or found[1].time < self.best[0]:
+                    self.best = found[1].time, found[0], count
+                return
+
+    def ways(self, count: int) -> Iterator[Residence]:
+        """More and more of the activations on the disk; what the device has room for stays there."""
+        for way in self._all_away(count):
+            graph, swapped = self.order.layers.graph, self.order.tensors(count)
+            yield staying(graph, self.machine, way, swapped, self.room)
+
+    def _all_away(self, count: int) -> Iterator[Residence]:
+        layers = self.order.layers
+        swapped = self.order.tensors(count)
+        plan = layer_runs(layers, self.order.kept | swapped, host=True, after=False)
+        uses = Uses(layers.graph, plan)
+        away = weight_absences(layers, uses, self.states) | gradient_absences(layers, uses)
+        away |= state_absences(layers, uses, self.states)
+        limited = self.states == Memory.DISK and self.machine.host_capacity is not None
+        for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
+            room = traffic_of(layers, self.machine, self.states, in_flight).room
+            yield Residence(plan.runs, away | activation_absences(uses, self._where(uses, swapped, room)))
+
+    def _where(self, uses: Uses, swapped: set[int], room: float) -> dict[int, Memory]:
+        """The activations made last in host memory, as far as there is room; the others on the disk."""
+        where: dict[int, Memory] = {}
+        sizes = self.order.layers.graph.tensors.bytes
+        for x in sorted((x for x in swapped if x in uses.device), key=lambda x: -uses.device[x][0]):
+            room -= int(sizes[x])
+            where[x] = Memory.HOST if room >= 0 or self.states == Memory.HOST else Memory.DISK
+        return where

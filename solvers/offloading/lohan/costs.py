@@ -1,0 +1,117 @@
+"""LoHan's iteration time as a function of what is swapped: equations 1 to 5, corrected.
+
+Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model on a consumer GPU"
+(arXiv:2403.06504), section IV-D.
+
+| paper                  | here                 |                                                            |
+|------------------------|----------------------|------------------------------------------------------------|
+| FLOP_f / THP_G         | forward              | seconds                                                    |
+| 2 FLOP_f / THP_G       | backward             | seconds, as the graph has it                               |
+| FLOP_r / THP_G         | again                | seconds of what is made again                              |
+| A_G2M                  | swapped              | bytes of activations that leave the device                 |
+| 2 P (P16)              | weights              | bytes fetched in each pass                                 |
+| 2 P (G16)              | gradients            | bytes                                                      |
+| 14 P (P32, OS32, P16)  | states               | bytes that an update reads and writes                      |
+| MEM_M^avail            | room                 | bytes of host memory left for activations                  |
+| BW_G                   | d2h, h2d             | bytes/s, each direction                                    |
+| BW_S2M, BW_M2S         | disk_read, disk_write| bytes/s                                                    |
+
+Corrected: (3) the share on disk is max(0, A - MEM), not A - MEM, whose name (4) changes to MEM_CPU; (5) lacks
+the CPU's own time, which limits a weak CPU and here is a fifth term. Without a disk its terms are nothing.
+The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `stays`: the
+bytes of what is swapped that the device has room for after all, in the paper none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from ....graphs.machine import Machine, Memory
+from ..layers.training import TrainingLayers
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The table above, with `update`: the CPU's seconds."""
+
+    forward: float
+    backward: float
+    update: float
+    weights: int
+    gradients: int
+    states: int
+    room: float
+    d2h: float
+    h2d: float
+    disk_read: float = inf
+    disk_write: float = inf
+    duplex: bool = True
+    stays: int = 0
+
+    def forward_seconds(self, swapped: int) -> float:
+        """(2), (4)."""
+        swapped = max(0, swapped - self.stays)
+        on_disk = max(0.0, swapped - self.room)  # (3)
+        return max(
+            self.forward,
+            swapped / self.d2h,
+            self.weights / self.h2d,
+            self._disk_seconds(self.weights, on_disk),
+        )
+
+    def backward_seconds(self, swapped: int, again: float) -> float:
+        """(5)."""
+        swapped = max(0, swapped - self.stays)
+        on_disk = max(0.0, swapped - self.room)
+        return max(
+            self.backward + again,
+            self.gradients / self.d2h,
+            (self.weights + swapped) / self.h2d,
+            self._disk_seconds(self.states + on_disk, self.states),
+            self.update,
+        )
+
+    def _disk_seconds(self, read: float, written: float) -> float:
+        reading, writing = read / self.disk_read, written / self.disk_write
+        return max(reading, writing) if self.duplex else reading + writing
+
+    def seconds(self, swapped: int, again: float) -> float:
+        """(1)."""
+        return self.forward_seconds(swapped) + self.backward_seconds(swapped, again)
+
+
+def traffic_of(
+    layers: TrainingLayers,
+    machine: Machine,
+    states: Memory,
+    in_flight: int,
+    *,
+    duplex: bool = True,
+    stays: int = 0,
+) -> Traffic:
+    """in_flight: how many of the largest layer's model states the host holds beside activations."""
+    graph, links = layers.graph, machine.links
+    updates = [operation for layer in layers.layers for operation in layer.updates]
+    runs = layers.host_modes(updates) or []
+    sizes = [layers.size((*layer.weights, *layer.states)) for layer in layers.layers]
+    gradients = [layers.size(layer.gradients) for layer in layers.layers]
+    largest = max(a + b for a, b in zip(sizes, gradients, strict=True))
+    beside = in_flight * largest + (sum(sizes) if states == Memory.HOST else 0)
+    room = inf if machine.host_capacity is None else max(0, machine.host_capacity - beside)
+    on_disk = states == Memory.DISK
+    return Traffic(
+        forward=sum(layers.seconds(layer.forward) for layer in layers.layers),
+        backward=sum(layers.seconds(layer.backward) for layer in layers.layers),
+        update=sum(graph.operations.modes[o][mode - 1].time for o, mode in runs),
+        weights=sum(layers.size(layer.weights) for layer in layers.layers),
+        gradients=sum(gradients),
+        states=sum(sizes),
+        room=room,
+        d2h=links.d2h or inf,
+        h2d=links.h2d or inf,
+        disk_read=(links.disk_read or inf) if on_disk else inf,
+        disk_write=(links.disk_write or inf) if on_disk else inf,
+        duplex=duplex,
+        stays=stays,
+    )

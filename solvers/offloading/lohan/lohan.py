@@ -1,0 +1,82 @@
+"""LoHan: states on the disk, updates on the CPU beside backward, and as many activations swapped as pay.
+
+Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model on a consumer GPU"
+(arXiv:2403.06504). Weights come layer by layer from the disk (the host, where there is none), in forward and
+again in backward; a gradient goes to the host once it is complete, where its update runs at once: reading
+states from the disk, updating and writing back go on side by side for different weights (active gradient
+offloading, section IV-C). What is swapped of the activations: swap.py; by which time: costs.py.
+
+From decisions to a schedule. The paper says how much is swapped, not what goes to the disk: the activations
+of the first layers, which stay away longest, go there once the host is full. Where updates and fetches stand
+is worked out by planner/residence/transfers.py. The estimate assumes that everything overlaps; so other
+amounts around it are simulated too, and the fastest schedule is the answer. Where nothing need move, nothing
+moves; of what would, some stays on the device where that has room (stay.py; the paper's LoHan: stay=0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ....graphs.errors import InputError
+from ....planner.residence.transfers import LOOK_AHEADS
+from ...candidates import device_limit, plain_candidate
+from ...links import linked_machine
+from ...problem import Answer, Options, Problem, Status
+from ..layers.cpu_updates import layers_updated_on_cpu, refused, states_memory
+from .amounts import Amounts
+from .swap import SwapOrder
+
+NAME = "lohan"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """states: where model states lie, host or disk; auto: the disk, if there is one, where they would take
+    more than half of the host (the paper: always the disk).
+    stay: share of the budget within which what would be swapped stays on the device (the paper: 0).
+    amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
+    at once, like the simulator's; else one at a time, as in (5)."""
+
+    states: str = "auto"
+    amounts: int = 8
+    duplex: bool = True
+    stay: float = 0.7
+
+    def __post_init__(self) -> None:
+        if self.states not in ("auto", "host", "disk"):
+            raise InputError(f"states must be auto, host or disk, not {self.states!r}")
+        if self.amounts < 1:
+            raise InputError(f"amounts must be 1 or more, not {self.amounts}")
+        if not 0 <= self.stay <= 1:
+            raise InputError(f"stay must be from 0 to 1, not {self.stay}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    machine = linked_machine(NAME, problem, "weights, gradients, optimizer states and activations").machine
+    layers = layers_updated_on_cpu(NAME, problem)
+    states = states_memory(NAME, machine, settings.states, layers)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= device_limit(problem):
+        return Answer(plain.schedule, Status.HEURISTIC)
+    amounts = Amounts(problem, machine, SwapOrder(layers), states, duplex=settings.duplex, stay=settings.stay)
+    options.report(amounts.estimate_told())
+    interrupted = False
+    try:
+        while len(amounts.tried) < settings.amounts and (count := amounts.next_count()) is not None:
+            amounts.try_count(count)
+            if monotonic() > deadline or options.cancelled():
+                break
+        if amounts.best is not None and monotonic() <= deadline:
+            amounts.try_count(amounts.best[2], LOOK_AHEADS)
+    except KeyboardInterrupt:
+        interrupted = True
+    if amounts.best is None:
+        raise refused(NAME, problem, machine, amounts.ways(amounts.estimate.count))
+    options.report(f"swapping {amounts.best[2]} of {len(amounts.order.swaps)}: {amounts.best[0]:.6g} s")
+    stopped = interrupted or monotonic() > deadline
+    status = Status.FEASIBLE if stopped else Status.HEURISTIC
+    return Answer(amounts.best[1], status, interrupted=interrupted)

@@ -1,0 +1,102 @@
+"""LoHan's Algorithm 1: which activations are swapped, in the order of the time that each byte saves.
+
+Liao et al. (arXiv:2403.06504), section IV-D. A layer of the paper is here a forward operation, its activation
+what backward reads of its outputs. OB (6) = seconds to make them again from the others / their bytes.
+Recomputation stays within a layer of the chain (layers/runs.py), so the layers' outputs, A_interBlock, are
+always swapped; the last layer keeps all. O(n log n) for n operations beside the remaking of one layer each.
+
+Corrected. Printed, T_min starts at infinity, so the amount swapped so far is never compared with one layer
+more, and the test A >= A_interBlock counts the layer that is then left out. Here every prefix of the order,
+that of A_interBlock alone included, is weighed. T_iter is convex in A only along this order and only where
+seconds add up (7); over all subsets the best prefix is not always the best, though close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from math import fsum
+
+from ....planner.schedule.schedule import PLAIN
+from ...chains.runs import lightest_mode
+from ..layers.runs import always_kept, made_again
+from ..layers.training import TrainingLayers
+from .costs import Traffic
+
+
+@dataclass(frozen=True)
+class Swap:
+    """tensors: of one operation, in layer `layer`. seconds: to make them again from all other swaps."""
+
+    layer: int
+    tensors: frozenset[int]
+    bytes: int
+    seconds: float
+
+    @property
+    def benefit(self) -> float:
+        """(6)."""
+        return self.seconds / max(self.bytes, 1)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The first `count` swaps. bytes: swapped in all. again: seconds of recomputation. seconds: T_iter."""
+
+    count: int
+    bytes: int
+    again: float
+    seconds: float
+
+
+class SwapOrder:
+    """always: what every prefix swaps. swaps: by benefit, the largest first."""
+
+    def __init__(self, layers: TrainingLayers) -> None:
+        self.layers = layers
+        self.kept = always_kept(layers)
+        self.always = [layer.output for layer in layers.layers if layer.output is not None]
+        self.swaps = sorted(self._swaps(), key=lambda swap: -swap.benefit)
+
+    def _swaps(self) -> Iterator[Swap]:
+        graph = self.layers.graph
+        for number, layer in enumerate(self.layers.layers[:-1]):
+            read = {x for o in layer.backward for x in graph.read_lists[o]} - self.kept
+            own = {o: frozenset(x for x, _bit in graph.contributions(o) if x in read) for o in layer.forward}
+            for tensors in filter(None, own.values()):
+                again = made_again(self.layers, number, self.kept | (read - tensors))
+                yield Swap(number, tensors, self.layers.size(tensors), self._seconds(again))
+
+    def tensors(self, count: int) -> set[int]:
+        """What leaves the device with the first `count` swaps."""
+        return {x for swap in self.swaps[:count] for x in swap.tensors}.union(self.always)
+
+    def prefixes(self, traffic: Traffic) -> list[Prefix]:
+        """T_iter of each prefix."""
+        again = [self._again(number, self.kept) for number in range(len(self.layers.layers) - 1)]
+        kept, swapped = set(self.kept), self.layers.size(self.always)
+        sizes = accumulate((swap.bytes for swap in self.swaps), initial=swapped)
+        found = [Prefix(0, swapped, sum(again), traffic.seconds(swapped, sum(again)))]
+        next(sizes)
+        for count, (swap, size) in enumerate(zip(self.swaps, sizes, strict=True), start=1):
+            kept |= swap.tensors
+            again[swap.layer] = self._again(swap.layer, kept)
+            found.append(Prefix(count, size, sum(again), traffic.seconds(size, sum(again))))
+        return found
+
+    def _again(self, number: int, kept: set[int]) -> float:
+        return self._seconds(made_again(self.layers, number, kept))
+
+    def _seconds(self, again: dict[int, set[int]]) -> float:
+        graph = self.layers.graph
+        columns = graph.operations
+        runs = ((o, lightest_mode(graph, o, wanted)) for o, wanted in again.items())
+        return fsum(
+            columns.time.item(o) if mode == PLAIN else columns.modes[o][mode - 1].time for o, mode in runs
+        )
+
+
+def best_prefix(prefixes: Iterable[Prefix]) -> Prefix:
+    """The fastest; of equals the one that swaps least."""
+    return min(prefixes, key=lambda prefix: (prefix.seconds, prefix.bytes))

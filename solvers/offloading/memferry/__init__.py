@@ -1,0 +1,1 @@
+"""MemFerry: weights that come or are read where they lie."""

@@ -1,0 +1,61 @@
+"""MemFerry's model of an iteration: what a choice of ways costs, layer by layer.
+
+    link     ▐ fetch 0 ▐ fetch 2 ▐ fetch 1 (DFGB) ▐
+    compute  ▐ wait    ▐ F0 ▐ F1 from the host ▐ F2 ▐ … ▐ B2 ▐ B1 ▐ B0 ▐
+
+The link brings the weights of GFGB layers in forward order, then those of DFGB layers in backward order; a
+computation waits for its own. Reads of host memory do not slow the link: the paper's assumption, and a
+doubtful one, since both go over the same wires. Gradients and updates are the same whatever the ways, and
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from .layers import Costs
+
+
+class Way(IntEnum):
+    """How a layer's weights are used (forward, backward)."""
+
+    GFGB = 0
+    """on the device, on the device"""
+    DHA = 1
+    """in host memory, in host memory"""
+    DFGB = 2
+    """in host memory, on the device"""
+    TWICE = 3
+    """on the device, away in between, on the device: not the paper's, for weights that don't fit"""
+
+
+PUBLISHED = (Way.GFGB, Way.DHA, Way.DFGB)
+
+_FETCHED_FIRST = (Way.GFGB, Way.TWICE)
+_FETCHED_LATER = (Way.DFGB, Way.TWICE)
+
+
+def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float, float]:
+    """Seconds until the forward part ends, and until the link is free: T_all, and T_all - T_res."""
+    compute = link = 0.0
+    for layer, way in zip(costs, ways, strict=True):
+        if way in _FETCHED_FIRST:
+            link += layer.fetch
+            compute = max(compute, link) + layer.forward
+        else:
+            compute += layer.direct_forward
+        compute += layer.between
+    return compute, link
+
+
+def estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> float:
+    """Seconds of the forward and the backward part."""
+    compute, link = forward_estimate(costs, ways)
+    for layer, way in zip(reversed(costs), reversed(ways), strict=True):
+        compute += layer.between_backward
+        if way in _FETCHED_LATER:
+            link += layer.fetch
+            compute = max(compute, link)
+        compute += layer.direct_backward if way == Way.DHA else layer.backward
+    return compute

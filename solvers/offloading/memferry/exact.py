@@ -1,0 +1,172 @@
+"""The best of all choices of ways in MemFerry's model, 3^L of them, by dynamic programming over states.
+
+The layers are taken from the outside in: layer 0 is the first to run forward and the last to run backward. A
+state after some layers, all of them smaller-is-better:
+
+    compute, link   when the computations and the link have come this far in the forward part
+    rest            seconds of these layers' backward part once layer l+1's has ended
+    links_rest      the same counted from when the link has brought layer l+1's weights: -∞ without DFGB
+    room            bytes of weights that are on the device from forward to backward
+
+A choice ends at max(compute + rest, link + links_rest). Dominated states go, and those that cannot beat the
+best known; so the answer is optimal for the model, unless more than `states` are left at some layer: then
+those that promise most are kept, and `exact` says so. O(L S²) for S states a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .estimate import Way, estimate
+from .layers import Costs
+
+States = NDArray[np.float64]
+"""Rows of (compute, link, rest, links_rest, room)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """seconds: by the model. exact: no other choice within the room is faster."""
+
+    ways: list[Way]
+    seconds: float
+    exact: bool
+
+
+def best_choice(
+    costs: Sequence[Costs],
+    *,
+    room: float = inf,
+    twice: bool = False,
+    known: Sequence[Way] | None = None,
+    states: int = 1000,
+    proceed: Callable[[], bool] = lambda: True,
+) -> Choice | None:
+    """None where no choice keeps the weights on the device within `room` bytes.
+
+    twice: a layer's weights may be fetched twice, and are in nobody's way between. known: a choice to start
+    from, within the room. proceed: false once the time is up; then the known one.
+    """
+    least_time, least_room = _outlook(costs, twice)
+    limit = inf if known is None else estimate(costs, known) * (1 + 1e-12)
+    front: States = np.array([[0.0, 0.0, 0.0, -inf, 0.0]])
+    history: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    exact = True
+    for number, layer in enumerate(costs):
+        if not proceed():
+            return None if known is None else Choice(list(known), estimate(costs, known), exact=False)
+        grown, parents, ways = _grown(front, layer, twice)
+        promise = _ends(grown, least_time[number + 1])
+        alive = (promise <= limit) & (grown[:, 4] + least_room[number + 1] <= room)
+        if room == inf:
+            grown[:, 4] = 0.0
+        kept = np.flatnonzero(alive)
+        kept = kept[_undominated(grown[kept])]
+        if len(kept) > states:
+            kept, exact = kept[np.argsort(promise[kept], kind="stable")[:states]], False
+        if not len(kept):
+            return None if known is None else Choice(list(known), estimate(costs, known), exact)
+        front = grown[kept]
+        history.append((parents[kept], ways[kept]))
+    ends = _ends(front)
+    at = int(np.argmin(ends))
+    seconds = float(ends[at])
+    found: list[Way] = []
+    for parents, ways in reversed(history):
+        found.append(Way(int(ways[at])))
+        at = int(parents[at])
+    return Choice(found[::-1], seconds, exact)
+
+
+def _ends(states: States, left: float = 0.0) -> NDArray[np.float64]:
+    """left: seconds that the computations of further layers add at least."""
+    return np.maximum(states[:, 0] + states[:, 2] + left, states[:, 1] + states[:, 3])
+
+
+def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[float]]:
+    """Per layer: the least seconds and bytes that it and all layers further in add."""
+    seconds, sizes = [0.0], [0.0]
+    for layer in reversed(costs):
+        alone = min(layer.forward, layer.direct_forward) + min(layer.backward, layer.direct_backward)
+        seconds.append(seconds[-1] + alone + layer.between + layer.between_backward)
+        fixed = not twice and inf in (layer.direct_forward, layer.direct_backward)
+        sizes.append(sizes[-1] + (layer.size if fixed else 0))
+    return seconds[::-1], sizes[::-1]
+
+
+def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np.int64], NDArray[np.int64]]:
+    """Every state with the layer in each of its ways; the state that each comes from; its way."""
+    parts = [(_fetched(front, layer), Way.GFGB)]
+    if layer.direct_forward < inf:
+        if layer.direct_backward < inf:
+            parts.append((_direct(front, layer), Way.DHA))
+        parts.append((_returned(front, layer), Way.DFGB))
+    if twice:
+        parts.append((_twice(front, layer), Way.TWICE))
+    rows = np.concatenate([part for part, _way in parts])
+    rows[:, 0] += layer.between
+    rows[:, 2] += layer.between_backward
+    parents = np.tile(np.arange(len(front)), len(parts))
+    return rows, parents, np.repeat([int(way) for _part, way in parts], len(front))
+
+
+def _fetched(front: States, layer: Costs) -> States:
+    rows = _fetched_first(front, layer)
+    rows[:, 2] += layer.backward
+    rows[:, 4] += layer.size
+    return rows
+
+
+def _direct(front: States, layer: Costs) -> States:
+    rows = _direct_first(front, layer)
+    rows[:, 2] += layer.direct_backward
+    return rows
+
+
+def _returned(front: States, layer: Costs) -> States:
+    rows = _fetched_later(_direct_first(front, layer), layer)
+    rows[:, 4] += layer.size
+    return rows
+
+
+def _twice(front: States, layer: Costs) -> States:
+    return _fetched_later(_fetched_first(front, layer), layer)
+
+
+def _fetched_first(front: States, layer: Costs) -> States:
+    """With its forward part, for which the weights are fetched."""
+    rows = front.copy()
+    rows[:, 1] += layer.fetch
+    rows[:, 0] = np.maximum(rows[:, 0], rows[:, 1]) + layer.forward
+    return rows
+
+
+def _direct_first(front: States, layer: Costs) -> States:
+    rows = front.copy()
+    rows[:, 0] += layer.direct_forward
+    return rows
+
+
+def _fetched_later(front: States, layer: Costs) -> States:
+    """With its backward part, for which the weights are fetched; changes the rows."""
+    front[:, 2] += layer.backward
+    front[:, 3] = layer.fetch + np.maximum(front[:, 2], front[:, 3])
+    return front
+
+
+def _undominated(states: States) -> NDArray[np.int64]:
+    """The rows that no other row is as good as in everything; of equal rows the first."""
+    order = np.lexsort(states.T[::-1])
+    kept: list[int] = []
+    front = np.empty_like(states)
+    for row in order.tolist():
+        state = states[row]
+        if not (front[: len(kept)] <= state).all(axis=1).any():
+            front[len(kept)] = state
+            kept.append(row)
+    return np.array(kept, np.int64)

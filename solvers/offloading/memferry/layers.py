@@ -1,0 +1,170 @@
+"""What MemFerry plans with: the weights in the order of their first use, and what each way to use them costs.
+
+A layer here is the finest there can be: weights that some operation reads together, with all runs that read
+them. Any graph with a forward and a backward part has such layers, a chain or not.
+
+| paper          | here                 |                                                          |
+|----------------|----------------------|----------------------------------------------------------|
+| T_trans(l)     | fetch                | seconds, bytes of the weights / h2d                      |
+| T_FP, T_BP     | forward, backward    | seconds, weights on the device                           |
+| T^H_FP, T^H_BP | direct_forward, …    | seconds, weights read in host memory; ∞ where they can't |
+| T(A_l,l+1)     | between, between_…   | seconds of others until the next layer's first, each way |
+| S_l            | size                 | bytes                                                    |
+
+A forward operation that runs again behind the first backward one counts as backward. A weight that several
+operations of one pass read (tied weights) is charged where the first of them stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from ....graphs.graph import Graph, Kind, Phase
+from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one layer; seconds, and size in bytes."""
+
+    fetch: float
+    forward: float
+    direct_forward: float
+    backward: float
+    direct_backward: float
+    between: float = 0.0
+    between_backward: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class WeightLayer:
+    """weights: tensors. forward, backward: the positions of the runs that read them, in order."""
+
+    weights: tuple[int, ...]
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+
+def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
+    """In the order of their first use; runs of updates are no uses."""
+    phase, turn = graph.operations.phase, _turn(graph, runs)
+    readers = [p for p, (o, _mode) in enumerate(runs) if phase[o] != Phase.UPDATE and weights_read(graph, o)]
+    group = _groups(weights_read(graph, runs[p][0]) for p in readers)
+    members: dict[int, list[int]] = {}
+    for position in readers:
+        members.setdefault(group[weights_read(graph, runs[position][0])[0]], []).append(position)
+    return [
+        WeightLayer(
+            tuple(dict.fromkeys(x for p in positions for x in weights_read(graph, runs[p][0]))),
+            tuple(p for p in positions if p < turn),
+            tuple(p for p in positions if p >= turn),
+        )
+        for positions in members.values()
+    ]
+
+
+def _turn(graph: Graph, runs: Sequence[Run]) -> int:
+    """The position of the first backward run."""
+    phase = graph.operations.phase
+    return next((p for p, (o, _mode) in enumerate(runs) if phase[o] == Phase.BACKWARD), len(runs))
+
+
+def weights_read(graph: Graph, operation: int) -> list[int]:
+    return [x for x in graph.read_lists[operation] if graph.tensors.kind[x] == Kind.PARAMETER]
+
+
+def direct_run(graph: Graph, run: Run) -> Run | None:
+    """The same with the weights read in host memory, and nothing else: the fastest such mode."""
+    operation, mode_index = run
+    modes = graph.operations.modes.get(operation, ())
+    plain = graph.operations.writes[operation].tolist()
+    writes = set(plain if mode_index == PLAIN else modes[mode_index - 1].writes)
+    weights = set(weights_read(graph, operation))
+    ways = [
+        (mode.time, number)
+        for number, mode in enumerate(modes, start=1)
+        if not mode.on_host and set(mode.reads_host) == weights and set(mode.writes) == writes
+    ]
+    return (operation, min(ways)[1]) if ways else None
+
+
+def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h2d: float) -> list[Costs]:
+    """h2d: bytes/s. What stands before the first layer, or behind the last, is alike in every plan: left
+    out.
+    """
+    seconds = [run_seconds(graph, run) for run in runs]
+    direct = [_direct_seconds(graph, run) for run in runs]
+    between, between_backward = _between(graph, runs, layers, seconds)
+    costs: list[Costs] = []
+    for number, layer in enumerate(layers):
+        size = int(graph.tensors.bytes[list(layer.weights)].sum())
+        costs.append(
+            Costs(
+                size / h2d,
+                sum(seconds[p] for p in layer.forward),
+                sum(direct[p] for p in layer.forward),
+                sum(seconds[p] for p in layer.backward),
+                sum(direct[p] for p in layer.backward),
+                between[number],
+                between_backward[number],
+                size,
+            )
+        )
+    return costs
+
+
+def run_seconds(graph: Graph, run: Run) -> float:
+    operation, mode = run
+    if mode == PLAIN:
+        return float(graph.operations.time[operation])
+    return graph.operations.modes[operation][mode - 1].time
+
+
+def _direct_seconds(graph: Graph, run: Run) -> float:
+    direct = direct_run(graph, run)
+    return inf if direct is None else run_seconds(graph, direct)
+
+
+def _groups(rows: Iterable[list[int]]) -> dict[int, int]:
+    """Per weight: one that stands for all that are read together with it, directly or over others."""
+    leader: dict[int, int] = {}
+
+    def find(x: int) -> int:
+        while leader.setdefault(x, x) != x:
+            leader[x] = leader[leader[x]]
+            x = leader[x]
+        return x
+
+    for row in rows:
+        for x in row:
+            leader[find(x)] = find(row[0])
+    return {x: find(x) for x in leader}
+
+
+def _between(
+    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], seconds: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Per layer: the other computations after its first forward run, and before its first backward one, up to
+    where another layer's begin."""
+    turn = _turn(graph, runs)
+    starts_forward = {layer.forward[0]: number for number, layer in enumerate(layers) if layer.forward}
+    starts_backward = {layer.backward[0]: number for number, layer in enumerate(layers) if layer.backward}
+    reading = {p for layer in layers for p in (*layer.forward, *layer.backward)}
+    forward, backward = [0.0] * len(layers), [0.0] * len(layers)
+    last, waiting = -1, 0.0
+    for position, (operation, _mode) in enumerate(runs):
+        last = starts_forward.get(position, last)
+        if position in starts_backward:
+            backward[starts_backward[position]] += waiting
+            waiting = 0.0
+        if position in reading or graph.operations.phase[operation] == Phase.UPDATE:
+            continue
+        if position < turn and last >= 0:
+            forward[last] += seconds[position]
+        elif position >= turn:
+            waiting += seconds[position]
+    return forward, backward

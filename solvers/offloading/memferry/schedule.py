@@ -1,0 +1,107 @@
+"""MemFerry's decisions as runs with their modes, and the schedules that follow.
+
+What the paper leaves to its runtime is derived here. The weights' home is the host, where the CPU updates
+them; GFGB layers come to the device before their forward, DFGB layers before their backward, DHA layers
+never: the mode of each run says so. Optimizer states never leave the host. A gradient goes to the host once
+it is complete.
+
+GO-MemFerry's kernels write a gradient into host memory. Here every computation writes to the device, and the
+gradient leaves right behind it: beside the next computations, and only what is on its way takes memory. A
+kept gradient's buffer stays to the end of the iteration, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ....graphs.graph import Graph, Kind, Phase
+from ....graphs.machine import Machine, Memory
+from ....planner.errors import InvalidScheduleError
+from ....planner.residence.residence import Place, Residence
+from ....planner.residence.transfers import placed
+from ....planner.schedule.schedule import Schedule, Verb
+from ....planner.schedule.sequence import Run
+from ....planner.simulator.simulate import Figures, simulate
+from ...problem import NotAcceptedError
+from ..layers.host_ways import ways_on_host
+from .estimate import Way
+from .layers import WeightLayer, direct_run, weights_read
+
+
+def memferry_residence(
+    graph: Graph,
+    runs: Sequence[Run],
+    layers: Sequence[WeightLayer],
+    ways: Sequence[Way],
+    results: Collection[int],
+) -> Residence:
+    """runs: of the iteration, updates in their modes on the host. results: gradients that nothing updates
+    from; they go to the host too."""
+    chosen = list(runs)
+    for layer, way in zip(layers, ways, strict=True):
+        read_there = layer.forward if way in (Way.DHA, Way.DFGB) else ()
+        read_there += layer.backward if way == Way.DHA else ()
+        for position in read_there:
+            chosen[position] = direct_run(graph, runs[position]) or runs[position]
+    away = _away_between(graph, runs, layers, ways)
+    complete: dict[int, int] = {}
+    for position, run in enumerate(chosen):
+        complete |= {x: position for x, _bit in graph.contributions(*run) if x in results}
+    return Residence(chosen, dict.fromkeys([*away, *complete.items()], Memory.HOST))
+
+
+def _away_between(
+    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Way]
+) -> list[Place]:
+    """The last forward uses of weights that are fetched twice."""
+    last: dict[int, int] = {}
+    for layer, way in zip(layers, ways, strict=True):
+        if way == Way.TWICE and layer.backward:
+            last |= {x: p for p in layer.forward for x in weights_read(graph, runs[p][0])}
+    return list(last.items())
+
+
+def memferry_schedule(
+    graph: Graph, machine: Machine, budget: int, residence: Residence, kept: Collection[int]
+) -> tuple[Schedule, Figures] | None:
+    """The fastest of those with several look-aheads; kept: gradients. None where none fits."""
+    found = placed(graph, machine, budget, residence)
+    if found is None or not kept:
+        return found
+    schedule = _keeping(found[0], kept)
+    try:
+        return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
+    except InvalidScheduleError:
+        return None
+
+
+def _keeping(schedule: Schedule, kept: Collection[int]) -> Schedule:
+    """Without the deletes of these tensors on the device: they vanish at the end."""
+    steps = [
+        step
+        for step in schedule
+        if not (step.verb == Verb.DELETE and step.where == Memory.DEVICE and step.target in kept)
+    ]
+    return Schedule.of(steps, schedule.initial)
+
+
+def with_host_updates(solver: str, graph: Graph, runs: Sequence[Run]) -> list[Run]:
+    """The runs with every update in its fastest mode on the CPU; what changes buffers alone stays.
+
+    Raises NotAcceptedError where an update has no such mode.
+    """
+    chosen: list[Run] = []
+    for operation, mode_index in runs:
+        fastest = mode_index
+        if graph.operations.phase[operation] == Phase.UPDATE and _is_optimizers(graph, operation):
+            ways = ways_on_host(graph, operation)
+            if not ways:
+                name = graph.operations.name[operation]
+                raise NotAcceptedError(f"{solver} updates weights on the CPU: {name} has no mode on the host")
+            fastest = min(ways)[1]
+        chosen.append((operation, fastest))
+    return chosen
+
+
+def _is_optimizers(graph: Graph, operation: int) -> bool:
+    return any(graph.tensors.kind[x] != Kind.BUFFER for x in graph.mutate_lists[operation])

@@ -1,0 +1,162 @@
+"""The fastest that MemFerry finds: choices of its algorithms, judged by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ....graphs.graph import Phase
+from ....planner.errors import InvalidScheduleError
+from ....planner.schedule.schedule import Schedule
+from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.simulator.simulate import Figures
+from ...candidates import device_limit
+from ...links import linked_machine
+from ...problem import NotAcceptedError, Options, Problem
+from ..layers.early_updates import early_updates
+from ..layers.iteration import iteration_runs
+from ..layers.training import training_layers
+from .estimate import Way, estimate
+from .exact import best_choice
+from .greedy import greedy
+from .plan import Plan
+from .settings import Settings
+
+NAME = "memferry"
+
+_ROOMS = 5
+"""So often the room for weights is made smaller where what the model chose does not fit."""
+
+
+@dataclass(frozen=True)
+class Found:
+    schedule: Schedule
+    figures: Figures
+    plan: Plan
+    ways: list[Way]
+    exact: bool
+
+    def line(self) -> str:
+        counts = [f"{self.ways.count(way)} {way.name}" for way in Way if way in self.ways]
+        again = ", layers run again" if self.plan.checkpoint else ""
+        optimal = ", no choice is faster by the model" if self.exact else ""
+        return (
+            f"{', '.join(counts)} of {len(self.ways)} layers{again}: {self.figures.time:.6g} s simulated, "
+            f"{estimate(self.plan.costs, self.ways):.6g} s forward and backward by the paper's model{optimal}"
+        )
+
+
+class Search:
+    """best: the fastest found within the budget. stopped: by the time limit.
+
+    The last plan has the file's order, for budgets in which no other fits: an update that makes a tensor may
+    take less memory where it stands.
+    """
+
+    def __init__(self, problem: Problem, settings: Settings, options: Options) -> None:
+        self.problem, self.settings, self._options = problem, settings, options
+        self.limit = device_limit(problem)
+        self.best: Found | None = None
+        self.stopped = self.interrupted = False
+        self._seen: dict[tuple[Plan | Way, ...], bool] = {}
+        self._deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+        graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
+        if not (graph.operations.phase == Phase.BACKWARD).any():
+            raise NotAcceptedError(f"{NAME} takes training graphs; {graph.name} has no backward operations")
+
+        def planned(runs: Sequence[Run], checkpoint: bool = False) -> Plan:
+            return Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=settings.reserve)
+
+        self.plans = [planned(*iteration) for iteration in self._iterations()]
+        in_order = in_plain_mode(range(len(graph.operations)))
+        self._last = [planned(in_order)] if settings.activations != "checkpoint" else []
+        self.plans += self._last
+
+    def search(self, plan: Plan) -> None:
+        best = self.best
+        if best is not None and (plan in self._last or best.figures.time <= plan.computing):
+            return
+        published = greedy(plan.costs)
+        fits = self._judge(plan, published)
+        if self.settings.choice == "published":
+            return
+        twice = self.settings.twice
+        known, room = published if fits else plan.thriftiest(twice=twice), self.limit - plan.beside
+        for _attempt in range(_ROOMS):
+            if plan.on_device(known) > room:
+                known = plan.thriftiest(twice=twice)
+            if plan.on_device(known) > room:
+                break
+            choice = best_choice(
+                plan.costs,
+                room=room,
+                twice=twice,
+                known=known,
+                states=self.settings.states,
+                proceed=self._proceed,
+            )
+            if choice is None or self._judge(plan, choice.ways, choice.exact):
+                break
+            room = plan.on_device(choice.ways) * 3 // 4
+        self._judge(plan, plan.all_in(Way.GFGB))
+        if plan.on_device(plan.all_in(Way.GFGB)) > self.limit - plan.beside:
+            self._judge(plan, plan.thriftiest(twice=twice))
+            if twice:
+                self._judge(plan, plan.all_in(Way.TWICE))
+
+    def flip(self) -> None:
+        """Single layers in other ways, where the simulator finds that faster; so many at most."""
+        if self.best is None or self.settings.choice == "published":
+            return
+        plan, ways, left = self.best.plan, self.best.ways, self.settings.flips
+        known = plan.quick_seconds(ways, self.limit)
+        for number, way in plan.other_ways(ways, twice=self.settings.twice):
+            left -= 1
+            if left < 0 or not self._proceed():
+                break
+            turned = [*ways[:number], way, *ways[number + 1 :]]
+            seconds = plan.quick_seconds(turned, self.limit)
+            if seconds < known:
+                ways, known = turned, seconds
+        self._judge(plan, ways)
+
+    def _judge(self, plan: Plan, ways: list[Way], exact: bool = False) -> bool:
+        """Whether a schedule with these ways fits; the best is kept."""
+        key = plan, *ways
+        if key not in self._seen:
+            if self.best is not None and not self._proceed():
+                return True
+            found = plan.schedule(ways, self.limit)
+            self._seen[key] = found is not None
+            if found and (self.best is None or found[1].time < self.best.figures.time):
+                self.best = Found(*found, plan, ways, exact)
+        return self._seen[key]
+
+    def least(self) -> int:
+        """The smallest budget that can be reached. Raises NotAcceptedError where the host is too small."""
+        published, twice = self.settings.choice == "published", self.settings.twice
+        try:
+            return min(
+                plan.least(greedy(plan.costs) if published else plan.thriftiest(twice=twice))
+                for plan in self.plans
+            )
+        except InvalidScheduleError as error:
+            raise NotAcceptedError(f"{NAME} has no valid schedule on this machine: {error}") from error
+
+    def _iterations(self) -> Iterator[tuple[list[Run], bool]]:
+        """The runs of an iteration, and whether layers run again."""
+        graph = self.problem.graph
+        if self.settings.activations != "checkpoint":
+            yield early_updates(graph, in_plain_mode(range(len(graph.operations)))), False
+        if self.settings.activations != "keep":
+            try:
+                yield iteration_runs(training_layers(NAME, graph), checkpoint=True), True
+            except NotAcceptedError:
+                if self.settings.activations == "checkpoint":
+                    raise
+
+    def _proceed(self) -> bool:
+        self.stopped = self.stopped or monotonic() > self._deadline or self._options.cancelled()
+        return not self.stopped

@@ -1,0 +1,101 @@
+"""O-ILP: which fractions of weights, optimizer states and activations are where in each step of an iteration.
+
+    minimise Σ_t Time_t
+
+Zhao, thesis, 2024, chapter 4, eqs. 4.1 to 4.23. What is read otherwise, because the printed formulas accept
+schedules that use stale or lost data:
+
+| eq.        | here                                                                                      |
+|------------|-------------------------------------------------------------------------------------------|
+| 4.4        | Opt lives between g_w and f_w in cyclic order, not outside                                |
+| 4.7, 4.8   | what leaves in a step is there until its end: only earlier steps count                    |
+| 4.11, 4.13 | a weight comes back after its CPU update, for t > g_w; 4.11 follows                       |
+| 4.12       | the CPU update of a step uses gradients that have left in earlier steps                   |
+| 4.14       | gradients count: |w|_g at g_w, then what has not left yet (a stock of its own, so the     |
+|            | gradient need not leave within step g_w)                                                  |
+| 4.17       | a block's peak is replayed; activations leave and return over any steps (not only the     |
+|            | one that makes them)                                                                      |
+| 4.18       | by step: gradients and activations leave the host after use; weights that never leave     |
+|            | the device have no copy there                                                             |
+| L_t        | factor k on the states; what leaves in its own step waits for the computation             |
+| 4.20       | the update counts in step g_w alone                                                       |
+| 4.21, 4.22 | activations load the links; frozen weights have a copy on the host for ever               |
+
+A disk (not in the thesis) takes part of the host's copies; its traffic is bounded over the iteration.
+
+Batch size (4.5.3): r = 1 / batch factor is a column, fixed to 1 where the batch is given; r bounds all that
+belongs to weights, and M_GPU, M_CPU and H are scaled by it.
+
+Cumulated sums are stocks: columns that grow from step to step, so rows have few entries. Time, bytes in units
+near 1. O(L²) columns and rows for L blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .activations import Activation
+from .columns import Columns, Terms
+from .states import StateStocks
+from .weights import WeightStocks
+
+
+@dataclass
+class OffloadProgram(Columns):
+    """All columns, and the rows that bound what each step takes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.weights = [WeightStocks(self, group) for group in self.iteration.groups]
+        self.states = [StateStocks(self, stocks) for stocks in self.weights]
+        self.activations = [Activation.of_block(self, b) for b in range(len(self.choice))]
+        self.activations += [Activation.of_carried(self, c) for c in self.iteration.carried]
+        self._resources()
+
+    def _resources(self) -> None:
+        iteration, limits, loads = self.iteration, self.limits, self.loads
+        self._blocks()
+        for t in range(iteration.steps):
+            time = (self.time[t], -1.0)
+            self.row(
+                "4.17",
+                [*loads.device[t], (self.share, -limits.device_bytes / self.byte)],
+                upper=-iteration.base_bytes[t] / self.byte,
+            )
+            if limits.host_bytes is not None:
+                self.row("4.18", [*loads.host[t], (self.share, -limits.host_bytes / self.byte)], upper=0.0)
+            seconds = iteration.after_seconds[t - 2 * len(self.choice)] if t >= 2 * len(self.choice) else 0.0
+            self.row("4.20", [*loads.compute[t], time], upper=-seconds / self.second)
+            self.row("4.21", [*self._over(loads.h2d[t], limits.h2d), time], upper=0.0)
+            self.row("4.22", [*self._over(loads.d2h[t], limits.d2h), time], upper=0.0)
+            self.row("4.23", [*loads.cpu[t], (self.share, limits.management / self.second), time], upper=0.0)
+        if limits.has_disk:
+            self._disk()
+
+    def _blocks(self) -> None:
+        """The options' seconds and peaks (4.16, 4.19, 4.20)."""
+        for b, (options, chosen) in enumerate(zip(self.iteration.blocks, self.choice, strict=True)):
+            forward, backward = self.iteration.forward_step(b), self.iteration.backward_step(b)
+            for option, c in zip(options, chosen, strict=True):
+                self.loads.compute[forward].append((c, option.forward_seconds / self.second))
+                self.loads.compute[backward].append((c, option.backward_seconds / self.second))
+                self.loads.device[forward].append((c, option.forward_peak / self.byte))
+                self.loads.device[backward].append((c, option.backward_peak / self.byte))
+
+    def _over(self, terms: Terms, rate: float) -> Terms:
+        """Bytes as seconds on a link."""
+        factor = self.byte / rate / self.second
+        return [(c, v * factor) for c, v in terms]
+
+    def _disk(self) -> None:
+        limits = self.limits
+        reads = [term for s in (*self.weights, *self.states) for term in s.disk_reads]
+        writes = [term for s in (*self.weights, *self.states) for term in s.disk_writes]
+        total = [(t, -1.0) for t in self.time]
+        assert limits.disk_read is not None
+        assert limits.disk_write is not None
+        self.row("disk read", [*self._over(reads, limits.disk_read), *total], upper=0.0)
+        self.row("disk write", [*self._over(writes, limits.disk_write), *total], upper=0.0)
+        if limits.disk_bytes is not None:
+            held = [term for s in (*self.weights, *self.states) for term in s.disk_held]
+            self.row("disk", [*held, (self.share, -limits.disk_bytes / self.byte)], upper=0.0)

@@ -1,0 +1,75 @@
+"""The integers behind a fractional answer of O-ILP: an option a block, an update a parcel; then solved again.
+
+Errors are handed on from block to block (error diffusion), so blocks that are alike and have the same
+fractions get the options in turn, and links and memory stay evenly loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from ....graphs.arrays import Floats
+from ...milp.model import Program
+from .model import OffloadProgram
+from .tensors import Rounding
+
+
+@dataclass(frozen=True)
+class Choice:
+    """options: per block the number of its option. hosted: per group the numbers of its parcels that are
+    updated on the CPU."""
+
+    options: tuple[int, ...]
+    hosted: tuple[frozenset[int], ...]
+
+
+def rounded(program: OffloadProgram, x: Floats) -> Choice:
+    """Blocks from the first to the last, groups in the order in which they are updated."""
+    sums: list[float] = []
+    options: list[int] = []
+    for columns in program.choice:
+        sums = [a + b for a, b in zip_longest(sums, (float(x[c]) for c in columns), fillvalue=0.0)]
+        chosen = max(range(len(columns)), key=lambda o: (x[columns[o]] > 1e-3, sums[o]))
+        sums[chosen] -= 1.0
+        options.append(chosen)
+    rounding, groups = Rounding(), program.iteration.groups
+    hosted = [frozenset[int]()] * len(groups)
+    for g in sorted(range(len(groups)), key=lambda g: groups[g].last or 0):
+        part = program.weights[g].on_host
+        if part is not None:
+            sizes = [parcel.bytes for parcel in groups[g].parcels]
+            fraction = float(x[part]) / max(float(x[program.share]), 1e-9)
+            if fraction > 1e-3:
+                hosted[g] = frozenset(rounding.share("update", sizes, fraction * sum(sizes)))
+    return Choice(tuple(options), tuple(hosted))
+
+
+def reserving(program: OffloadProgram, reserve_bytes: float) -> Program:
+    """The program with so much of the device left free (4.17)."""
+    written = program.program()
+    lower, upper = written.lower.copy(), written.upper.copy()
+    lower[program.reserve] = upper[program.reserve] = reserve_bytes / program.byte
+    return replace(written, lower=lower, upper=upper)
+
+
+def fixed(program: OffloadProgram, written: Program, choice: Choice) -> Program:
+    """With the choice made."""
+    lower, upper = written.lower.copy(), written.upper.copy()
+    for columns, chosen in zip(program.choice, choice.options, strict=True):
+        for number, column in enumerate(columns):
+            lower[column] = upper[column] = float(number == chosen)
+    for group, stocks, parcels in zip(program.iteration.groups, program.weights, choice.hosted, strict=True):
+        if stocks.on_host is not None:
+            share = sum(group.parcels[p].bytes for p in parcels) / max(1, group.bytes)
+            lower[stocks.on_host] = upper[stocks.on_host] = share
+    return replace(written, lower=lower, upper=upper)
+
+
+def choice_start(program: OffloadProgram, choice: Choice) -> dict[int, float]:
+    """The choice of options as a start for the integer program."""
+    return {
+        column: float(number == chosen)
+        for columns, chosen in zip(program.choice, choice.options, strict=True)
+        for number, column in enumerate(columns)
+    }

@@ -1,0 +1,1 @@
+"""Offmate: weights, states and activations, by a program over blocks."""

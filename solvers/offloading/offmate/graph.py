@@ -1,0 +1,123 @@
+"""From a training graph to the steps, groups and options of O-ILP.
+
+The blocks are those of the graph's chain (graphs/structure/chain.py). An update behind the backward part
+moves to where its gradient is complete and its weight no longer read, if nothing forbids it; what stays
+behind runs in steps of its own. Gradients that are results, and tensors that several blocks share, stay on
+the device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from ....graphs.graph import Graph, Phase
+from ....graphs.structure.chain import Chain
+from ....planner.schedule.sequence import in_plain_mode
+from ...chains.runs import block_runs
+from ...recomputation.blocks.placed import placed_blocks
+from ..o_ilp.iteration import Carried, Iteration
+from .chain import updates_moved
+from .groups import groups_of, parcels_of
+from .options import Asked, block_options
+
+
+def iteration_of(
+    graph: Graph, chain: Chain, copy_seconds: float, asked: Asked, proceed: Callable[[], bool]
+) -> Iteration:
+    """copy_seconds: for a byte, out and back. asked: options of the blocks."""
+    chain = updates_moved(graph, chain)
+    after = _chunks(graph, chain)
+    parcels = parcels_of(graph)
+    gradients = {x for parcel in parcels for x in parcel.gradients}
+    placed = placed_blocks(graph, chain, block_runs(graph, chain))
+    blocks = block_options(placed, gradients, copy_seconds, asked, proceed)
+    order = [block.forward for block in chain.blocks]
+    order += [block.backward for block in reversed(chain.blocks)] + after
+    touched = _touched_in(graph, order)
+    base, carried = _beside(graph, chain, touched, gradients, len(order))
+    seconds = graph.operations.time
+    return Iteration(
+        tuple(blocks),
+        groups_of(graph, parcels, touched, order),
+        tuple(base),
+        carried,
+        tuple(float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after),
+        tuple(tuple(in_plain_mode(chunk)) for chunk in after),
+    )
+
+
+def _is_update(graph: Graph, operation: int) -> bool:
+    return graph.operations.phase[operation] == Phase.UPDATE
+
+
+def _chunks(graph: Graph, chain: Chain) -> list[tuple[int, ...]]:
+    """What runs behind all, in steps that need no more persistent bytes than the largest block."""
+    sizes, persistent = graph.tensors.bytes, graph.persistent
+
+    def of(operations: Iterable[int]) -> set[int]:
+        return {x for o in operations for x in graph.input_lists[o] if persistent[x]}
+
+    most = max(sum(sizes.item(x) for x in of(b.forward + b.backward)) for b in chain.blocks)
+    chunks: list[list[int]] = []
+    there: set[int] = set()
+    for operation in chain.after:
+        needs = of([operation])
+        if not chunks or (needs - there and sum(sizes.item(x) for x in there | needs) > most):
+            chunks.append([])
+            there = set()
+        there |= needs
+        chunks[-1].append(operation)
+    return [tuple(chunk) for chunk in chunks]
+
+
+def _touched_in(graph: Graph, order: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Per tensor the steps that touch it, growing."""
+    touched: dict[int, list[int]] = {}
+    for step, operations in enumerate(order):
+        for x in {
+            x for o in operations for x in (*graph.input_lists[o], *graph.operations.writes[o].tolist())
+        }:
+            touched.setdefault(x, []).append(step)
+    return touched
+
+
+def _beside(
+    graph: Graph, chain: Chain, touched: Mapping[int, list[int]], gradients: set[int], steps: int
+) -> tuple[list[int], tuple[Carried, ...]]:
+    """Per step the bytes that the blocks' options don't count; and what may leave in between.
+
+    Shared tensors stay for the whole iteration, others from one touch to the next; results to the end.
+    """
+    half = len(chain.blocks)
+    base = [sum(graph.tensors.bytes.item(x) for x in chain.shared) + _fixed_bytes(graph)] * steps
+    results = set(graph.results)
+    carried: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for x, at in touched.items():
+        if graph.resident[x] or x in chain.shared:
+            continue
+        size = graph.tensors.bytes.item(x)
+        if x in gradients:
+            for step in at[:-1]:  # at the last, its update: 4.14
+                base[step] += size
+            for made, needed in pairwise(at):
+                if needed > made + 1:
+                    carried[made, needed].append(x)
+            continue
+        late = [step for step in at if step >= half or step == at[0]]
+        late += [steps] if x in results else []
+        for made, needed in pairwise(late):
+            if made >= half or needed >= 2 * half:
+                for step in range(made + 1, needed):
+                    base[step] += size
+    return base, tuple(
+        Carried(sum(graph.tensors.bytes.item(x) for x in tensors), *span, tuple(tensors))
+        for span, tensors in carried.items()
+    )
+
+
+def _fixed_bytes(graph: Graph) -> int:
+    """Batch, and persistent tensors that don't move."""
+    moving = {x for parcel in parcels_of(graph) for x in (*parcel.weights, *parcel.states)}
+    return sum(graph.tensors.bytes.item(x) for x in graph.resident.nonzero()[0].tolist() if x not in moving)

@@ -1,0 +1,63 @@
+"""The residences that need the least memory: whatever the next run does not need is away.
+
+Blocks run as thrifty as they can, all updates are on the CPU or none is, and every tensor leaves the device
+between two uses that are not neighbours, operation by operation. What the simulator then asks for is the
+smallest budget that Offmate can reach, and the last resort where the program's answers don't fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ....graphs.graph import Graph
+from ....graphs.machine import Memory
+from ....planner.residence.lives import lives, position_of
+from ....planner.residence.residence import Place, Residence
+from ....planner.schedule.sequence import Run
+from ..o_ilp.iteration import Iteration, Option
+
+
+def least_residences(graph: Graph, iteration: Iteration) -> Iterator[Residence]:
+    """To the host, then to the disk as far as anything leaves."""
+    for hosted in (True, False):
+        for keeping in (False, True):
+            runs = _runs(iteration, hosted=hosted, keeping=keeping)
+            for memory in (Memory.HOST, Memory.DISK):
+                yield Residence(runs, _away(graph, runs, memory))
+
+
+def _runs(iteration: Iteration, *, hosted: bool, keeping: bool) -> list[Run]:
+    pick = min if not keeping else max
+
+    def kept(option: Option) -> int:
+        return option.kept_bytes
+
+    chosen = [pick(options, key=kept) for options in iteration.blocks]
+    order = [run for option in chosen for run in option.forward]
+    order += [run for option in reversed(chosen) for run in option.backward]
+    order += [run for chunk in iteration.after for run in chunk]
+    if not hosted:
+        return order
+    parcels = (parcel for group in iteration.groups for parcel in group.parcels)
+    on_host = {p.update: p.host_run for p in parcels if p.update is not None and p.host_run is not None}
+    return [on_host.get(run, run) for run in order]
+
+
+def _away(graph: Graph, runs: list[Run], memory: Memory) -> dict[Place, Memory]:
+    """Every use whose next one is not the next run's; of a result, its last."""
+    away: dict[Place, Memory] = {}
+    for life in lives(graph, runs):
+        if life.stays and graph.resident[life.tensor]:  # the batch
+            continue
+        positions = [position_of(use.moment) for use in life.uses]
+        if life.cyclic and positions:
+            positions.append(positions[0] + len(runs))
+        if life.stays:
+            positions.append(len(runs) + 1)
+        away.update(
+            ((life.tensor, position), memory)
+            for position, following in pairwise(positions)
+            if following > position + 1
+        )
+    return away

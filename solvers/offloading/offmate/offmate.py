@@ -1,0 +1,184 @@
+"""Offmate: weights, gradients, optimizer states, activations on device, host or disk; updates on the CPU.
+
+X. Zhao, thesis, 2024, chapter 4 (O-ILP); X. Zhao et al., Offmate: full fine-tuning of LLMs on a single GPU by
+re-materialization and offloading, 2024. A program over the steps of an iteration (a block's forward or
+backward) decides which fractions of what are where; whole tensors follow, then copies operation by operation,
+which the simulator judges.
+
+| thesis   | here                    |                                                                  |
+|----------|-------------------------|------------------------------------------------------------------|
+| 4.3.3    | graph.py        | steps, groups of weights, from the graph                         |
+| 4.4      | options.py      | options of a block                                               |
+| 4.5      | o_ilp/model.py        | the program, with what had to be corrected; o_ilp/weights.py, …    |
+| 4.5.3    | `batch`                 | the best batch, reported                                         |
+| 4.6      | o_ilp/tensors.py      | Algorithm 8; o_ilp/round.py, updates.py                |
+| –        | schedule.py     | runs and absences; placed by planner/residence/transfers.py                |
+| –        | search.py       | the loop around all this; least.py, its last resort      |
+
+Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start
+inside blocks; a disk. The program's time is of steps with a barrier behind each: without barriers a schedule
+can be faster than the program says, with whole tensors slower. Both are reported. Nothing is claimed but the
+time of all operations as a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+
+from ....graphs.errors import InputError
+from ....graphs.graph import Phase
+from ....graphs.structure.chain import Chain, chain_of
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.residence.transfers import placed
+from ...candidates import device_limit
+from ...chains.problem import coarser
+from ...links import LinkedMachine, linked_machine
+from ...milp.result import Settings as MilpSettings
+from ...problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from ..o_ilp.iteration import Iteration, Limits
+from ..o_ilp.model import OffloadProgram
+from .graph import iteration_of
+from .least import least_residences
+from .options import Asked
+from .search import COARSE_RESERVES, Found, Search, relaxed
+
+NAME = "offmate"
+
+COARSE = (20,)
+"""Blocks of programs that are solved in little time."""
+
+LARGEST_BATCH = 16
+"""The batch factor lies between 1 / this and this."""
+
+
+@dataclass(frozen=True)
+class Settings(MilpSettings):
+    """options: schedules a block, 3 as in the thesis. programs: more, from integer programs, a kind of block.
+    blocks: a chain with more is cut less finely.
+
+    management: seconds a step in which the CPU can't update (H; 0.05 in the thesis' experiments).
+    batch: also find the best batch size. disk: use the machine's disk. seconds: the most for one integer
+    program.
+    """
+
+    gap: float = 1e-3
+    options: int = 6
+    programs: int = 0
+    blocks: int = 40
+    management: float = 0.0
+    batch: bool = False
+    disk: bool = True
+    seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, least in (
+            ("options", self.options, 1),
+            ("blocks", self.blocks, 1),
+            ("programs", self.programs, 0),
+        ):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+        for name, value in (("management", self.management), ("seconds", self.seconds)):
+            if not 0.0 <= value < inf:
+                raise InputError(f"{name} must be 0 or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    graph, linked = problem.graph, linked_machine(NAME, problem, "weights, states and activations")
+    if not (graph.operations.phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{NAME} takes training graphs; {graph.name} has no backward operations")
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+
+    def remaining() -> float:
+        return 0.0 if options.cancelled() else deadline - monotonic()
+
+    bound = time_bound(graph)
+    search = Search(
+        graph,
+        linked.machine,
+        _limits(problem, linked, settings),
+        settings,
+        settings.seconds,
+        remaining,
+        options.report,
+    )
+    search.try_plain()
+    if search.best is not None and search.best.figures.time <= bound:
+        return Answer(search.best.schedule, Status.OPTIMAL, bound)
+    finest = chain_of(graph)
+    counts = dict.fromkeys(min(c, settings.blocks, len(finest.blocks)) for c in (*COARSE, settings.blocks))
+    *coarse, fine = (coarser(graph, finest, count) for count in counts)
+    copy_seconds = 1.0 / linked.d2h + 1.0 / linked.h2d
+
+    def iteration(chain: Chain, programs: int) -> Iteration:
+        until = monotonic() + remaining() / 4
+        asked = Asked(settings.options, programs, settings.seconds, settings)
+        return iteration_of(graph, chain, copy_seconds, asked, lambda: monotonic() < until)
+
+    interrupted = False
+    try:
+        for chain in coarse:
+            search.run(iteration(chain, 0), COARSE_RESERVES)
+        last = iteration(fine, settings.programs)
+        search.run(last)
+        if settings.batch:
+            options.report(_batch_line(last, search.limits, remaining()))
+    except KeyboardInterrupt:
+        interrupted = True
+    best = search.best or _least(problem, linked, iteration(fine, 0))
+    relaxation = "unknown" if search.relaxation is None else f"{search.relaxation:.6g} s"
+    options.report(
+        f"{relaxation} by the program with fractions, {best.planned:.6g} s with options and updates chosen, "
+        f"{best.figures.time:.6g} s simulated"
+    )
+    stopped = interrupted or remaining() <= 0.0
+    return Answer(best.schedule, Status.FEASIBLE if stopped else Status.HEURISTIC, bound, interrupted)
+
+
+def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:
+    """The batch with the highest throughput (4.5.3), by the program with fractions."""
+    program = OffloadProgram(iteration, limits, smallest_share=1.0 / LARGEST_BATCH)
+    written = program.program()
+    x = relaxed(written, seconds)
+    if x is None:
+        return "batch: no size found"
+    factor = 1.0 / float(x[program.share])
+    each = written.objective(x) * program.second
+    return f"batch: {factor:.3g} times this one's size is best, {each:.6g} s for as much as this one's"
+
+
+def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limits:
+    machine, links = linked.machine, linked.machine.links
+    disk = settings.disk and links.disk_read is not None and links.disk_write is not None
+    return Limits(
+        device_limit(problem),
+        machine.host_capacity,
+        linked.d2h,
+        linked.h2d,
+        settings.management,
+        machine.disk_capacity if disk else 0,
+        links.disk_read if disk else None,
+        links.disk_write if disk else None,
+    )
+
+
+def _least(problem: Problem, linked: LinkedMachine, iteration: Iteration) -> Found:
+    """The last resort. Raises InfeasibleError; NotAcceptedError where the host is too small."""
+    graph, limit = problem.graph, device_limit(problem)
+    any_device = replace(linked.machine, device_capacity=None)
+    large = 2 * int(graph.tensors.bytes.sum() + graph.operations.workspace.sum())
+    least: list[int] = []
+    for residence in least_residences(graph, iteration):
+        found = placed(graph, linked.machine, limit, residence)
+        if found is not None:
+            return Found(*found, found[1].time, 0.0)
+        found = placed(graph, any_device, large, residence, look_aheads=(0.0,))
+        if found is not None:
+            least.append(found[1].least_budget)
+    if not least:
+        raise NotAcceptedError(f"{NAME} needs a larger host: what must leave the device does not fit there")
+    raise InfeasibleError(NAME, limit, min(least), memory_floor(graph, linked.machine))

@@ -1,0 +1,93 @@
+"""From an answer of O-ILP to runs and absences of whole tensors: planner/residence/residence.py makes the
+schedule.
+
+Which tensors are away between two uses follows the answer (stays.py); so does where CPU updates
+stand (updates.py). When copies start is left to planner/residence/transfers.py, operation by operation, or
+taken from the answer's steps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ....graphs.machine import Memory
+from ....planner.residence.residence import Place, Residence
+from ....planner.schedule.sequence import Run
+from ..o_ilp.model import OffloadProgram
+from ..o_ilp.round import Choice
+from .stays import on_disk, stays
+from .updates import HostUpdate, start_steps
+
+
+def residence_of(
+    graph: Graph, program: OffloadProgram, choice: Choice, x: Floats
+) -> tuple[Residence, Residence]:
+    """The decisions without places of copies, and with the answer's."""
+    order = _steps(program, choice, x)
+    runs = [run for step in order for run in step]
+    starts = [0, *accumulate(len(step) for step in order)]
+    uses = _uses(graph, runs)
+    away: dict[Place, Memory] = {}
+    back: dict[Place, int] = {}
+    leave: dict[Place, int] = {}
+    disk = on_disk(graph, program, choice, x)
+    for stay in stays(graph, program, choice, x):
+        at = uses.get(stay.tensor)
+        if at:
+            index = bisect_left(at, starts[stay.gone])
+            last, following = at[index - 1], at[index % len(at)]
+            away[stay.tensor, last] = Memory.DISK if stay.tensor in disk else Memory.HOST
+            back[stay.tensor, following] = starts[stay.back]
+            if stay.out >= 0 and starts[stay.out] > last:
+                leave[stay.tensor, last] = starts[stay.out]
+    for position, (operation, mode) in enumerate(runs):
+        if mode and graph.operations.modes[operation][mode - 1].on_host:
+            for state in disk.intersection(graph.mutate_lists[operation]):
+                away[state, position] = Memory.DISK
+    plain = Residence(runs, away)
+    return plain, replace(plain, leave=leave, back=back)
+
+
+def _steps(program: OffloadProgram, choice: Choice, x: Floats) -> list[list[Run]]:
+    """The runs of every step, and of one behind all."""
+    iteration, blocks = program.iteration, range(len(program.choice))
+    chosen = [iteration.blocks[b][choice.options[b]] for b in blocks]
+    order = [list(option.forward) for option in chosen]
+    order += [list(option.backward) for option in reversed(chosen)]
+    order += [list(chunk) for chunk in iteration.after]
+    order.append([])
+    updates: list[HostUpdate] = []
+    runs: list[Run] = []
+    for stocks, hosted in zip(program.weights, choice.hosted, strict=True):
+        for number in sorted(hosted):
+            parcel = stocks.group.parcels[number]
+            assert parcel.host_run is not None
+            assert parcel.update is not None
+            deadline = (stocks.origin + stocks.window) % stocks.steps
+            updates.append(HostUpdate(stocks.origin, deadline, parcel.host_seconds))
+            runs.append(parcel.host_run)
+            order[stocks.origin].remove(parcel.update)
+    times = [float(x[column]) * program.second for column in program.time]
+    behind: dict[int, list[Run]] = {}
+    for step, number in start_steps(updates, times):
+        behind.setdefault(step, []).append(runs[number])
+    for step, these in behind.items():
+        order[step][:0] = these
+    return order
+
+
+def _uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
+    """Per tensor the positions of the runs on the device that touch it."""
+    uses: dict[int, list[int]] = {}
+    for position, (operation, mode) in enumerate(runs):
+        if mode and graph.operations.modes[operation][mode - 1].on_host:
+            continue
+        made = (t for t, _bit in graph.contributions(operation, mode))
+        for t in {*graph.input_lists[operation], *made}:
+            uses.setdefault(t, []).append(position)
+    return uses

@@ -1,0 +1,161 @@
+"""Which tensors are away when: the fractions of an answer, group by group, through Algorithm 8.
+
+Of a group, the part updated on the CPU is taken to leave the device first and to come back last, as in the
+program: that costs no copy out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ..o_ilp.activations import Activation
+from ..o_ilp.model import OffloadProgram
+from ..o_ilp.round import Choice
+from ..o_ilp.states import StateStocks
+from ..o_ilp.tensors import LITTLE, Rounding, absences
+from ..o_ilp.weights import WeightStocks
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A tensor that is off the device from step `gone` on, fetched in step `back`. Steps of the cycle."""
+
+    tensor: int
+    out: int
+    gone: int
+    back: int
+
+
+def stays(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> Iterator[Stay]:
+    """What is away, whole tensors, over all groups, states and activations."""
+    rounding = Rounding()
+    order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)
+    for g in order:
+        yield from _weights_away(graph, program.weights[g], choice.hosted[g], x, rounding)
+    for g in order:
+        hosted = choice.hosted[g]
+        yield from _states_away(graph, program.weights[g], program.states[g], hosted, x, rounding)
+    blocks, hosted_gradients = len(program.choice), _hosted_gradients(program, choice)
+    for number, activation in enumerate(program.activations):
+        if number < blocks:
+            kept = program.iteration.blocks[number][choice.options[number]].kept
+        else:
+            kept = set(program.iteration.carried[number - blocks].tensors) - hosted_gradients
+        yield from _activation_away(graph, program, activation, sorted(kept), x, rounding)
+
+
+def on_disk(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> set[int]:
+    """Tensors that lie on the disk while they are not used; of weights, those updated on the device."""
+    rounding, chosen = Rounding(), set[int]()
+    for weights, states, hosted in zip(program.weights, program.states, choice.hosted, strict=True):
+        parcels = weights.group.parcels
+        on_device = [t for n, parcel in enumerate(parcels) if n not in hosted for t in parcel.weights]
+        all_states = [t for parcel in parcels for t in parcel.states]
+        for column, tensors in ((weights.disk, on_device), (states.disk, all_states)):
+            if column is not None and x[column] > LITTLE:
+                sizes = [int(graph.tensors.bytes[t]) for t in tensors]
+                part = float(x[column]) * (
+                    weights.group.bytes if column == weights.disk else weights.group.state_bytes
+                )
+                chosen.update(tensors[i] for i in rounding.share("disk", sizes, part))
+    return chosen
+
+
+def _hosted_gradients(program: OffloadProgram, choice: Choice) -> set[int]:
+    """They go to the host anyway."""
+    groups = zip(program.iteration.groups, choice.hosted, strict=True)
+    return {t for group, hosted in groups for number in hosted for t in group.parcels[number].gradients}
+
+
+def _weights_away(
+    graph: Graph, stocks: WeightStocks, hosted: frozenset[int], x: Floats, rounding: Rounding
+) -> Iterator[Stay]:
+    share = float(x[stocks.program.share])
+    part = min(share, float(x[stocks.on_host])) if stocks.on_host is not None else 0.0
+    stored = [min(share, float(x[c])) for c in stocks.stored]
+    for on_host in (False, True):
+        parcels = [p for n, p in enumerate(stocks.group.parcels) if (n in hosted) == on_host]
+        tensors = [t for parcel in parcels for t in parcel.weights]
+        whole = part if on_host else share - part
+        if not tensors or whole <= 0:
+            continue
+        sizes = [int(graph.tensors.bytes[t]) for t in tensors]
+        scale = sum(sizes) / whole
+        below = share - part if on_host else 0.0
+        wanted = [min(whole, max(0.0, s - below)) * scale for s in stored]
+        left = None
+        if stocks.trained and not on_host:
+            left = [0.0, *(min(whole, float(x[c])) * scale for c in stocks.left[1:])]
+        if on_host:
+            wanted[1 : stocks.window] = [float(sum(sizes))] * (stocks.window - 1)
+        yield from _stays_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
+
+
+def _states_away(
+    graph: Graph,
+    weights: WeightStocks,
+    states: StateStocks,
+    hosted: frozenset[int],
+    x: Floats,
+    rounding: Rounding,
+) -> Iterator[Stay]:
+    parcels = [p for n, p in enumerate(weights.group.parcels) if n not in hosted]
+    tensors = [t for parcel in parcels for t in parcel.states]
+    sizes = [int(graph.tensors.bytes[t]) for t in tensors]
+    whole = float(x[weights.program.share]) - (0.0 if weights.on_host is None else float(x[weights.on_host]))
+    if states.size and tensors and whole > 0:
+        scale = sum(sizes) / whole
+        wanted = [min(whole, float(x[c])) * scale for c in states.stored]
+        left = [min(whole, float(x[c])) * scale for c in states.left]
+        yield from _stays_of(weights, tensors, sizes, wanted, left, rounding, "states")
+
+
+def _stays_of(
+    stocks: WeightStocks,
+    tensors: Sequence[int],
+    sizes: Sequence[int],
+    stored: list[float],
+    left: list[float] | None,
+    rounding: Rounding,
+    kind: str,
+) -> Iterator[Stay]:
+    """Gap by gap between the steps that need all of them."""
+    total = float(sum(sizes))
+    ends = [d for d in range(1, stocks.steps) if stocks.step(d) in stocks.group.uses and kind == "weights"]
+    for gap, (start, end) in enumerate(pairwise([0, *ends, stocks.steps])):
+        stored[start] = total
+        stored[start + 1 : end] = rounding.wish((kind, gap), sizes, stored[start + 1 : end])
+    if left is not None:
+        left = [
+            max(out, total - s) if d else 0.0 for d, (out, s) in enumerate(zip(left, stored, strict=True))
+        ]
+    for absence in absences(sizes, stored, left):
+        out = -1 if absence.out < 0 else stocks.step(absence.out)
+        yield Stay(tensors[absence.item], out, stocks.step(absence.gone), stocks.step(absence.back))
+
+
+def _activation_away(
+    graph: Graph,
+    program: OffloadProgram,
+    activation: Activation,
+    tensors: Sequence[int],
+    x: Floats,
+    rounding: Rounding,
+) -> Iterator[Stay]:
+    sizes = [int(graph.tensors.bytes[t]) for t in tensors]
+    kept = sum(float(x[c]) * v for c, v in activation.kept)
+    if not activation.stored or not sizes or kept <= 0:
+        return
+    total = float(sum(sizes))
+    scale = total / kept
+    stored = [total, *(min(total, float(x[c]) * scale) for c in activation.stored.values())]
+    left = [0.0, *(min(total, float(x[c]) * scale) for c in activation.left.values())]
+    stored[1:] = rounding.wish("activations", sizes, stored[1:])
+    left = [max(out, total - s) for out, s in zip(left, stored, strict=True)]
+    for absence in absences(sizes, stored, left):
+        made = activation.made
+        yield Stay(tensors[absence.item], made + absence.out, made + absence.gone, made + absence.back)

@@ -1,0 +1,1 @@
+"""POFO: recomputation and offload of a chain's activations."""

@@ -1,0 +1,71 @@
+"""POFO: recomputation and activation offload together on a chain of blocks.
+
+Beaumont, Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training
+DNNs" (NeurIPS 2021). What is kept, recomputed and offloaded is decided by the dynamic program of
+table.py; weights, gradients and optimizer states stay on the device. Complexity: there.
+
+From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:
+so it goes on beyond the budget, and of its answers for all amounts of memory the largest that fits is found
+by bisection. That and its neighbours are simulated, Rotor's own answer too, and the fastest is taken. An
+offloaded tensor is away between the two uses that lie farthest apart. Where none fits, three that save memory
+first are tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ...candidates import plain_candidate
+from ...chains.problem import chain_problem
+from ...links import linked_machine
+from ...problem import Answer, Options, Problem, Status
+from ..layers.cpu_updates import refused
+from .search import Search
+
+NAME = "pofo"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
+    tries: ways to use that memory that are simulated at most."""
+
+    slots: int = 100
+    blocks: int = 60
+    tries: int = 12
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("slots", self.slots, 1),
+            ("blocks", self.blocks, 2),
+            ("tries", self.tries, 1),
+        ):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    linked = linked_machine(NAME, problem, "activations")
+    chained = chain_problem(NAME, problem, settings.blocks)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    search = Search(problem, chained, linked, settings.tries, deadline)
+    interrupted = False
+    try:
+        search.run(settings.slots, options)
+    except KeyboardInterrupt:
+        interrupted = True
+    if search.best is None:
+        search.save_memory()
+    if search.best is None:
+        raise refused(NAME, problem, linked.machine, search.thrifty())
+    stopped = interrupted or monotonic() > deadline
+    status = Status.FEASIBLE if stopped else Status.HEURISTIC
+    return Answer(search.best[0], status, search.bound, interrupted=interrupted)

@@ -1,0 +1,73 @@
+"""From POFO's segments to runs, and which tensors are away between which uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from math import inf
+
+from ....graphs.graph import Phase
+from ....graphs.machine import Memory
+from ....planner.residence.demand import start_times
+from ....planner.residence.residence import Place, Residence
+from ....planner.schedule.sequence import prune
+from ...chains.problem import ChainProblem
+from ...chains.runs import Move, Pass, sequence
+from ...recomputation.checkpointing.rotor_table import RotorTable
+from .segments import Segment
+
+
+def decided(
+    segments: Sequence[Segment], table: RotorTable, chained: ChainProblem
+) -> tuple[list[Move], set[int]]:
+    """The moves of a row of segments, and the tensors that it offloads."""
+    forward: list[Move] = []
+    backward: list[list[Move]] = []
+    offloaded: set[int] = set()
+    for segment in segments:
+        first, end = segment.first, segment.end
+        if end == chained.blocks:
+            backward.append(list(table.moves(segment.memory, first, end - 1)))
+        elif segment.saved:
+            forward.append((Pass.SAVE, first))
+            backward.append([(Pass.BACKWARD, first)])
+        else:
+            forward += [(Pass.ADVANCE, b) for b in range(first, end)]
+            backward.append(list(table.moves(segment.memory, first, end - 1)))
+        if segment.sent:
+            before = chained.chain.blocks[first - 1].output if first else None
+            offloaded |= {before} if before is not None else set()
+            offloaded |= chained.runs[first].saved if segment.saved else set()
+    return [*forward, *(move for moves in reversed(backward) for move in moves)], offloaded
+
+
+def residence(
+    chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], rate: float = inf
+) -> Residence:
+    """Each offloaded tensor is away between the two uses that lie farthest apart.
+
+    Unless its copy would end, by a link that takes `rate` bytes/s, when backward has begun: what the program
+    counts in the backlog then is still on the device, and needed first.
+    """
+    graph = chained.graph
+    runs = prune(graph, sequence(chained.chain, chained.runs, moves))
+    starts = start_times(graph, runs)
+    turn = next(p for p, (o, _mode) in enumerate(runs) if graph.operations.phase[o] == Phase.BACKWARD)
+    uses: dict[int, list[int]] = {x: [] for x in offloaded}
+    for position, (operation, mode) in enumerate(runs):
+        made = {x for x, _bit in graph.contributions(operation, mode)}
+        for x in made.union(graph.read_lists[operation], graph.mutate_lists[operation]) & offloaded:
+            uses[x].append(position)
+    gaps = [
+        (max((starts[b] - starts[a + 1], a) for a, b in pairwise(positions))[1], x)
+        for x, positions in uses.items()
+        if len(positions) > 1
+    ]
+    away: dict[Place, Memory] = {}
+    sent = 0.0
+    for position, x in sorted(gaps):
+        ready = max(sent, starts[position + 1]) + float(graph.tensors.bytes[x]) / rate
+        if rate == inf or ready <= starts[turn]:
+            away[x, position], sent = Memory.HOST, ready
+    return Residence(runs, away)

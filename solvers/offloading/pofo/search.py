@@ -1,0 +1,132 @@
+"""POFO's answers for all amounts of memory, tried: which fit, and how long they take when simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
+from time import monotonic
+
+import numpy as np
+
+from ....planner.bounds import time_bound
+from ....planner.residence.demand import Demand
+from ....planner.residence.residence import Residence
+from ....planner.residence.transfers import LOOK_AHEADS, placed
+from ....planner.schedule.schedule import Schedule
+from ...candidates import judged
+from ...chains.costs import chain_costs
+from ...chains.problem import ChainProblem
+from ...chains.runs import Pass, save_all
+from ...links import LinkedMachine
+from ...problem import InfeasibleError, Options, Problem
+from ...recomputation.checkpointing import rotor
+from ...recomputation.checkpointing.rotor_least import LeastMemory
+from ...recomputation.checkpointing.rotor_table import RotorTable
+from .schedule import decided, residence
+from .table import PofoTable
+
+LIKELY = 1.5
+"""The look-ahead with which ways are compared."""
+
+
+class Search:
+    """best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.
+    way: from which it comes. left: ways still to be simulated."""
+
+    def __init__(
+        self, problem: Problem, chained: ChainProblem, linked: LinkedMachine, tries: int, deadline: float
+    ) -> None:
+        self.problem, self.chained, self.linked = problem, chained, linked
+        self.left, self.deadline = tries, deadline
+        self.costs = chain_costs(chained.graph, chained.chain, chained.runs)
+        self.bound = time_bound(problem.graph)
+        self.best: tuple[Schedule, float] | None = None
+        self.way: Residence | None = None
+
+    def run(self, slots: int, options: Options) -> None:
+        self._begin_with_rotor(options)
+        table = self._table(slots)
+        if table is None:
+            return
+        times = table.times()
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        largest = self._largest_that_fits(table, drops)
+        for number in sorted(range(len(drops)), key=lambda n: (abs(n - largest), n)):
+            if self.left > 0 and self._proceed():
+                self.left -= 1
+                self._try(self._way(table, drops[number]), (LIKELY,))
+        if self.way is not None and self._proceed():
+            self._try(self.way)
+        if self.best is not None and drops:
+            estimate = times[drops[max(0, largest)]] + self.costs.fixed_seconds
+            options.report(f"by its own estimate {estimate:.6g} s; simulated {self.best[1]:.6g} s")
+
+    def _begin_with_rotor(self, options: Options) -> None:
+        try:
+            answer = rotor.solve(self.problem, replace(options, settings=None))
+        except InfeasibleError:
+            return
+        self.best = answer.schedule, judged(self.chained.graph, answer.schedule).time
+        if answer.interrupted:
+            raise KeyboardInterrupt
+
+    def _table(self, slots: int) -> PofoTable | None:
+        """Some slots beyond the budget; None where the time does not reach."""
+        costs = self.costs
+        free = max(0, self.chained.limit - costs.resident_bytes)
+        divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
+        slot_bytes = max(1, divisor, -(-free // slots))
+        whole, spare = divmod(free, slot_bytes)
+        above = min(slots // 4, whole) if slot_bytes != divisor else 0
+        inner = RotorTable(
+            costs, whole + above, slot_bytes, spare, proceed=lambda: monotonic() <= self.deadline
+        )
+        if not inner.complete:
+            return None
+        table = PofoTable(costs, inner, min(self.linked.d2h, self.linked.h2d))
+        table.fill()
+        return table
+
+    def _largest_that_fits(self, table: PofoTable, drops: Sequence[int]) -> int:
+        """By bisection: what schedules take grows with the memory that the program is given, mostly."""
+        low, high = 0, len(drops) - 1
+        while low <= high and self._proceed():
+            middle = (low + high) // 2
+            way = self._way(table, drops[middle])
+            if Demand(self.problem.graph, self.linked.machine, way).peak <= self.chained.limit:
+                low = middle + 1
+            else:
+                high = middle - 1
+        return low - 1
+
+    def _way(self, table: PofoTable, slots: int) -> Residence:
+        moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
+        return residence(self.chained, moves, offloaded, self.linked.d2h)
+
+    def save_memory(self) -> None:
+        for way in self.thrifty():
+            self._try(way)
+
+    def thrifty(self) -> list[Residence]:
+        """All saved and offloaded; as little as Rotor can do with; every block from its offloaded input."""
+        chained, blocks = self.chained, self.chained.blocks
+        saved = frozenset[int]().union(*(run.saved for run in chained.runs[:-1]))
+        inputs = {block.output for block in chained.chain.blocks if block.output is not None}
+        least = LeastMemory(self.costs)
+        each = [(Pass.ADVANCE, b) for b in range(blocks - 1)]
+        each += [move for b in reversed(range(blocks)) for move in ((Pass.SAVE, b), (Pass.BACKWARD, b))]
+        return [
+            residence(chained, save_all(blocks), saved),
+            residence(chained, least.moves(least.bytes), frozenset()),
+            residence(chained, each, inputs),
+        ]
+
+    def _try(self, way: Residence, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:
+        found = placed(self.problem.graph, self.linked.machine, self.chained.limit, way, look_aheads)
+        if found and (self.best is None or found[1].time < self.best[1]):
+            self.best, self.way = (found[0], found[1].time), way
+
+    def _proceed(self) -> bool:
+        proven = self.best is not None and self.best[1] <= self.bound * (1 + rotor.PROVEN)
+        return not proven and monotonic() <= self.deadline

@@ -1,0 +1,133 @@
+"""POFO's dynamic program: recomputation and activation offload together, on a chain of blocks.
+
+Beaumont, Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training
+DNNs" (NeurIPS 2021). Minimises the seconds of an iteration in which forward leaves a row of segments behind,
+
+    (a) one block that keeps all its backward reads, x̄_i (and x_i), or
+    (b) blocks i … j-1 that keep their input x_i alone, run again by Rotor's program when backward comes,
+
+each kept on the device or offloaded, and ends with blocks i … L-1 that Rotor's program turns around. This is
+our reading of the paper's idea on Rotor's costs (chains/costs.py), not its own recurrence.
+
+Assumed, as there: offloads happen in forward and prefetches in backward; memory is given back and taken byte
+by byte as a copy goes on. Backward is forward's mirror image: what is to be prefetched before it reaches a
+boundary is no more than the backlog of offloads that forward had there, as long as each segment's backward
+takes no less than its forward. So one backlog Q stands for both passes, served at the slower link for the
+shorter of a block's two times; where it takes memory that is needed both passes wait, 2 / β a byte.
+
+    V_f(i, K, Q) = least seconds of all that is left when forward reaches block i, with K bytes kept on the
+                   device and a backlog of Q; f: where x_i is: counted nowhere yet, in K, or offloaded
+    V_f(L…)      = none: the last segment is Rotor's, C(i, L-1, M - K - Q - x_i)
+    V_f(i, K, Q) = min over waiting, (a) and (b), each kept or offloaded
+
+M, K, Q and sizes are whole slots, sizes rounded up. O(L² M²) vectorised for L blocks and M slots, after
+Rotor's O(L³ M); 24 L M² bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...chains.costs import ChainCosts
+from ...recomputation.checkpointing.rotor_table import RotorTable, shifted
+from .segments import Choice, Input, Segment, Values
+
+
+class PofoTable:
+    """V for all boundaries. slots: of memory beside what is resident. rate: bytes/s of the slower link."""
+
+    def __init__(self, costs: ChainCosts, rotor: RotorTable, rate: float) -> None:
+        self.costs, self.rotor, self.slots = costs, rotor, rotor.slots
+        self.slot_seconds = rotor.slot_bytes / rate
+        self.backlogs = np.arange(self.slots + 1)
+        self.left = self.slots - np.add.outer(self.backlogs, self.backlogs)
+        shorter = np.minimum(costs.advance_seconds, costs.turn_seconds + costs.backward_seconds)
+        self.served = np.floor(np.append(0.0, np.cumsum(shorter)) / self.slot_seconds).astype(np.int64)
+        self.values: list[dict[Input, Values]] = [{} for _ in range(len(costs))]
+
+    def fill(self) -> None:
+        """From the last block to the first; the first one's input is the batch."""
+        for i in reversed(range(len(self.costs))):
+            for state in Input if i else (Input.FREE,):
+                best = self._final(i, state)
+                for choice in self._choices(i, state):
+                    np.minimum(best, self._values(choice), out=best)
+                self.values[i][state] = self._with_waiting(best)
+
+    def times(self) -> Values:
+        """By slots of memory: with fewer, the rest counts as kept from the start."""
+        return self.values[0][Input.FREE][::-1, 0]
+
+    def segments(self, slots: int) -> list[Segment]:
+        """The segments of the best with so many slots, where that is finite."""
+        found: list[Segment] = []
+        i, state, kept, backlog = 0, Input.FREE, self.slots - slots, 0
+        while True:
+            final, choices = self._final(i, state), list(self._choices(i, state))
+            rows = np.array([final[kept], *(self._values(choice)[kept] for choice in choices)])
+            waits = rows[:, : backlog + 1] - 2 * self.slot_seconds * self.backlogs[: backlog + 1]
+            number, backlog = (int(n) for n in np.unravel_index(int(waits.argmin()), waits.shape))
+            if number == 0:
+                memory = self.slots - kept - backlog - self._extra(i, state)
+                return [*found, Segment(i, len(self.costs), False, False, memory)]
+            chosen = choices[number - 1]
+            memory = self.slots - kept - backlog - chosen.extra
+            found.append(Segment(i, chosen.end, chosen.saved, chosen.sent, memory))
+            kept += chosen.kept
+            backlog = int(chosen.backlog_after(self.backlogs)[backlog])
+            i, state = chosen.end, chosen.after
+
+    def _choices(self, i: int, state: Input) -> Iterator[Choice]:
+        rotor, costs, blocks = self.rotor, self.costs, len(self.costs)
+        extra = self._extra(i, state)
+        own = rotor.input[i] if state == Input.FREE else 0
+        if i < blocks - 1:
+            need = extra + self._slots(max(int(costs.save_peak[i]), int(costs.backward_peak[i])))
+            size = own + max(0, rotor.saved[i])
+            seconds = np.full(self.slots + 1, rotor.both[i])
+            seconds[:need] = np.inf
+            served = int(self.served[i + 1] - self.served[i])
+            yield Choice(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
+            yield Choice(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
+        forward = int(costs.advance_peak[i])
+        for end in range(i + 1, blocks):
+            if end > i + 1:
+                forward = max(forward, int(costs.through_peak[end - 1]))
+            again = rotor.seconds(i, end - 1) + (rotor.before[end] - rotor.before[i])
+            seconds = shifted(again, extra)
+            seconds[: extra + self._slots(forward)] = np.inf
+            served = int(self.served[end] - self.served[i])
+            yield Choice(seconds, end, False, False, own, 0, served, Input.FREE, extra)
+            if own:
+                yield Choice(seconds, end, False, True, 0, own, served, Input.FREE, extra)
+
+    def _values(self, choice: Choice) -> Values:
+        """Seconds from here on, by K and Q."""
+        later = self.values[choice.end][choice.after]
+        backlogs = choice.backlog_after(self.backlogs)
+        fits = backlogs <= self.slots
+        values = np.full_like(later, np.inf)
+        values[: max(0, self.slots + 1 - choice.kept), fits] = later[choice.kept :, backlogs[fits]]
+        return values + self._by_left(choice.seconds)
+
+    def _by_left(self, seconds: Values) -> Values:
+        return np.where(self.left >= 0, seconds[np.maximum(self.left, 0)], np.inf)
+
+    def _final(self, i: int, state: Input) -> Values:
+        return self._by_left(shifted(self.rotor.seconds(i, len(self.costs) - 1), self._extra(i, state)))
+
+    def _extra(self, i: int, state: Input) -> int:
+        """An input that is not in K is on the device while its segment runs."""
+        return 0 if state == Input.KEPT else self.rotor.input[i]
+
+    def _with_waiting(self, values: Values) -> Values:
+        """Both passes may wait until a byte of backlog is gone."""
+        waiting = 2.0 * self.slot_seconds * self.backlogs.astype(np.float64)
+        sooner: Values = np.minimum.accumulate(values - waiting, axis=1)
+        return sooner + waiting
+
+    def _slots(self, size: int) -> int:
+        """The least m that stands for at least so many bytes."""
+        return max(0, -((self.rotor.spare_bytes - size) // self.rotor.slot_bytes))

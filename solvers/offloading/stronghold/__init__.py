@@ -1,0 +1,1 @@
+"""STRONGHOLD: a working window of layers."""

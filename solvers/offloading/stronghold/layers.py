@@ -1,0 +1,80 @@
+"""What STRONGHOLD's model takes from a graph: the figures of its layers, and the memory that windows may
+fill.
+
+`room` is what the budget leaves beside a run of the whole iteration without any
+weight, gradient or state: activations, inputs, workspace, and what is no layer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ....graphs.graph import Graph, Phase
+from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run, schedule_of
+from ...candidates import judged
+from ...links import LinkedMachine
+from ..layers.training import Layer, TrainingLayers
+from .terms import LayerFigures
+
+
+def layer_figures(found: TrainingLayers, runs: Sequence[Run], linked: LinkedMachine) -> list[LayerFigures]:
+    """runs: of an iteration; a forward run behind the first backward one counts as backward."""
+    graph = found.graph
+    forward, backward = [0.0] * len(found.layers), [0.0] * len(found.layers)
+    layer_of = {
+        operation: number
+        for number, layer in enumerate(found.layers)
+        for operation in (*layer.forward, *layer.backward)
+    }
+    turned = False
+    for operation, mode in runs:
+        turned = turned or graph.operations.phase[operation] == Phase.BACKWARD
+        if operation in layer_of:
+            (backward if turned else forward)[layer_of[operation]] += _seconds(graph, operation, mode)
+    return [
+        _figures(found, layer, before, behind, linked)
+        for layer, before, behind in zip(found.layers, forward, backward, strict=True)
+    ]
+
+
+def room_for_windows(found: TrainingLayers, runs: Sequence[Run], limit: int) -> int:
+    """Bytes. States that no window moves, since their updates have no mode on the host, take of it."""
+    graph = found.graph
+    moved = [x for layer in found.layers for x in (*layer.weights, *layer.gradients, *layer.states)]
+    sizes = graph.tensors.bytes.copy()
+    sizes[moved] = 0
+    light = replace(graph, tensors=replace(graph.tensors, bytes=sizes))
+    fixed = [x for layer in found.layers if not _on_host(found, layer) for x in layer.states]
+    return limit - judged(light, schedule_of(light, runs)).peak - found.size(fixed)
+
+
+def _on_host(found: TrainingLayers, layer: Layer) -> bool:
+    return found.host_modes(layer.updates) is not None
+
+
+def _figures(
+    found: TrainingLayers, layer: Layer, forward: float, backward: float, linked: LinkedMachine
+) -> LayerFigures:
+    graph = found.graph
+    weights, gradients = found.size(layer.weights), found.size(layer.gradients)
+    host = found.host_modes(layer.updates)
+    return LayerFigures(
+        forward,
+        backward,
+        weights / linked.h2d,
+        weights / linked.d2h,
+        (weights if host is None else gradients) / linked.d2h,
+        None if host is None else sum(_seconds(graph, *run) for run in host),
+        found.seconds(layer.updates),
+        weights,
+        gradients,
+        0 if host is None else found.size(layer.states),
+    )
+
+
+def _seconds(graph: Graph, operation: int, mode: int) -> float:
+    if mode == PLAIN:
+        return float(graph.operations.time[operation])
+    return graph.operations.modes[operation][mode - 1].time

@@ -1,0 +1,121 @@
+"""The working window, once around the iteration, as runs and absences.
+
+    step      0   1   2 … n-1 │ n … 2n-3  2n-2  2n-1       window of m = 2
+    runs      F0  F1  F2      │       B2    B1    B0
+    window    01  12  23  …   │  …    21    10    10       while F0 runs, layer 2 is fetched; while B2 runs, 0
+
+The first m layers stay from the end of the backward part into the next iteration and are updated on the
+device, where all others' updates run on the CPU if they can; the last m stay from forward to backward.
+Gradients that nothing updates from are results, and leave behind the window. A weight that several layers
+read (tied) is in the window with each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ....graphs.graph import Phase
+from ....graphs.machine import Memory
+from ....planner.residence.residence import Place, Residence
+from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run
+from ..layers.early_updates import early_updates
+from ..layers.training import TrainingLayers
+
+
+def window_residence(found: TrainingLayers, runs: Sequence[Run], size: int) -> Residence:
+    """runs: of an iteration, all in modes on the device. size: layers in the window."""
+    turn = _Turn(found, early_updates(found.graph, _with_host_updates(found, runs, size)), size)
+    away: dict[Place, Memory] = {}
+    back: dict[Place, int] = {}
+    for x, uses in turn.uses.items():
+        around = [*uses, (uses[0][0], uses[0][1] + 2 * turn.layers)]
+        for (position, step), (following, until) in pairwise(around):
+            entered = turn.entered(x, step, until)
+            if entered is not None:
+                away[x, position] = Memory.HOST
+                back[x, following] = turn.first_run(entered - 1)
+    away |= dict.fromkeys(_results(found, turn.runs, size), Memory.HOST)
+    return Residence(turn.runs, away, {}, back)
+
+
+def _results(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Place]:
+    """Without updates: the gradients that go to the host as results, from where they are complete."""
+    results = {x for layer in found.layers[size:] if not layer.updates for x in layer.gradients}
+    complete: dict[int, int] = {}
+    for position, run in enumerate(runs):
+        complete |= {x: position for x, _bit in found.graph.contributions(*run) if x in results}
+    return list(complete.items())
+
+
+def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Run]:
+    host: dict[int, int] = {}
+    for layer in found.layers[size:]:
+        host.update(found.host_modes(layer.updates) or ())
+    return [(operation, host.get(operation, mode)) for operation, mode in runs]
+
+
+class _Turn:
+    """uses: per weight, the position and the step of each run that uses it, in order; without its updates on
+    the CPU, which leave no copy on the device."""
+
+    def __init__(self, found: TrainingLayers, runs: Sequence[Run], size: int) -> None:
+        self.layers, self.size, self.runs = len(found.layers), size, runs
+        graph = found.graph
+        steps = _steps(found, runs)
+        first: dict[int, int] = {}
+        self.uses: dict[int, list[tuple[int, int]]] = {}
+        self._with: dict[int, set[int]] = {}
+        for position, ((operation, mode), step) in enumerate(zip(runs, steps, strict=True)):
+            update = graph.operations.phase[operation] == Phase.UPDATE
+            if not update:
+                first.setdefault(step, position)
+            if update and mode != PLAIN:
+                continue
+            for x in graph.input_lists[operation]:
+                if x in found.layer_of_weight:
+                    self.uses.setdefault(x, []).append((position, step))
+                    self._with.setdefault(x, set()).add(min(step, 2 * self.layers - 1 - step))
+        starts = [len(runs)]
+        for step in reversed(range(2 * self.layers)):
+            starts.append(first.get(step, starts[-1]))
+        self._starts = starts[:0:-1]
+
+    def first_run(self, step: int) -> int:
+        """Where the step begins; a step without runs is where the next one begins."""
+        return self._starts[step % (2 * self.layers)]
+
+    def entered(self, weight: int, step: int, until: int) -> int | None:
+        """The step from which the weight is in the window for its use at `until`; None: it never left."""
+        for s in range(until, step, -1):
+            if not self._with[weight] & set(self._window(s % (2 * self.layers))):
+                return s + 1
+        return None
+
+    def _window(self, step: int) -> range:
+        if step < self.layers:
+            first = min(step, self.layers - self.size)
+        else:
+            first = max(2 * self.layers - step - self.size, 0)
+        return range(first, first + self.size)
+
+
+def _steps(found: TrainingLayers, runs: Sequence[Run]) -> list[int]:
+    """Per run its step: i in the forward part of layer i, 2n - 1 - i from its backward part on."""
+    last = 2 * len(found.layers) - 1
+    layer_of = {
+        operation: number
+        for number, layer in enumerate(found.layers)
+        for operation in (*layer.forward, *layer.backward, *layer.updates)
+    }
+    steps: list[int] = []
+    step, turned = 0, False
+    for operation, _mode in runs:
+        phase = found.graph.operations.phase[operation]
+        turned = turned or phase == Phase.BACKWARD
+        number = layer_of.get(operation)
+        if number is not None and phase != Phase.UPDATE:
+            step = max(step, last - number if turned else number)
+        steps.append(step)
+    return steps

@@ -1,0 +1,176 @@
+"""STRONGHOLD: a working window of layers moves over the device, forward and back.
+
+Sun et al., "STRONGHOLD: fast and affordable billion-scale deep learning model training" (SC22,
+doi:10.1109/SC41404.2022.00076). Weights are fetched one layer ahead of the window and leave behind it,
+gradients go to the host, where the CPU updates the weights beside the backward part; the first window's
+layers stay on the device and are updated there. How large the window is follows from P1 and P2
+(window.py), which need the layers' figures (layers.py); where it stands at every run,
+schedule.py.
+
+The analytic model is no proof: transfers share their links first in first out, a computation waits for
+memory as well, and the model's memory is a sum of maxima. So the simulator judges: windows that do not fit
+after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
+stay (keep), or only each layer's output does and the layer runs again (checkpoint, as in the paper's
+evaluation); auto tries both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ....planner.errors import InvalidScheduleError
+from ....planner.residence.residence import residence_schedule
+from ....planner.schedule.schedule import Schedule
+from ....planner.schedule.sequence import Run
+from ....planner.simulator.simulate import Figures, simulate
+from ...candidates import device_limit, infeasible
+from ...links import LinkedMachine, linked_machine
+from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ..layers.iteration import iteration_runs
+from ..layers.training import TrainingLayers, training_layers
+from .layers import layer_figures, room_for_windows
+from .schedule import window_residence
+from .window import Window, working_window
+
+NAME = "stronghold"
+
+_TRIED = 32
+"""So many sizes are simulated at most."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """windows: analytic (P1 and P2) or simulated. activations: auto, keep or checkpoint.
+
+    call_seconds: of an asynchronous call, t_async.
+    """
+
+    windows: str = "analytic"
+    activations: str = "auto"
+    call_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, words in (
+            ("windows", self.windows, ("analytic", "simulated")),
+            ("activations", self.activations, ("auto", "keep", "checkpoint")),
+        ):
+            if value not in words:
+                raise InputError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
+        if not 0.0 <= self.call_seconds < inf:
+            raise InputError(f"call_seconds must be 0 or more, not {self.call_seconds}")
+
+
+@dataclass(frozen=True)
+class _Found:
+    schedule: Schedule
+    figures: Figures
+    window: Window
+    size: int
+    layers: int
+    checkpoint: bool
+
+    def line(self) -> str:
+        status = self.window.overlap if self.size == self.window.size else "a size tried"
+        return (
+            f"a window of {self.size} of {self.layers} layers ({status}"
+            f"{', layers run again' if self.checkpoint else ''}): {self.figures.time:.6g} s simulated, "
+            f"{self.window.seconds:.6g} s by P1 and P2 were all hidden"
+        )
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    linked = linked_machine(NAME, problem, "weights")
+    layers = training_layers(NAME, problem.graph)
+    search = _Search(problem, linked, layers, settings, options)
+    try:
+        for checkpoint in search.ways():
+            search.search(checkpoint)
+    except KeyboardInterrupt:
+        search.interrupted = True
+        if search.best is None:
+            raise
+    if search.best is None:
+        raise infeasible(NAME, problem, search.least())
+    options.report(search.best.line())
+    status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
+    return Answer(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
+
+
+class _Search:
+    """best: the fastest found within the budget. stopped: by the time limit."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        linked: LinkedMachine,
+        layers: TrainingLayers,
+        settings: Settings,
+        options: Options,
+    ) -> None:
+        self.problem, self.linked, self.layers, self.settings = problem, linked, layers, settings
+        self.limit = device_limit(problem)
+        self.best: _Found | None = None
+        self.stopped = self.interrupted = False
+        self._options = options
+        self._deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+
+    def ways(self) -> list[bool]:
+        return {"auto": [False, True], "keep": [False], "checkpoint": [True]}[self.settings.activations]
+
+    def search(self, checkpoint: bool) -> None:
+        runs = iteration_runs(self.layers, checkpoint=checkpoint)
+        figures = layer_figures(self.layers, runs, self.linked)
+        room = room_for_windows(self.layers, runs, self.limit)
+        window = working_window(figures, room, self.settings.call_seconds)
+        for size in self._sizes(window):
+            if self.best is not None and not self._proceed():
+                return
+            found = self._judged(runs, size, self.limit)
+            if isinstance(found, InvalidScheduleError):
+                continue
+            schedule, seen = found
+            if self.best is None or seen.time < self.best.figures.time:
+                self.best = _Found(schedule, seen, window, size, len(figures), checkpoint)
+            if self.settings.windows == "analytic":
+                return
+
+    def least(self) -> int:
+        """The smallest budget that a window of one layer needs. Raises NotAcceptedError where none fits."""
+        least: list[int] = []
+        for checkpoint in self.ways():
+            found = self._judged(iteration_runs(self.layers, checkpoint=checkpoint), 1, None)
+            if isinstance(found, InvalidScheduleError):
+                raise NotAcceptedError(f"{NAME} has no valid window on this machine: {found}")
+            least.append(found[1].least_budget)
+        return min(least)
+
+    def _sizes(self, window: Window) -> Iterator[int]:
+        if self.settings.windows == "analytic":
+            yield from range(max(window.size, 1), 0, -1)
+            return
+        most = len(self.layers.layers)
+        step = -(-most // _TRIED)
+        yield from dict.fromkeys([max(window.size, 1), 1, *range(most, 0, -step)])
+
+    def _judged(
+        self, runs: list[Run], size: int, budget: int | None
+    ) -> tuple[Schedule, Figures] | InvalidScheduleError:
+        """budget: None for a device of any size."""
+        graph, machine = self.problem.graph, self.linked.machine
+        if budget is None:
+            machine = replace(machine, device_capacity=None)
+        try:
+            schedule = residence_schedule(graph, window_residence(self.layers, runs, size))
+            return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
+        except InvalidScheduleError as error:
+            return error
+
+    def _proceed(self) -> bool:
+        self.stopped = self.stopped or monotonic() > self._deadline or self._options.cancelled()
+        return not self.stopped

@@ -1,0 +1,1 @@
+"""offload-greedy, greedy-star and l2l: weights leave between uses."""

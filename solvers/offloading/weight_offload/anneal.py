@@ -1,0 +1,150 @@
+"""Local search over orders of runs and transfers, on the period that the simulator's rules give.
+
+Four moves: a transfer stands elsewhere; two transfers of a kind change places; an absence begins or ends to
+be chosen; one absence is chosen instead of another. Accepted by simulated annealing (Kirkpatrick, Gelatt,
+Vecchi, Science 220, 1983). Each move costs one replay, linear in the order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Ints
+from ....graphs.compiled import compiled
+from ..cycles.cycle import FROZEN
+from ..cycles.facts import Facts, Turn
+from ..cycles.replay import period
+
+
+@compiled
+def seed(number: int) -> None:
+    np.random.seed(number)
+
+
+class Orders(NamedTuple):
+    """Where the search stands, and the best: of each the first `length` entries. seconds: the best's."""
+
+    now: Ints
+    now_length: Ints
+    best: Ints
+    best_length: Ints
+    seconds: NDArray[np.float64]
+
+
+def orders_from(facts: Facts, order: Ints, seconds: float) -> Orders:
+    """Both are this order. There is room for every run, copy and absence."""
+    room = np.zeros(len(facts.seconds) + len(facts.changed) + len(facts.weight) + 2, np.int64)
+    room[: len(order)] = order
+    length = np.full(1, len(order))
+    return Orders(room, length, room.copy(), length.copy(), np.full(1, seconds))
+
+
+@compiled
+def anneal(
+    facts: Facts, orders: Orders, turn: Turn, moves: int, hot: float, cold: float, host_limit: int
+) -> None:
+    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds. `orders` is changed."""
+    order = orders.now[: orders.now_length[0]].copy()
+    now = period(facts, order, turn)
+    best = orders.seconds[0]
+    for step in range(moves):
+        after = neighbour(facts, order, host_limit)
+        if len(after) == 0:
+            continue
+        then = period(facts, after, turn)
+        temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
+        if then <= now or np.random.random() < np.exp((now - then) / temperature):
+            order, now = after, then
+            if now < best - 1e-12:
+                best = now
+                orders.best[: len(order)], orders.best_length[0] = order, len(order)
+    orders.seconds[0] = best
+    orders.now[: len(order)], orders.now_length[0] = order, len(order)
+
+
+@compiled
+def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
+    """One move away; empty where the move can't be made."""
+    runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
+    length, kind = len(order), np.random.random()
+    if kind < 0.2:
+        return toggled(facts, order, np.random.randint(len(facts.weight)), host_limit)
+    if length == runs:
+        return order[:0]
+    at = np.random.randint(length)
+    while order[at] < runs:
+        at = np.random.randint(length)
+    if kind < 0.3 and order[at] >= frozen:
+        without = toggled(facts, order, order[at] - frozen, host_limit)
+        return toggled(facts, without, np.random.randint(len(facts.weight)), host_limit)
+    if kind < 0.5:
+        other = np.random.randint(length)
+        while order[other] < runs:
+            other = np.random.randint(length)
+        if other == at or (order[at] < frozen) != (order[other] < frozen):
+            return order[:0]
+        after = order.copy()
+        after[at], after[other] = order[other], order[at]
+        return after
+    reach = int(np.exp(np.random.random() * np.log(length)))
+    step = reach if np.random.random() < 0.5 else -reach
+    return moved(order, at, (at + step) % length)
+
+
+@compiled
+def moved(order: Ints, at: int, to: int) -> Ints:
+    """The entry at `at` stands at `to`."""
+    after = order.copy()
+    if at < to:
+        after[at:to] = order[at + 1 : to + 1]
+    else:
+        after[to + 1 : at + 1] = order[to:at]
+    after[to] = order[at]
+    return after
+
+
+@compiled
+def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
+    """With the absence chosen, its fetch at a random place before its use; or without it."""
+    runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
+    version, token = facts.version[absence], frozen + absence
+    chosen = stored = False
+    siblings = 0
+    host = facts.size[facts.weight[absence]]
+    seen = np.zeros(len(facts.size), np.bool_)
+    for entry in order:
+        if entry == token:
+            chosen = True
+        elif entry >= frozen:
+            siblings += facts.version[entry - frozen] == version
+            w = facts.weight[entry - frozen]
+            if not seen[w]:
+                seen[w] = True
+                host += facts.size[w] * (w != facts.weight[absence])
+    stored = version != FROZEN and siblings > 0
+    after = np.empty(len(order) + 2, np.int64)
+    length = 0
+    if chosen:
+        for entry in order:
+            if entry != token and (stored or version == FROZEN or entry != runs + version):
+                after[length] = entry
+                length += 1
+        return after[:length]
+    if host > host_limit:
+        return order[:0]
+    span = (facts.before[absence] - facts.after[absence] - 1) % runs
+    lead = int(np.exp(np.random.random() * np.log(span + 1))) - 1
+    fetch_at = (facts.before[absence] - lead) % runs
+    for entry in order:
+        if entry == fetch_at:
+            after[length] = token
+            length += 1
+        after[length] = entry
+        length += 1
+        if version != FROZEN and not stored and entry == facts.changed_at[version]:
+            after[length] = runs + version
+            length += 1
+    return after[:length]

@@ -1,0 +1,142 @@
+"""Which absences: the greedy selection by profit for each byte moved (Algorithm 1).
+
+Every operation has an excess, the bytes above the limit were every weight there. An absence's profit is the
+excess that it takes from the operations it covers, for each byte that it moves: 2 |w|, or |w| alone where
+another absence of the same version is chosen already (the discounted communication: one copy to the host
+serves both) or where the weight is frozen. The most profitable is chosen until no excess is left.
+
+O(absences · (operations + absences)) for each of the sizes that occur; sizes are put into `_SIZES` classes.
+
+Where this differs from the paper, and why:
+
+- the printed E_o counts the operation's own weight twice (M_o of eq. (1) has it already). Counted once,
+  nothing is left for a transfer under way; what is counted more is room for some. `spare`: how often more.
+- an absence whose runs take less time than its two copies, 2 |w| / β, exposes them: it is taken only where
+  the others do not suffice (`patient`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cycles.cycle import FROZEN, Cycle
+
+_SIZES = 16
+
+
+@dataclass(frozen=True)
+class Taste:
+    """spare: of the own weight, as room for transfers. patient: absences too short for their copies come
+    last. discount: a second absence of a version costs half."""
+
+    spare: float = 1.0
+    patient: bool = True
+    discount: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class _Operations:
+    """Runs that use the same weights, one after the other, count as one operation (B_i is several runs)."""
+
+    of_run: NDArray[np.int64]
+    excess: NDArray[np.float64]
+
+
+def chosen_absences(cycle: Cycle, taste: Taste) -> list[int] | None:
+    """Their numbers in `cycle.absences`; None where all of them do not suffice."""
+    operations = _operations(cycle, taste.spare)
+    spans = _spans(cycle, operations)
+    size = np.array([cycle.sizes[absence.weight] for absence in cycle.absences], np.float64)
+    values, kind = _classes(size)
+    copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.absences]
+    worth = np.where([a.version == FROZEN for a in cycle.absences], 1.0, 0.5)
+    open_ = np.ones(len(size), np.bool_)
+    late = np.array(cycle.covered_seconds) < copies if taste.patient else np.zeros(len(size), np.bool_)
+    siblings = _siblings(cycle)
+    excess, chosen = operations.excess, list[int]()
+    while excess.max(initial=0.0) > 0.0:
+        if not len(size):
+            return None
+        profit = _benefit(excess, values, kind, spans) / np.maximum(size, 1.0) * worth
+        for allowed in (open_ & ~late, open_):
+            best = int(np.argmax(np.where(allowed, profit, -1.0)))
+            if allowed[best] and profit[best] > 0.0:
+                break
+        else:
+            return None
+        open_[best] = False
+        chosen.append(best)
+        _cover(excess, size[best], spans, best)
+        if taste.discount:
+            worth[siblings.get(cycle.absences[best].version, [])] = 1.0
+    return chosen
+
+
+def _operations(cycle: Cycle, spare: float) -> _Operations:
+    of_run = np.zeros(cycle.runs, np.int64)
+    for run in range(1, cycle.runs):
+        same = cycle.used_by[run] == cycle.used_by[run - 1]
+        of_run[run] = of_run[run - 1] + (not same)
+    total = sum(cycle.sizes)
+    own = [sum(cycle.sizes[weight] for weight in weights) for weights in cycle.used_by]
+    excess = np.array(cycle.need, np.float64) + total + spare * np.array(own, np.float64) - cycle.limit
+    merged = np.full(of_run.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(merged, of_run, excess)
+    return _Operations(of_run, np.maximum(merged, 0.0))
+
+
+class _Spans(NamedTuple):
+    """Per absence the operations that it covers: first … last - 1, around the turn's end where it wraps."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    wraps: NDArray[np.bool_]
+
+
+def _spans(cycle: Cycle, operations: _Operations) -> _Spans:
+    after = np.array([absence.after for absence in cycle.absences], np.int64)
+    before = np.array([absence.before for absence in cycle.absences], np.int64)
+    return _Spans(operations.of_run[after] + 1, operations.of_run[before], before <= after)
+
+
+def _classes(size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The sizes that occur, the smallest of a class for all of it; and which of them each is."""
+    distinct = np.unique(size)
+    if len(distinct) > _SIZES:
+        distinct = distinct[np.linspace(0, len(distinct) - 1, _SIZES).astype(np.int64)]
+    return distinct, np.searchsorted(distinct, size, side="right") - 1
+
+
+def _benefit(
+    excess: NDArray[np.float64], values: NDArray[np.float64], kind: NDArray[np.intp], spans: _Spans
+) -> NDArray[np.float64]:
+    """Σ over the covered operations of min(E_o, |w|), per absence."""
+    sums = np.zeros((len(values), len(excess) + 1))
+    np.cumsum(np.minimum(excess, values[:, None]), axis=1, out=sums[:, 1:])
+    return sums[kind, spans.last] - sums[kind, spans.first] + sums[kind, -1] * spans.wraps
+
+
+def _cover(excess: NDArray[np.float64], size: float, spans: _Spans, absence: int) -> None:
+    """E_o ← max(E_o - |w|, 0) for the covered operations."""
+    first, last = spans.first[absence], spans.last[absence]
+    for part in (slice(first, None), slice(last)) if spans.wraps[absence] else (slice(first, last),):
+        excess[part] = np.maximum(excess[part] - size, 0.0)
+
+
+def _siblings(cycle: Cycle) -> dict[int, list[int]]:
+    """Per version its absences."""
+    rows: dict[int, list[int]] = {}
+    for number, absence in enumerate(cycle.absences):
+        if absence.version != FROZEN:
+            rows.setdefault(absence.version, []).append(number)
+    return rows
+
+
+def moved_bytes(cycle: Cycle, chosen: Sequence[int]) -> int:
+    """Of the weights that the chosen absences send away."""
+    return sum(cycle.sizes[weight] for weight in {cycle.absences[number].weight for number in chosen})

@@ -1,0 +1,41 @@
+"""Greedy*: the greedy of weight offloading without the discounted communication.
+
+As offload-greedy's start, except that a second absence of a version counts in full when absences are
+chosen, and is paid for: the weight is copied to the host again before each absence. Complexity as there.
+
+Reference: O. Beaumont et al., Weight offloading strategies for training large DNN models, 2022, hal-03580767,
+section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ....planner.schedule.schedule import Schedule
+from ...problem import Answer, Options, Problem
+from ..cycles.cycle import Cycle
+from ..cycles.steps import schedule_of_order
+from .result import solved
+from .starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
+
+
+@dataclass(frozen=True)
+class Settings:
+    """None."""
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    return solved("greedy-star", problem, options, _schedules)
+
+
+def _schedules(cycle: Cycle) -> Iterator[Schedule]:
+    for tastes in (TASTES, CLOSE_TASTES):
+        found = 0
+        for taste in tastes:
+            for order in greedy_orders(cycle, [replace(taste, discount=False)]):
+                found += 1
+                yield schedule_of_order(cycle, order, again=True)
+        if found:
+            return
+    yield schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))), again=True)

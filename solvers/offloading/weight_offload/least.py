@@ -1,0 +1,122 @@
+"""Which absences: those that keep the links least busy, by an integer program.
+
+    minimise  T + Σ_a exposed_a x_a + ε (Σ up + Σ down)
+    where     T ≥ Σ_v up_v y_v,  T ≥ Σ_a down_a x_a,  x_a ≤ y_version(a),  and for each run
+              need + Σ sizes - Σ_{a covers the run} |w_a| x_a ≤ limit - spare · own weight
+
+x_a: the absence is chosen; y_v: version v is copied to the host; exposed: by how much the copies take longer
+than the runs between. What a run covers is stricter than in Algorithm 1, whose selection is by list order
+alone: during runs that take no time nothing can be fetched, so a weight that one of them needs is there
+before the first; and what changes during them does not leave before they are over.
+
+Exponential at worst; stopped by a time limit, with the best so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from ...milp import solve as milp
+from ...milp.model import Model
+from ...milp.result import Result, Settings
+from ..cycles.cycle import FROZEN, Absence, Cycle
+
+_GAP = 1e-3
+_EPSILON = 1e-3
+
+
+def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
+    """Their numbers; None where none suffice, or none are found in time."""
+    covers = [prompt_runs(cycle, absence) for absence in cycle.absences]
+    exposed = [
+        max(0.0, up + down - sum(cycle.seconds[run] for run in runs))
+        for (up, down), runs in zip(_copies(cycle), covers, strict=True)
+    ]
+    result = _solved(cycle, covers, exposed, spare, seconds)
+    if result is None or result.x is None:
+        return None
+    return [number for number in range(len(cycle.absences)) if result.x[1 + number] > 0.5]
+
+
+def link_bound(cycle: Cycle, seconds: float) -> float:
+    """Seconds that the busier link needs at least, where every operation runs once and in the file's order
+    and only weights move; ∞: they don't suffice. By list order alone, so it holds for all such
+    schedules."""
+    covers = [[run for stretch in cycle.covered(absence) for run in stretch] for absence in cycle.absences]
+    result = _solved(cycle, covers, [0.0] * len(covers), 0.0, seconds, epsilon=0.0)
+    return inf if result is None else max(0.0, result.bound)
+
+
+def _copies(cycle: Cycle) -> list[tuple[float, float]]:
+    """Per absence the seconds of its two copies."""
+    return [(cycle.up[a.weight] * (a.version != FROZEN), cycle.down[a.weight]) for a in cycle.absences]
+
+
+def _solved(
+    cycle: Cycle,
+    covers: Sequence[Sequence[int]],
+    exposed: Sequence[float],
+    spare: float,
+    seconds: float,
+    epsilon: float = _EPSILON,
+) -> Result | None:
+    """Column 0 is T, then follow the absences. None where a run does not fit."""
+    model = Model()
+    longest = model.column(0.0, 1e30, cost=1.0)
+    chosen = [
+        model.column(integer=True, cost=epsilon * down + late)
+        for (_up, down), late in zip(_copies(cycle), exposed, strict=True)
+    ]
+    stored = [model.column(cost=epsilon * cycle.up[weight]) for weight, _run in cycle.changed_by]
+    for absence, column in zip(cycle.absences, chosen, strict=True):
+        if absence.version != FROZEN:
+            model.row([(stored[absence.version], 1.0), (column, -1.0)], 0.0)
+    ups = [(column, -cycle.up[w]) for column, (w, _r) in zip(stored, cycle.changed_by, strict=True)]
+    downs = [(column, -cycle.down[a.weight]) for column, a in zip(chosen, cycle.absences, strict=True)]
+    model.row([(longest, 1.0), *ups], 0.0)
+    model.row([(longest, 1.0), *downs], 0.0)
+    if not _memory(model, cycle, chosen, covers, spare):
+        return None
+    return milp.solve(model.program(), Settings(threads=1, gap=_GAP), time_limit=seconds)
+
+
+def _memory(
+    model: Model, cycle: Cycle, chosen: Sequence[int], covers: Sequence[Sequence[int]], spare: float
+) -> bool:
+    """One row for each run, in units of the limit; rows that another implies are left out. False where a run
+    does not fit although all that can is away."""
+    covering: list[list[int]] = [[] for _ in range(cycle.runs)]
+    for number, runs in enumerate(covers):
+        for run in runs:
+            covering[run].append(number)
+    tightest: dict[tuple[int, ...], float] = {}
+    for run, absences in enumerate(covering):
+        own = spare * sum(cycle.sizes[weight] for weight in cycle.used_by[run])
+        excess = cycle.need[run] + sum(cycle.sizes) + own - cycle.limit
+        key = tuple(absences)
+        tightest[key] = max(tightest.get(key, 0.0), excess)
+    unit = 1.0 / max(1, cycle.limit)
+    for absences, excess in tightest.items():
+        if excess > 0.0:
+            sizes = [cycle.sizes[cycle.absences[a].weight] for a in absences]
+            if sum(sizes) < excess:
+                return False
+            entries = [(chosen[a], size * unit) for a, size in zip(absences, sizes, strict=True)]
+            model.row(entries, excess * unit)
+    return True
+
+
+def prompt_runs(cycle: Cycle, absence: Absence) -> list[int]:
+    """The runs that the absence covers where fetches and copies take their time."""
+    runs = cycle.runs
+    covered = [run for stretch in cycle.covered(absence) for run in stretch]
+    while covered and not cycle.seconds[covered[-1]] and not cycle.seconds[absence.before]:
+        covered.pop()
+    if absence.version != FROZEN:
+        changed = cycle.changed_by[absence.version][1]
+        between = range(changed + 1, changed + 1 + (absence.after - changed) % runs)
+        if not any(cycle.seconds[run % runs] for run in between):
+            first = next((i for i, run in enumerate(covered) if cycle.seconds[run]), len(covered))
+            del covered[:first]
+    return covered

@@ -1,0 +1,110 @@
+"""Weight offloading: which weights leave the device between their uses, and when each transfer stands.
+
+Minimises the period of the training cycle within the budget. Every operation runs once, in the file's
+order; a weight may be away between any two of its uses (cycles/cycle.py: what is read from a graph).
+
+    choice   Algorithm 1: absences by profit for each byte moved       choice.py
+    places   Algorithm 2: each transfer at its earliest time           places.py
+    packing  orders that fill the windows between computations exactly  packing.py
+    search   local search on the simulated period                      anneal.py
+
+The first two are the published greedy, with its slips corrected (said where they stand), for several
+tastes: O(L²) and linear; `moves=0` ends there. The packing is what the problem's hardness asks for (it is
+strongly NP-hard by 3-partition). The search starts from the best of all; a move costs one replay of the
+cycle.
+
+Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, X. Zhao, Weight offloading strategies for training large
+DNN models, 2022, hal-03580767.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ....planner.plain import plain_schedule
+from ...problem import Answer, Options, Problem, Status
+from ..cycles.cycle import Cycle, cycle_of
+from ..cycles.steps import schedule_of_order
+from .choice import moved_bytes
+from .least import least_absences
+from .packing import packed_ranks
+from .places import greedy_order
+from .result import host_too_small, refuse_if_too_small
+from .search import Search
+from .starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
+
+NAME = "offload-greedy"
+
+PROGRAM_SECONDS = 3.0
+"""The most that one integer program may take."""
+
+SPARE = (0.0, 1.0, 2.0)
+"""Room beside what the runs need, in weights of the run's own size."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """moves: of the local search, fewer where the cycle is long; 0 for the greedy alone. seed: of its random
+    numbers."""
+
+    moves: int = 300_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.moves < 0:
+            raise InputError(f"moves must be 0 or more, not {self.moves}")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError."""
+    settings: Settings = options.settings or Settings()
+    cycle = cycle_of(NAME, problem)
+    if cycle.plain_peak <= cycle.limit:
+        return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
+    refuse_if_too_small(NAME, problem, cycle)
+    search = Search(cycle, options)
+    offer_starts(search, cycle)
+    try:
+        if (settings.moves and not search.done) or search.best is None:
+            offer_packed(search, cycle)
+            search.anneal(settings.moves, settings.seed)
+    except KeyboardInterrupt:
+        search.interrupted = True
+    if search.best is None:
+        raise host_too_small(NAME, cycle)
+    schedule = schedule_of_order(cycle, search.best.tolist())
+    return Answer(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
+
+
+def offer_starts(search: Search, cycle: Cycle) -> None:
+    """The greedy's orders, one of which is the search's best then; every weight moved where none holds."""
+    for tastes in (TASTES, CLOSE_TASTES):
+        for taste in tastes:
+            for order in greedy_orders(cycle, [taste]):
+                search.offer(order)
+            if search.done and search.best is not None:
+                return
+        if search.best is not None:
+            return
+    everything = range(len(cycle.absences))
+    if moved_bytes(cycle, everything) <= search.host_limit:
+        search.offer(lazy_order(cycle, everything))
+
+
+def offer_packed(search: Search, cycle: Cycle) -> None:
+    """From the absences that keep the links least busy: as they are, and in orders that fill windows
+    exactly."""
+    for spare in SPARE:
+        chosen = least_absences(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
+        if chosen is None or moved_bytes(cycle, chosen) > search.host_limit:
+            continue
+        for ranks in (None, *packed_ranks(cycle, chosen, min(PROGRAM_SECONDS, search.left / 4))):
+            order = greedy_order(cycle, chosen, ranks)
+            if order is not None:
+                search.offer(order)
+            if search.done and search.best is not None:
+                return

@@ -1,0 +1,238 @@
+"""When the transfers stand: each at its earliest time, in an order fixed beforehand (Algorithm 2).
+
+Fetches in the order in which they are needed; copies to the host in the order in which the weights change,
+those of weights that leave only later (an early upload, the paper's waiting list) whenever the link would be
+idle. A transfer stands before the run during which it can start. A fetch must fit from there up to its use,
+by list order, and must not delay the run before which it stands.
+
+The paper starts at B_L and tries every cut of the cycle: what has been moved before. Here the cycle is
+played, turn after turn, until a turn places what the one before placed: the cut that the rules lead to.
+Linear in the runs and transfers of the turns played.
+
+Slips of the printed algorithm, corrected: it compares a time with a size (|w| / β is meant); a weight that is
+on the host already leaves after its forward and the end of its upload; "earliest time feasible" means up to
+the use; uploads on the waiting list may also stand before forward runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..cycles.cycle import FROZEN, Cycle
+from .leads import leads_of
+
+_TURNS = 10
+
+
+def greedy_order(
+    cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None = None
+) -> list[int] | None:
+    """The order (cycles/replay.py) of one turn, None where no turn repeats or the limit is passed.
+
+    ranks: per weight, its place among those that leave, or are needed, at the same instant.
+    """
+    leads = leads_of(cycle, chosen, ranks)
+    if leads is None:
+        return None
+    line = _Line(cycle, leads, ranks)
+    last: list[int] = []
+    for _ in range(_TURNS):
+        order = line.turn()
+        if order is None:
+            return None
+        if order == last:
+            break
+        last = order
+    tokens = {cycle.runs + cycle.absences[a].version for a in chosen if cycle.absences[a].version != FROZEN}
+    fetched = {cycle.runs + len(cycle.changed_by) + a for a in chosen}
+    return last if sorted(last) == sorted({*range(cycle.runs), *tokens, *fetched}) else None
+
+
+@dataclass
+class _Line:
+    """The queues as the turns go by. fetches: the absences in order of need; `following` is the place of the
+    next. used: bytes of weights on the device, those of pending deletes included."""
+
+    cycle: Cycle
+    leads: dict[int, int]
+    ranks: Mapping[int, int] | None
+    compute: float = 0.0
+    to_host: float = 0.0
+    to_device: float = 0.0
+    used: int = 0
+    following: int = 0
+    pending: deque[tuple[int, float]] = field(default_factory=deque[tuple[int, float]])
+    uploads: deque[int] = field(default_factory=deque[int])
+
+    def __post_init__(self) -> None:
+        cycle = self.cycle
+        self.fetches = list(self.leads)
+        self.away: set[int] = set()
+        self.fetched = dict.fromkeys(self.leads, 0.0)
+        self.stored = [0.0] * len(cycle.changed_by)
+        self.fresh = [True] * len(cycle.changed_by)
+        self.in_flight: set[int] = set()
+        self.leaving: dict[int, list[int]] = {}
+        self.coming: dict[int, list[int]] = {}
+        self.held: list[int] = []
+        self.soon = list(cycle.need)
+        for run in range(cycle.runs - 2, -1, -1):
+            if not cycle.seconds[run]:
+                self.soon[run] = max(self.soon[run], self.soon[run + 1])
+        self.begun: dict[int, list[int]] = {}
+        self.first_of: dict[int, int] = {}
+        for number in self.leads:
+            absence = cycle.absences[number]
+            self.leaving.setdefault(absence.after, []).append(number)
+            self.coming.setdefault(absence.before, []).append(number)
+            if absence.version != FROZEN:
+                self._count_version(number)
+            if absence.before <= absence.after:
+                self.away.add(number)
+        self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.absences[a].weight] for a in self.away)
+
+    def _count_version(self, number: int) -> None:
+        """The absence of each version that begins first."""
+        absence = self.cycle.absences[number]
+        run = self.cycle.changed_by[absence.version][1]
+        runs = self.cycle.runs
+        first = self.first_of.get(absence.version)
+        if first is None:
+            self.begun.setdefault(run, []).append(absence.version)
+        if first is None or (absence.after - run) % runs < (self.cycle.absences[first].after - run) % runs:
+            self.first_of[absence.version] = number
+
+    def turn(self) -> list[int] | None:
+        """What stands in the list during one turn; None where a run does not fit."""
+        order: list[int] = []
+        base = self.cycle.idle
+        for run in range(self.cycle.runs):
+            if self.cycle.seconds[run]:
+                self._release(order)
+            if not self._fetch(run, base, order):
+                return None
+            self._upload(run, order)
+            start = max([self.compute, *(self.fetched[a] for a in self.coming.get(run, []))])
+            room = self._room(self.cycle.need[run])
+            if room is None:
+                return None
+            self._pop(self.cycle.need[run])
+            self.compute = max(start, room) + self.cycle.seconds[run]
+            base = self.cycle.rest[run]
+            order.append(run)
+            self._after(run, order)
+        self._release(order)
+        return order
+
+    def _fetch(self, run: int, base: int, order: list[int]) -> bool:
+        """List the fetches that stand before the run; false where one that it needs does not fit."""
+        cycle = self.cycle
+        due = {number for number in self.coming.get(run, []) if number in self.away}
+        while self.fetches:
+            number = self.fetches[self.following]
+            absence = cycle.absences[number]
+            if number not in self.away:
+                return not due
+            size = cycle.sizes[absence.weight]
+            room = self._room(base + size)
+            if room is None:
+                return not due
+            start = max(self.compute, self.to_device, room, self._stored_end(absence.version))
+            distance = (absence.before - run) % cycle.runs
+            if not due and not (distance <= self.leads[number] and self._worthwhile(run, base, size, start)):
+                return True
+            self._pop(base + size)
+            self.used += size
+            self.to_device = self.fetched[number] = start + cycle.down[absence.weight]
+            self.away.discard(number)
+            due.discard(number)
+            self.following = (self.following + 1) % len(self.fetches)
+            order.append(cycle.runs + len(cycle.changed_by) + number)
+        return not due
+
+    def _worthwhile(self, run: int, base: int, size: int, start: float) -> bool:
+        """A fetch that can start at `start` starts before the run ends, and delays none that starts now."""
+        cycle = self.cycle
+        begin = max([self.compute, *(self.fetched[a] for a in self.coming.get(run, []))])
+        need = self.soon[run]
+        alone, beside = self._room(need), self._room(need + size, base + size)
+        if alone is None or beside is None:
+            return False
+        begin = max(begin, alone)
+        return (start < begin + cycle.seconds[run] or start <= self.compute) and beside <= begin
+
+    def _upload(self, run: int, order: list[int]) -> None:
+        """Early uploads while the link would be idle during the run."""
+        end = self.compute + self.cycle.seconds[run]
+        while self.uploads:
+            version = self.uploads[0]
+            start = max(self.compute, self.to_host)
+            if start + self.cycle.up[self.cycle.changed_by[version][0]] > end and start > self.compute:
+                return
+            if not self.cycle.seconds[run]:
+                return
+            self.uploads.popleft()
+            self._store(version, order)
+            self.in_flight.add(version)
+
+    def _after(self, run: int, order: list[int]) -> None:
+        """What changes begins a version; what leaves is deleted, copied to the host first where need be."""
+        for version in self.begun.get(run, []):
+            self.fresh[version] = False
+            if self.cycle.absences[self.first_of[version]].after != run:
+                self.uploads.append(version)
+        self.held += self.leaving.get(run, [])
+        if self.ranks is None:
+            self._release(order)
+
+    def _release(self, order: list[int]) -> None:
+        """Let go what has been held back for the sake of its rank."""
+        ranks = self.ranks or {}
+        for number in sorted(self.held, key=lambda a: ranks.get(self.cycle.absences[a].weight, -1)):
+            absence = self.cycle.absences[number]
+            version, size = absence.version, self.cycle.sizes[absence.weight]
+            if version != FROZEN and not self.fresh[version]:
+                if version in self.uploads:
+                    self.uploads.remove(version)
+                self._store(version, order)
+                self.in_flight.add(version)
+            if version in self.in_flight:
+                self.in_flight.discard(version)
+                self.pending.append((size, self.stored[version]))
+            else:
+                self.used -= size
+            self.away.add(number)
+        self.held.clear()
+
+    def _store(self, version: int, order: list[int]) -> None:
+        seconds = self.cycle.up[self.cycle.changed_by[version][0]]
+        self.to_host = self.stored[version] = max(self.compute, self.to_host) + seconds
+        self.fresh[version] = True
+        order.append(self.cycle.runs + version)
+
+    def _stored_end(self, version: int) -> float:
+        return 0.0 if version == FROZEN else self.stored[version]
+
+    def _room(self, size: int, waited: int = 0) -> float | None:
+        """When so many bytes beside the weights are there, None if never. waited: bytes for which somebody
+        else has waited."""
+        used, when, limit = self.used, 0.0, self.cycle.limit
+        for freed, end in self.pending:
+            if used + size <= limit:
+                break
+            used -= freed
+            if not waited or (size > waited and used + waited < limit):
+                when = max(when, end)
+        return when if used + size <= limit else None
+
+    def _pop(self, size: int) -> None:
+        """Take what is missing from the oldest deletes; the rest of one stays pending for the next taker."""
+        missing = self.used + size - self.cycle.limit
+        while missing > 0:
+            freed, end = self.pending.popleft()
+            if freed > missing:
+                self.pending.appendleft((freed - missing, end))
+            self.used -= min(freed, missing)
+            missing -= freed

@@ -1,0 +1,76 @@
+"""What the solvers that move weights share: the plain schedule where it fits, and the refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from time import monotonic
+
+from ....planner.bounds import time_bound
+from ....planner.errors import InvalidScheduleError
+from ....planner.plain import plain_schedule
+from ....planner.schedule.schedule import Schedule
+from ....planner.simulator.simulate import simulate
+from ...candidates import infeasible
+from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ..cycles.cycle import Cycle, cycle_of
+from .choice import moved_bytes
+
+
+def solved(
+    solver: str, problem: Problem, options: Options, schedules: Callable[[Cycle], Iterable[Schedule]]
+) -> Answer:
+    """The plain schedule where it fits, else the fastest of `schedules` for the cycle, in the time there is.
+
+    Raises NotAcceptedError (no links, no weights, host too small), InfeasibleError.
+    """
+    cycle = cycle_of(solver, problem)
+    if cycle.plain_peak <= cycle.limit:
+        return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
+    refuse_if_too_small(solver, problem, cycle)
+    end = inf if options.time_limit is None else monotonic() + options.time_limit
+    best, fastest = None, inf
+    for schedule in schedules(cycle):
+        seconds = seconds_of(problem, schedule)
+        if seconds < fastest:
+            best, fastest = schedule, seconds
+        if best is not None and (monotonic() > end or options.cancelled()):
+            break
+    if best is None:
+        raise host_too_small(solver, cycle)
+    return Answer(best, Status.HEURISTIC, time_bound(problem.graph))
+
+
+def seconds_of(problem: Problem, schedule: Schedule) -> float:
+    """∞ where the simulator refuses it."""
+    try:
+        replay = simulate(problem.graph, schedule, budget=problem.budget, machine=problem.machine)
+    except InvalidScheduleError:
+        return inf
+    return replay.figures.time
+
+
+def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
+    """The device, even if every weight leaves whenever it can; the host, for what must leave at least.
+
+    The least budget is only named where the host holds all that can leave.
+    """
+    if cycle.limit < cycle.least_budget:
+        everything = moved_bytes(cycle, range(len(cycle.absences)))
+        roomy = cycle.host_limit is None or cycle.host_limit >= everything
+        raise infeasible(solver, problem, cycle.least_budget if roomy else None)
+    if cycle.host_limit is not None and cycle.host_limit < must_leave(cycle):
+        raise host_too_small(solver, cycle)
+
+
+def must_leave(cycle: Cycle) -> int:
+    """Bytes of weights that are away at the run that needs most, at least."""
+    return max((cycle.idle, *cycle.need)) + sum(cycle.sizes) - cycle.limit
+
+
+def host_too_small(solver: str, cycle: Cycle) -> NotAcceptedError:
+    unused = cycle.unused_bytes
+    return NotAcceptedError(
+        f"{solver} moves weights to the host, where {(cycle.host_limit or 0) + unused:,} bytes are free for "
+        f"them: too few, at least {must_leave(cycle) + unused:,} bytes must leave the device"
+    )

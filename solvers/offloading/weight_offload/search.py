@@ -1,0 +1,121 @@
+"""The best order found: annealing from the best start, again with other random numbers while that helps.
+
+Compiled code runs for a part of a second at a time, then this looks at the clock. Ends at once where the
+period is the time of all runs: no schedule is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.arrays import Ints
+from ...problem import Options
+from ..cycles.cycle import Cycle
+from ..cycles.facts import facts_of, scratch
+from ..cycles.replay import period
+from .anneal import anneal, orders_from, seed
+
+HOT, COLD = 3e-3, 3e-5
+"""Where the temperature starts and ends, as parts of the period."""
+
+_WORK = 200_000_000
+"""Entries of orders that one annealing replays at most."""
+
+_CHUNK_SECONDS = 0.1
+_PROVEN = 1e-9
+_BARREN = 2
+"""So many repetitions that find nothing end the search before its time."""
+
+
+class Search:
+    """best: the order so far, None before any start holds; seconds: its period."""
+
+    def __init__(self, cycle: Cycle, options: Options) -> None:
+        self.facts = facts_of(cycle)
+        self.turn = scratch(self.facts)
+        self.host_limit = 2**62 if cycle.host_limit is None else cycle.host_limit
+        self.options = options
+        self._load_replay()
+        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.floor = sum(cycle.seconds)
+        self.best: Ints | None = None
+        self.seconds = inf
+        self.interrupted = False
+
+    def _load_replay(self) -> None:
+        """Have the compiled code at hand, so that it takes no time from what is limited."""
+        if not period.signatures:  # pyright: ignore[reportFunctionMemberAccess]
+            self.options.report("compiling the replay: some seconds, once on a machine")
+            period(self.facts, np.arange(len(self.facts.seconds)), self.turn)
+
+    def _load(self) -> None:
+        """Likewise, for the search."""
+        if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
+            self.options.report("compiling the search: some seconds, once on a machine")
+            seed(0)
+            nothing = np.arange(len(self.facts.seconds))
+            begin = monotonic()
+            orders = orders_from(self.facts, nothing, inf)
+            anneal(self.facts, orders, self.turn, 0, 1.0, 0.5, self.host_limit)
+            self.end += monotonic() - begin
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self.end - monotonic())
+
+    @property
+    def done(self) -> bool:
+        """Nothing is faster, or the answer is wanted."""
+        return (
+            self.seconds <= self.floor * (1.0 + _PROVEN)
+            or self.interrupted
+            or monotonic() > self.end
+            or self.options.cancelled()
+        )
+
+    def offer(self, order: Sequence[int] | Ints) -> bool:
+        """Take the order if it is the best so far."""
+        array = np.array(order, np.int64)
+        seconds = period(self.facts, array, self.turn)
+        if seconds >= self.seconds:
+            return False
+        self.best, self.seconds = array, seconds
+        return True
+
+    def anneal(self, moves: int, number: int) -> None:
+        """Once; again while the limit leaves time and it helps. number: of the random numbers."""
+        barren = 0
+        self._load()
+        while not self.done and barren < _BARREN and self.best is not None:
+            before = self.seconds
+            self._once(moves, number)
+            number += 1
+            barren = 0 if self.seconds < before * (1 - 1e-6) else barren + 1
+            if self.end == inf:
+                break
+
+    def _once(self, moves: int, number: int) -> None:
+        assert self.best is not None
+        seed(number)
+        orders, hottest = orders_from(self.facts, self.best, self.seconds), max(self.seconds * HOT, 1e-300)
+        moves = min(moves, _WORK // max(1, len(self.best)))
+        begin, progress, chunk = monotonic(), 0.0, 50
+        while progress < 1.0 and not self.done:
+            following = min(1.0, progress + chunk / max(1, moves))
+            hot, cold = (hottest * (COLD / HOT) ** part for part in (progress, following))
+            chunk_begin = monotonic()
+            anneal(self.facts, orders, self.turn, chunk, hot, cold, self.host_limit)
+            seconds = float(orders.seconds[0])
+            if seconds < self.seconds:
+                self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds
+                over = 100 * (seconds / self.floor - 1) if self.floor else 0.0
+                self.options.report(f"{seconds:.6g} s, {over:.2f} % above the time of all operations")
+            now = monotonic()
+            progress = max(following, (now - begin) / max(self.end - begin, 1e-9))
+            pace = chunk / max(now - chunk_begin, 1e-9)
+            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk))

@@ -1,0 +1,42 @@
+"""Orders to begin with: greedy selection and placing with several tastes, and every weight moved lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cycles.cycle import FROZEN, Cycle
+from .choice import Taste, chosen_absences, moved_bytes
+from .places import greedy_order
+
+TASTES = (Taste(2.0), Taste(1.0), Taste(1.0, patient=False))
+"""Room for two transfers, for one; with and without the filter by time."""
+
+CLOSE_TASTES = (Taste(0.0), Taste(0.0, patient=False))
+"""No room beside what the runs need: tried where the others find nothing."""
+
+
+def greedy_orders(cycle: Cycle, tastes: Sequence[Taste]) -> list[list[int]]:
+    """One for each taste that fits on the device and on the host."""
+    orders: list[list[int]] = []
+    for taste in tastes:
+        chosen = chosen_absences(cycle, taste)
+        if chosen is None or moved_bytes(cycle, chosen) > (cycle.host_limit or float("inf")):
+            continue
+        order = greedy_order(cycle, chosen)
+        if order is not None:
+            orders.append(order)
+    return orders
+
+
+def lazy_order(cycle: Cycle, chosen: Sequence[int]) -> list[int]:
+    """Each weight is fetched right before its use and copied to the host as soon as it has changed."""
+    fetches: dict[int, list[int]] = {}
+    stores: dict[int, list[int]] = {}
+    fetch, store = cycle.runs + len(cycle.changed_by), cycle.runs
+    for number in chosen:
+        fetches.setdefault(cycle.absences[number].before, []).append(fetch + number)
+    for version in sorted({cycle.absences[number].version for number in chosen} - {FROZEN}):
+        stores.setdefault(cycle.changed_by[version][1], []).append(store + version)
+    return [
+        token for run in range(cycle.runs) for token in (*fetches.get(run, []), run, *stores.get(run, []))
+    ]

@@ -1,0 +1,1 @@
+"""ZeRO-Offload and ZeRO-Infinity: fixed rules, as baselines."""

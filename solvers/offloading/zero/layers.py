@@ -1,0 +1,76 @@
+"""What ZeRO-Offload and ZeRO-Infinity share: layers with their gradients and optimizer states on the CPU.
+
+Ren et al., "ZeRO-Offload" (USENIX ATC 2021, arXiv:2101.06840); Rajbhandari et al., "ZeRO-Infinity" (SC 2021,
+doi:10.1145/3458817.3476205), on one device, without the delayed update that changes what is learnt. Gradients
+go to the host as they are made, all updates run on the CPU behind the backward part, and a fixed rule says
+what happens to activations: kept, recomputed inside layers from the layers' inputs, or that with the inputs
+in host memory.
+
+The updates keep the order of the parameters: the first waits for the last gradient, so none overlaps
+backward. What the simulator does not know is the barrier between iterations: a layer's forward starts once
+its own weights are back, in the real systems once all are. So these baselines come out faster than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ....graphs.errors import InputError
+from ....graphs.machine import Memory
+from ....planner.residence.residence import Place, Residence
+from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
+from ..layers.runs import LayerRuns, always_kept, layer_runs
+from ..layers.training import TrainingLayers
+
+ACTIVATIONS = ("keep", "recompute", "offload")
+
+
+def activation_rules(chosen: str) -> tuple[str, ...]:
+    """The rules to try in turn; `auto` for all of them, what costs least time first. Raises InputError."""
+    if chosen == "auto":
+        return ACTIVATIONS
+    if chosen not in ACTIVATIONS:
+        raise InputError(f"activations must be auto, {', '.join(ACTIVATIONS)}, not {chosen!r}")
+    return (chosen,)
+
+
+def zero_residence(
+    layers: TrainingLayers, rule: str, states: Memory, weights: Memory | None, ahead: bool
+) -> Residence:
+    """rule: of ACTIVATIONS. states, weights: where they lie; weights None: on the device.
+
+    ahead: what a layer needs is on its way while the layer before it runs; else just before its use.
+    """
+    graph = layers.graph
+    kept = always_kept(layers)
+    if rule == "keep":
+        kept |= {x for layer in layers.layers for o in layer.forward for x, _bit in graph.contributions(o)}
+    plan = layer_runs(layers, kept, host=True, after=True)
+    uses = Uses(graph, plan)
+    away = gradient_absences(layers, uses) | state_absences(layers, uses, states)
+    if weights is not None:
+        away |= weight_absences(layers, uses, weights, before_update=weights)
+    if rule == "offload":
+        outputs = [layer.output for layer in layers.layers if layer.output is not None]
+        away |= activation_absences(uses, dict.fromkeys(outputs, Memory.HOST))
+    back = dict(_one_layer_ahead(uses, plan, away)) if ahead else {}
+    if weights is None:
+        back |= dict(_behind_updates(layers, uses))
+    return Residence(plan.runs, away, back=back)
+
+
+def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[Place, int]]:
+    """Updated weights are fetched at once, in the turn before their first use."""
+    for x in (x for layer in layers.layers for x in layer.weights):
+        if x in uses.host and x in uses.device:
+            yield (x, uses.device[x][0]), uses.host[x][-1] + 1
+
+
+def _one_layer_ahead(uses: Uses, plan: LayerRuns, away: dict[Place, Memory]) -> Iterator[tuple[Place, int]]:
+    """For each first use after an absence that ends in a later section: the section before it."""
+    for x in dict.fromkeys(x for x, _position in away):
+        for last, first in pairwise(uses.device.get(x, ())):
+            section = plan.section(first)
+            if (x, last) in away and plan.section(last) < section - 1:
+                yield (x, first), plan.starts[section - 1]

@@ -1,0 +1,48 @@
+"""ZeRO-Infinity: weights too lie on the host or the disk, and come layer by layer, one layer ahead.
+
+Rajbhandari et al., "ZeRO-Infinity: breaking the GPU memory wall for extreme scale deep learning" (SC 2021,
+doi:10.1145/3458817.3476205), as users have it today: every weight leaves after each use of its layer whether
+the memory is short or not, the next layer's is fetched while one layer runs, and the updates run on the CPU
+behind the whole backward part. Nothing is minimised: a baseline. Where the memory does not hold two layers,
+each is fetched when it is needed. Linear in the edges, beside one simulation for each way that is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....graphs.errors import InputError
+from ...links import linked_machine
+from ...problem import Answer, Options, Problem, Status
+from ..layers.cpu_updates import first_that_fits, layers_updated_on_cpu, states_memory
+from .layers import activation_rules, zero_residence
+
+NAME = "zero-infinity"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """activations: keep, recompute (inside layers), offload (that, with the layers' inputs on the host), or
+    auto: the first of these that fits. states: where weights and optimizer states lie, host or disk; auto:
+    the disk, if there is one, where they would take more than half of the host."""
+
+    activations: str = "auto"
+    states: str = "auto"
+
+    def __post_init__(self) -> None:
+        activation_rules(self.activations)
+        if self.states not in ("auto", "host", "disk"):
+            raise InputError(f"states must be auto, host or disk, not {self.states!r}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    machine = linked_machine(NAME, problem, "weights, gradients and optimizer states").machine
+    layers = layers_updated_on_cpu(NAME, problem)
+    states = states_memory(NAME, machine, settings.states, layers)
+    ways = [
+        zero_residence(layers, rule, states, states, ahead=ahead)
+        for rule in activation_rules(settings.activations)
+        for ahead in (True, False)
+    ]
+    return Answer(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)

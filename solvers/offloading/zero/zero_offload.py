@@ -1,0 +1,42 @@
+"""ZeRO-Offload: weights on the device, gradients and optimizer states on the host, updates on the CPU.
+
+Ren et al., "ZeRO-Offload: democratizing billion-scale model training" (USENIX ATC 2021, arXiv:2101.06840), as
+users have it today: the updates run behind the whole backward part. Nothing is minimised: a baseline.
+Linear in the graph's edges, beside one simulation for each rule on activations that is tried.
+
+The updated weights come back to the device right behind each update, one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....graphs.machine import Memory
+from ...links import linked_machine
+from ...problem import Answer, Options, Problem, Status
+from ..layers.cpu_updates import first_that_fits, layers_updated_on_cpu
+from .layers import activation_rules, zero_residence
+
+NAME = "zero-offload"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """activations: keep, recompute (inside layers), offload (that, with the layers' inputs on the host), or
+    auto: the first of these that fits."""
+
+    activations: str = "auto"
+
+    def __post_init__(self) -> None:
+        activation_rules(self.activations)
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    machine = linked_machine(NAME, problem, "gradients and updated weights").machine
+    layers = layers_updated_on_cpu(NAME, problem)
+    ways = [
+        zero_residence(layers, rule, Memory.HOST, None, ahead=True)
+        for rule in activation_rules(settings.activations)
+    ]
+    return Answer(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)

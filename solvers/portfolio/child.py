@@ -1,0 +1,70 @@
+"""The child's side of process.py: `python -m memplan.solvers.portfolio.child FOLDER`.
+
+FOLDER has the problem. Each line of standard input is a solver's name and its seconds; the answer goes into
+a file of the current folder, whose name is then told on standard output. When the input is closed the process
+ends with all that it started, whatever it is at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from ...graphs.files.files import load_graph
+from ..child import end_with
+from ..problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
+from ..registry.catalogue import entry, module_of
+from .process import write
+
+
+def main(folder: Path) -> None:
+    asked: SimpleQueue[str] = SimpleQueue()
+    Thread(target=_listen, args=(asked,), daemon=True).start()
+    tell = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a solver prints is no answer
+    problem = Problem(load_graph(folder / "graph.json"), int((folder / "budget").read_text()))
+    number = 0
+    end_with(os.getppid())
+    while True:
+        solver, seconds = asked.get().split()
+        number += 1
+        answer(problem, solver, float(seconds), Path(f"{number}.npz"))
+        print(f"{number}.npz", file=tell, flush=True)
+
+
+def _listen(asked: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        asked.put(line)
+    os._exit(0)
+
+
+def answer(problem: Problem, solver: str, seconds: float, path: Path) -> None:
+    """Solve, and write what came of it."""
+    told: dict[str, Any]
+    schedule = None
+    try:
+        found = module_of(entry(solver)).solve(problem, Options(seconds))
+        schedule = found.schedule
+        told = {"status": found.status, "interrupted": found.interrupted, "notes": list(found.notes)}
+    except InfeasibleError as refusal:
+        figures = refusal.solver, refusal.budget, refusal.least, refusal.floor
+        found = refusal.found if isinstance(refusal, NotFoundError) else None
+        told = {"refused": figures, "not_found": isinstance(refusal, NotFoundError), "found": found}
+    except NotAcceptedError as refusal:
+        told = {"not_accepted": str(refusal)}
+    except KeyboardInterrupt:
+        told = {"ended": True}
+    except Exception as error:
+        told = {"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on the answer is not to be lost
+    write(path, told, schedule)
+    signal.signal(signal.SIGINT, interrupt)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

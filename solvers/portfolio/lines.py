@@ -1,0 +1,93 @@
+"""Lines of a portfolio side by side: one that fails costs its own answer, never those of the others.
+
+A line is a solver with its settings. Whatever it raises but a refusal is its fault, and so is a schedule that
+the simulator refuses: each is told in one line, `name: class: message`, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from threading import Event
+
+from ...planner.simulator.simulate import Figures, simulate
+from ..candidates import device_limit
+from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
+
+Cancelled = Callable[[], bool]
+
+PATIENCE_SECONDS = 10.0
+"""How long after Ctrl-C lines may take to give their best so far. One that is being compiled takes minutes on
+a busy machine, and has nothing."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """solve: takes a function that is true once the answer is wanted at once."""
+
+    name: str
+    solve: Callable[[Cancelled], Answer]
+
+
+@dataclass
+class Outcomes:
+    """answers: with the simulator's figures. refusals: of the lines that found nothing. faults: told in a
+    line each. interrupted: by Ctrl-C."""
+
+    answers: list[tuple[Answer, Figures]] = field(default_factory=list[tuple[Answer, Figures]])
+    refusals: list[InfeasibleError] = field(default_factory=list[InfeasibleError])
+    faults: list[str] = field(default_factory=list[str])
+    interrupted: bool = False
+
+    @property
+    def fastest(self) -> Answer:
+        return min(self.answers, key=lambda found: found[1].time)[0]
+
+
+class PortfolioError(Exception):
+    """No line has an answer or a refusal: all are at fault."""
+
+
+def told(name: str, error: BaseException) -> str:
+    """A fault in one line."""
+    return f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def run(problem: Problem, lines: Sequence[Line], workers: int, stop: Event) -> Outcomes:
+    """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind.
+
+    Raises KeyboardInterrupt where that leaves nothing, PortfolioError where all lines fail.
+    """
+    outcomes = Outcomes()
+    pool = ThreadPoolExecutor(workers)
+    running = [pool.submit(_attempt, problem, line, outcomes, stop) for line in lines]
+    try:
+        while wait(running, timeout=0.2).not_done:
+            pass  # a signal is only seen between waits
+    except KeyboardInterrupt:
+        stop.set()
+        wait(running, timeout=PATIENCE_SECONDS)
+    pool.shutdown(wait=False)
+    outcomes.interrupted = stop.is_set()
+    if not outcomes.answers and outcomes.interrupted:
+        raise KeyboardInterrupt
+    if not outcomes.answers and not outcomes.refusals:
+        raise PortfolioError("; ".join(outcomes.faults))
+    return outcomes
+
+
+def _attempt(problem: Problem, line: Line, outcomes: Outcomes, stop: Event) -> None:
+    if stop.is_set():
+        return
+    try:
+        answer = line.solve(stop.is_set)
+        limit, machine = device_limit(problem), problem.machine
+        figures = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures
+        outcomes.answers.append((answer, figures))
+    except InfeasibleError as refusal:
+        outcomes.refusals.append(refusal)
+    except (NotAcceptedError, KeyboardInterrupt):
+        pass  # the graph is none of its; it had found nothing when it was asked to end
+    except BaseException as error:  # whatever it is, the others go on
+        outcomes.faults.append(told(line.name, error))

@@ -1,0 +1,99 @@
+"""The portfolio on a machine with links: others first, then the joint search from the fastest of them.
+
+    first    joint from its own starts beside offmate, then the others, on the cores at hand
+    then     joint from the fastest schedule of these, in the time that is left
+
+So the answer is never slower than any of theirs within the same time.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from threading import Event
+from time import monotonic
+
+from ...graphs.machine import Machine
+from ...planner.bounds import memory_floor
+from ..candidates import device_limit
+from ..offloading.joint import joint
+from ..problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
+from ..registry.catalogue import entry, module_of
+from . import lines as portfolio
+from .lines import Cancelled, Line, Outcomes, told
+from .process import Processes
+
+LINES = {
+    "joint": 0.7,
+    "offmate": 0.4,
+    "offload-greedy": 0.15,
+    "search": 0.1,
+    "lohan": 0.05,
+    "pofo": 0.05,
+    "zero-offload": 0.05,
+    "zero-infinity": 0.05,
+}
+"""Solvers, and the share of all time that each may take with two cores and more."""
+
+_SECONDS = 100.0
+"""What the shares are of where there is no time limit."""
+
+_PROCESSES = 500
+"""From so many operations on the lines are processes: threads would wait for each other's Python."""
+
+
+def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer:
+    """name: whose refusals these are. Raises NotFoundError or InfeasibleError where no line finds any."""
+    plain = joint.plain_if_fastest(problem)
+    if plain is not None:
+        return plain
+    begin, stop = monotonic(), Event()
+    total = options.time_limit
+    unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
+    many = len(problem.graph.operations) >= _PROCESSES and workers > 1
+    with ExitStack() as opened:
+        run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem)
+        lines = [
+            Line(solver, partial(run, solver, share * unit))
+            for solver, share in LINES.items()
+            if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
+        ]
+        outcomes = portfolio.run(problem, lines, workers, stop)
+    if not outcomes.answers:
+        raise _refusal(problem, name, outcomes)
+    if outcomes.interrupted:
+        return replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=_notes(outcomes))
+    left = None if total is None else max(0.0, total - (monotonic() - begin))
+    rest = replace(options, time_limit=left, settings=None)
+    return _improved(problem, rest, outcomes)
+
+
+def _run(problem: Problem, solver: str, seconds: float, cancelled: Cancelled) -> Answer:
+    return module_of(entry(solver)).solve(problem, Options(seconds, cancelled=cancelled))
+
+
+def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:
+    try:
+        answer = joint.improved(problem, options, [answer.schedule for answer, _figures in outcomes.answers])
+    except Exception as error:
+        return replace(outcomes.fastest, notes=(*_notes(outcomes), told("joint", error)))
+    return replace(answer, notes=(*_notes(outcomes), *answer.notes))
+
+
+def _notes(outcomes: Outcomes) -> tuple[str, ...]:
+    return (*(note for answer, _figures in outcomes.answers for note in answer.notes), *outcomes.faults)
+
+
+def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError:
+    """The one that names the smallest budget; not found where somebody did not finish."""
+    floor, limit = memory_floor(problem.graph, problem.machine), device_limit(problem)
+    least = min((refusal.least for refusal in outcomes.refusals if refusal.least is not None), default=None)
+    unproven = [each.found for each in outcomes.refusals if isinstance(each, NotFoundError)]
+    found = min((each for each in (least, *unproven) if each is not None and each > limit), default=None)
+    if least is None or least <= limit:
+        refusal = NotFoundError(name, limit, floor, found)
+    else:
+        refusal = InfeasibleError(name, limit, least, floor)
+    refusal.notes = tuple(outcomes.faults)
+    return refusal

@@ -1,0 +1,123 @@
+"""Options of a block that need no integer program: keep less and less, the cheapest to make again first.
+
+Starts from all that the backward part reads. In each step the tensor goes whose bytes cost the fewest
+seconds, by the exact cost of what is left; the same from the other end, where the tensor comes back that
+saves the most seconds a byte. What is missing is made again right ahead of the operation that reads it,
+from what is kept and the block's input; it then stays to its last use, or, in a second option each time, only
+for that operation. O(n²) options are replayed for n tensors, at most `tries` of them.
+
+The ratio of seconds to bytes is the knapsack's; the next smaller sets come from the one before, as in
+H. Kellerer, U. Pferschy, D. Pisinger, Knapsack Problems, 2004, 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from math import copysign, fsum, inf
+
+from ....graphs.closure import closure
+from ....planner.schedule.sequence import Run, in_plain_mode
+from ...stages.scan import scan
+from .option import Option, option_of
+from .placed import PlacedBlock, mean_seconds
+
+Kept = frozenset[int]
+"""Tensors kept between the two parts."""
+
+
+def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
+    """For blocks that are alike; the first keeps all. tries: sets to look at. Stops when told to."""
+    block = alike[0]
+    search = KeptSets(block, mean_seconds(alike))
+    forward = in_plain_mode(range(block.forwards))
+    found: dict[Option, None] = {}
+    for kept in dict.fromkeys([search.all, *search.sets(tries, proceed)]):
+        for thrifty in (False, True):
+            runs = search.backward(kept, thrifty=thrifty)
+            if runs is not None:
+                found[option_of(block, forward, runs)] = None
+    return list(found)
+
+
+class KeptSets:
+    """all: what the backward part reads of what forward makes. fixed: the part that can't be made again."""
+
+    def __init__(self, block: PlacedBlock, seconds: Sequence[float]) -> None:
+        graph = block.graph
+        self.block, self.seconds = block, seconds
+        self.place = {o: place for place, o in enumerate(block.members)}
+        self.inputs = [[x for x in graph.input_lists[o] if x in block.made] for o in block.members]
+        forward = range(block.forwards)
+        self.writes = [[x for x, _bit in graph.contributions(o)] for o in block.members]
+        self.makers: dict[int, list[int]] = {}
+        for place in forward:
+            for x in self.writes[place]:
+                self.makers.setdefault(x, []).append(place)
+        read = {x for place in range(block.forwards, len(block.members)) for x in self.inputs[place]}
+        stay = {x for x in block.after if x in block.made}
+        self.all: Kept = frozenset(read | stay)
+        self.once = {
+            p
+            for p in forward
+            if not graph.operations.recompute[block.members[p]] or graph.mutate_lists[block.members[p]]
+        }
+        unmakable = {x for x in block.made if self.once.intersection(self.makers[x])}
+        self.fixed: Kept = frozenset(x for x in self.all if x in unmakable or x in stay)
+
+    def sets(self, tries: int, proceed: Callable[[], bool]) -> Iterator[Kept]:
+        """From all to none, then from none to all."""
+        for shrinking in (True, False):
+            kept = self.all if shrinking else self.fixed
+            steps = max(1, tries // max(1, 2 * len(self.all)))
+            many = -(-len(self.all - self.fixed) // steps)
+            now = self._cost(kept)
+            while proceed() and (choices := kept - self.fixed if shrinking else self.all - kept):
+                changes = sorted((self._ratio(now, self._cost(kept ^ {x})), x) for x in choices)
+                kept ^= {x for _ratio, x in changes[:many]}
+                now = self._cost(kept)
+                yield kept
+
+    @staticmethod
+    def _ratio(old: tuple[float, int], new: tuple[float, int]) -> float:
+        """Seconds for a byte: what it costs to save less, or (negative) what it brings to save more."""
+        if inf in (old[0], new[0]):
+            return inf if new[0] == inf else -inf
+        seconds, saved = new[0] - old[0], abs(new[1] - old[1])
+        return seconds / saved if saved else copysign(inf, seconds) if seconds else 0.0
+
+    def _cost(self, kept: Kept) -> tuple[float, int]:
+        """Seconds of the backward part, ∞ where it is impossible; bytes saved."""
+        runs = self.backward(kept)
+        if runs is None:
+            return inf, 0
+        block = self.block
+        once = frozenset(block.members[block.forwards :])
+        scanned = scan(block.graph, block.runs(runs), block.after, block.given, once)
+        saved = sum(block.graph.tensors.bytes.item(x) for x in scanned.needed if x in block.made)
+        return fsum(self.seconds[self.place[o]] for o, _mode in scanned.runs), saved
+
+    def backward(self, kept: AbstractSet[int], *, thrifty: bool = False) -> list[Run] | None:
+        """The backward part with what it makes again; None where that is impossible."""
+        block, graph = self.block, self.block.graph
+        runs: list[Run] = []
+        there, changed = set(kept), set[int]()
+        for place in range(block.forwards, len(block.members)):
+            if thrifty:
+                there = set(kept)
+            again = self._missing(self.inputs[place], there)
+            if again is None or any(
+                not changed.isdisjoint(graph.read_lists[block.members[p]]) for p in again
+            ):
+                return None
+            runs += in_plain_mode([*again, place])
+            there.update(x for p in again for x in self.writes[p])
+            changed.update(graph.mutate_lists[block.members[place]])
+        return runs
+
+    def _missing(self, tensors: Sequence[int], there: AbstractSet[int]) -> list[int] | None:
+        def makers(reads: Sequence[int]) -> Iterator[int]:
+            return (place for x in reads if x not in there for place in self.makers[x])
+
+        again = closure(makers(tensors), lambda place: makers(self.inputs[place]))
+        return sorted(again) if again.isdisjoint(self.once) else None

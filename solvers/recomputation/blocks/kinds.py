@@ -1,0 +1,142 @@
+"""The options of a kind of block: greedy ones, and one from Rk-Checkmate for each pair of budgets asked for.
+
+A pair (M_peak, M_save) is solved only if its answer can be new: a bound proven with more memory than this,
+met by an option known to fit this, settles it. So the same optimum is never computed twice (thesis 2.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ....planner.bounds import memory_floor
+from ....planner.plain import baseline
+from ...milp import solve as milp
+from ...milp.result import Settings
+from ..checkmate.model import StagedProgram, TooLargeError
+from ..checkmate.rk_model import rk_checkmate_program
+from .graph import BlockGraph, block_graph
+from .greedy import greedy_options
+from .option import Option, option_cost
+from .placed import PlacedBlock, mean_seconds
+
+MOST_ENTRIES = 500_000
+"""Nonzeros of the largest program that is tried."""
+
+FEWEST_OPERATIONS = 4
+"""Blocks with fewer have no more options than the greedy ones."""
+
+Budgets = tuple[int, int]
+"""(M_peak, M_save): bytes, without what is there anyway and the block's input."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An option, and what it takes: seconds, and bytes for M_peak and M_save."""
+
+    option: Option
+    seconds: float
+    peak: int
+    saved: int
+
+
+class BlockOptions:
+    """For blocks of one kind. asked: the budgets for which an integer program was solved."""
+
+    def __init__(self, alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> None:
+        self.block = alike[0]
+        self.seconds = mean_seconds(alike)
+        self.entering = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.entering)
+        self.known: list[_Known] = []
+        self.bounds: list[tuple[int, int, float]] = []
+        self.asked: set[Budgets] = set()
+        self.too_large = len(self.block.members) < FEWEST_OPERATIONS
+        for option in greedy_options(alike, tries, proceed):
+            self._learn(option)
+
+    @property
+    def options(self) -> list[Option]:
+        return [known.option for known in self.known]
+
+    @cached_property
+    def graph(self) -> BlockGraph:
+        return block_graph(self.block, self.seconds)
+
+    @cached_property
+    def peaks(self) -> tuple[int, int]:
+        """M_peak at least and at most: the largest operation, and the plain schedule's peak."""
+        graph = self.graph.graph
+        resident = int(graph.tensors.bytes[graph.resident].sum())
+        return memory_floor(graph) - resident, baseline(graph).peak - resident
+
+    @cached_property
+    def saves(self) -> tuple[int, int]:
+        """M_save at least and at most: the output, and what the plain schedule keeps."""
+        least = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.outputs)
+        return least, max([least, *(known.saved for known in self.known)])
+
+    def clamped(self, peak: int, saved: int) -> Budgets:
+        return min(peak, self.peaks[1]), min(saved, self.saves[1], peak)
+
+    def saved_by(self, option: Option) -> int:
+        """The option's bytes for M_save."""
+        return next(known.saved for known in self.known if known.option == option)
+
+    def is_open(self, peak: int, saved: int, gap: float) -> bool:
+        """A faster option within these budgets may still be found."""
+        if self.too_large or (peak, saved) in self.asked or peak < self.peaks[0] or saved < self.saves[0]:
+            return False
+        return self._best(peak, saved) > self._bound(peak, saved) * (1 + gap)
+
+    def solve(self, peak: int, saved: int, settings: Settings, seconds: float) -> None:
+        """Rk-Checkmate for these budgets, in at most so many seconds."""
+        end = monotonic() + seconds
+        try:
+            staged = rk_checkmate_program(
+                self.graph.graph,
+                peak,
+                None if self.block.is_last else saved,
+                most_entries=MOST_ENTRIES,
+            )
+        except TooLargeError:
+            self.too_large = True
+            return
+        self.asked.add((peak, saved))
+        result = milp.solve(
+            staged.program,
+            settings,
+            time_limit=max(0.0, end - monotonic()),
+            start=self._start(staged, peak, saved),
+        )
+        if result.x is not None:
+            self._learn(self.graph.option(staged.runs.sequence(result.x)))
+        self.bounds.append((peak, saved, result.bound * staged.seconds))
+        if result.interrupted:
+            raise KeyboardInterrupt
+
+    def _learn(self, option: Option) -> None:
+        cost = option_cost(self.block, option)
+        peak = max(cost.forward_peak, cost.backward_peak)
+        seconds = float(cost.both @ np.array(self.seconds))
+        if all(option != known.option for known in self.known):
+            self.known.append(_Known(option, seconds, peak, cost.saved_bytes))
+
+    def _start(self, staged: StagedProgram, peak: int, saved: int) -> dict[int, float] | None:
+        fitting = [known for known in self.known if known.peak <= peak and known.saved <= saved]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda known: known.seconds)
+        return staged.runs.values(self.graph.sequence(best.option))
+
+    def _best(self, peak: int, saved: int) -> float:
+        return min((k.seconds for k in self.known if k.peak <= peak and k.saved <= saved), default=inf)
+
+    def _bound(self, peak: int, saved: int) -> float:
+        """Seconds below which no option within these budgets runs."""
+        plain = self.known[0].seconds
+        return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=plain)

@@ -1,0 +1,142 @@
+"""One way to run a block, and what it costs: an option o > 0 of Rk-Rotor.
+
+An option is two lists of runs: the forward one, ahead of the next blocks, and the backward one, behind
+them, with what it makes again. What lies between follows: each tensor is there from when it is made to its
+last use before it is made anew, so the forward list loses what the backward one makes again in any case.
+Costs are replayed by one backward scan (stages/scan.py), linear in the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.closure import closure
+from ....planner.schedule.sequence import Run
+from ...stages.scan import bytes_of, scan
+from .placed import PlacedBlock
+
+
+@dataclass(frozen=True)
+class Option:
+    """Runs of places in the block (placed.py) with their modes.
+
+    first: the forward part where the block runs for the first time; forward: where it ran before. turn: the
+    same for a backward part that follows at once, where the output need not be there.
+    """
+
+    first: tuple[Run, ...]
+    forward: tuple[Run, ...]
+    turn: tuple[Run, ...]
+    backward: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class OptionCost:
+    """In the terms of chains/costs.py: saved x̄_s^o, in bytes. both: how often each place runs in F_s^o and
+    B_s^o, other modes by their share of the plain one's time; turn: where B_s^o follows at once.
+
+    Peaks are those of F_s^o and B_s^o with all that is there then, but what is given, the block's input, and
+    what later blocks made that this one doesn't touch.
+    """
+
+    both: NDArray[np.float64]
+    turn: NDArray[np.float64]
+    saved_bytes: int
+    forward_peak: int
+    turn_peak: int
+    backward_peak: int
+
+
+def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run]) -> Option:
+    """The option without runs that make nothing needed. Lists of places, whatever the blocks around do."""
+    graph, place = block.graph, {o: place for place, o in enumerate(block.members)}
+    ahead, behind = block.runs(list(forward)), block.runs(list(backward))
+    once = frozenset(block.members[block.forwards :])
+    scanned = scan(graph, behind, block.after, block.given, once)
+    kept = _kept(block, scanned.needed)
+    save = scan(graph, ahead, _with_output(block, kept), block.given).runs
+    turn = scan(graph, ahead, kept, block.given).runs
+    ran = {o for o, _mode in (*save, *scanned.runs)}
+    early = {block.members[p] for p in block.early}.union(
+        o for o in block.members[: block.forwards] if o not in ran
+    )
+    first = _with_early(block, save, _closed(block, early, {o for o, _mode in save}))
+
+    def places(runs: Sequence[Run]) -> tuple[Run, ...]:
+        return tuple((place[o], mode) for o, mode in runs)
+
+    return Option(places(first), places(save), places(turn), places(scanned.runs))
+
+
+def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
+    graph = block.graph
+    first, save, turn, behind = (
+        block.runs(r) for r in (option.first, option.forward, option.turn, option.backward)
+    )
+    once = frozenset(block.members[block.forwards :])
+    back = scan(graph, behind, block.after, block.given | block.inputs, once)
+    kept = _kept(block, back.needed)
+    unread = block.inputs - block.held - {x for o, _mode in behind for x in graph.input_lists[o]}
+    going = bytes_of(graph, unread)
+    given = block.given | (block.inputs - unread)
+    everything = frozenset(o for o, _mode in first)
+    whole = scan(graph, first, _with_output(block, kept), given, everything)
+    alone = scan(graph, turn if block.outputs else first, kept, given, everything)
+    behind_too = {o for o, _mode in behind}
+    twice = [run for run in first if run[0] in behind_too and run not in save]
+    return OptionCost(
+        _times_run(block, save + twice + behind),
+        _times_run(block, turn + twice + behind),
+        bytes_of(graph, kept.keys() | block.outputs) - going,
+        whole.peak - going,
+        alone.peak - going,
+        back.peak - going,
+    )
+
+
+def _times_run(block: PlacedBlock, runs: Iterable[Run]) -> NDArray[np.float64]:
+    columns, place = block.graph.operations, {o: place for place, o in enumerate(block.members)}
+    times = np.zeros(len(place))
+    for operation, mode in runs:
+        plain = columns.time.item(operation)
+        share = columns.modes[operation][mode - 1].time / plain if mode and plain else 1.0
+        times[place[operation]] += share
+    return times
+
+
+def _kept(block: PlacedBlock, needed: Mapping[int, int]) -> dict[int, int]:
+    return {x: bits for x, bits in needed.items() if x in block.made}
+
+
+def _with_output(block: PlacedBlock, kept: Mapping[int, int]) -> dict[int, int]:
+    return {**kept, **{x: block.graph.whole_contributions[x] for x in block.outputs}}
+
+
+def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]) -> set[int]:
+    """The early operations, and what makes their inputs, but for those that run anyway."""
+    graph, absent = block.graph, set(block.members[: block.forwards]) - there
+
+    def before(operation: int) -> set[int]:
+        return absent & {p for x in graph.input_lists[operation] for p in graph.producers[x].tolist()}
+
+    return closure(early - there, before)
+
+
+def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
+    """The runs, with the operations that must run too, each ahead of those that the file has behind it."""
+    order = {o: place for place, o in enumerate(block.members)}
+    waiting = sorted(early, key=order.__getitem__, reverse=True)
+    seen: set[int] = set()
+    result: list[Run] = []
+    for run in runs:
+        if run[0] not in seen:
+            while waiting and order[waiting[-1]] < order[run[0]]:
+                result.append((waiting.pop(), 0))
+        seen.add(run[0])
+        result.append(run)
+    return result + [(o, 0) for o in reversed(waiting)]

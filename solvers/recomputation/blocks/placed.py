@@ -1,0 +1,162 @@
+"""The blocks of a chain, each with what surrounds it, and which of them are alike.
+
+A block's *members* are its forward operations, then its backward ones; places among them stand for
+operations, so that what is found for one block holds for all that are alike: same operations, sizes, roles
+of tensors (their times may differ: layers that are the same are measured with noise). Linear in the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.graph import Graph
+from ....graphs.structure.chain import Chain
+from ....planner.schedule.sequence import Run
+from ...chains.costs import first_makers
+from ...chains.runs import BlockRuns, last_reader
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedBlock:
+    """members: operations of the graph, the first `forwards` of them forward.
+
+    given: tensors that are there anyway and don't count. inputs: the block's input. outputs: its output.
+    made: what its forward makes, shared tensors left out. after: contributions, as bits, that are there
+    behind its backward. entering: gradients that its backward touches, made by later blocks.
+    held: its input, where a backward part below reads that. is_last: no block is behind it.
+    early: places of what belongs to the first pass, whatever is saved.
+    """
+
+    graph: Graph
+    members: tuple[int, ...]
+    forwards: int
+    given: frozenset[int]
+    inputs: frozenset[int]
+    outputs: frozenset[int]
+    made: frozenset[int]
+    after: Mapping[int, int]
+    entering: frozenset[int]
+    held: frozenset[int]
+    early: frozenset[int]
+    is_last: bool
+
+    def runs(self, places: Sequence[Run]) -> list[Run]:
+        """Places with modes, as operations with modes."""
+        return [(self.members[place], mode) for place, mode in places]
+
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """Per place."""
+        return self.graph.operations.time[list(self.members)]
+
+
+def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list[PlacedBlock]:
+    made_in, last = first_makers(graph, chain), last_reader(graph, chain)
+    given = frozenset(chain.shared.union(graph.resident.nonzero()[0].tolist()))
+    block_of = _blocks_of(chain)
+    placed: list[PlacedBlock] = []
+    inputs = frozenset[int]()
+    for number, (block, run) in enumerate(zip(chain.blocks, runs, strict=True)):
+        outputs = frozenset[int]() if block.output is None else frozenset([block.output])
+        touched = {x for o in block.backward for x in (*graph.input_lists[o], *_written(graph, o))}
+        kept = {o for o, _mode in run.save}
+        early = (
+            o not in kept
+            or graph.operations.random.item(o)
+            or not chain.shared.isdisjoint(_written(graph, o))
+            for o in block.forward
+        )
+        made = {x for o in block.forward for x in _written(graph, o)} - chain.shared
+        staying = (touched | made) - given
+        placed.append(
+            PlacedBlock(
+                graph,
+                block.forward + block.backward,
+                len(block.forward),
+                given,
+                inputs,
+                outputs,
+                frozenset(made),
+                {
+                    x: _made_by_then(graph, block_of, number, x)
+                    for x in sorted(staying)
+                    if last.get(x, number) < number
+                },
+                frozenset(x for x in touched - given if made_in.get(x, number) > number),
+                frozenset(x for x in inputs if last.get(x, number) < number),
+                frozenset(place for place, is_early in enumerate(early) if is_early),
+                number == len(runs) - 1,
+            )
+        )
+        inputs = outputs
+    return placed
+
+
+def groups(blocks: Sequence[PlacedBlock]) -> list[list[int]]:
+    """The numbers of blocks that are alike, by the first of each."""
+    found: dict[Hashable, list[int]] = {}
+    for number, block in enumerate(blocks):
+        found.setdefault(anonymous(block), []).append(number)
+    return list(found.values())
+
+
+def anonymous(block: PlacedBlock) -> Hashable:
+    """All that matters of a block but its times, without names: tensors by when they first appear."""
+    graph, columns = block.graph, block.graph.operations
+    number: dict[int, int] = {}
+
+    def numbers(tensors: Sequence[int]) -> tuple[int, ...]:
+        return tuple(number.setdefault(x, len(number)) for x in tensors)
+
+    rows: list[Hashable] = [
+        (
+            numbers(graph.read_lists[o]),
+            numbers(graph.mutate_lists[o]),
+            numbers(_written(graph, o)),
+            int(columns.workspace[o]),
+            bool(columns.recompute[o]),
+            bool(columns.random[o]),
+            tuple(
+                (numbers(mode.writes), numbers(mode.reads_host), mode.workspace, mode.on_host)
+                for mode in columns.modes.get(o, ())
+            ),
+        )
+        for o in block.members
+    ]
+    roles = (block.given, block.inputs, block.outputs, block.made, block.after, block.entering, block.held)
+    return (
+        block.forwards,
+        block.early,
+        block.is_last,
+        tuple(rows),
+        tuple((int(graph.tensors.bytes[x]), *(x in role for role in roles)) for x in number),
+    )
+
+
+def mean_seconds(blocks: Sequence[PlacedBlock]) -> list[float]:
+    """Per place: the mean over blocks that are alike."""
+    rows = [block.seconds for block in blocks]
+    return (sum(rows[1:], rows[0]) / len(rows)).tolist()
+
+
+def _blocks_of(chain: Chain) -> dict[int, int]:
+    """Per operation outside the forward part: its block, -1 for what runs behind all."""
+    block = dict.fromkeys(chain.after, -1)
+    for number, each in enumerate(chain.blocks):
+        block.update(dict.fromkeys(each.backward, number))
+    return block
+
+
+def _made_by_then(graph: Graph, block_of: Mapping[int, int], number: int, x: int) -> int:
+    """The contributions to tensor x, as bits, that are made once the backward part of a block has run."""
+    makers: list[int] = graph.producers[x].tolist()
+    return sum(1 << k for k, o in enumerate(makers) if block_of.get(o, number) >= number)
+
+
+def _written(graph: Graph, operation: int) -> list[int]:
+    return [x for x, _bit in graph.contributions(operation)]

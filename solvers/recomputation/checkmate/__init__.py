@@ -1,0 +1,4 @@
+"""Checkmate and Rk-Checkmate: integer programs over stages.
+
+Doors: model, rk_model, tensors.
+"""

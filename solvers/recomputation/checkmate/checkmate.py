@@ -1,0 +1,225 @@
+"""Checkmate: the fastest schedule within the budget that keeps the file's order, by integer programming.
+
+First runs keep the file's order, and between two of them any operation may run again, once and in order: no
+such schedule is faster. The program and its references are in model.py. Another order of first
+runs may be faster, so the program's own bound is only reported, and the answer's lower bound is the general
+one. Time: exponential in the worst case; with HiGHS, chains of 60 operations take seconds, other graphs of
+100 half a minute (benchmarks/checkmate_speed.py).
+
+Bytes are exact with HiGHS and Gurobi. Other backends keep constraints to about 1e-9 of the capacity, so an
+answer may come out above a large budget by some bytes: the simulator sees it, and the program is solved
+again with the excess cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+
+from ....graphs.machine import Machine
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.schedule.schedule import Verb
+from ....planner.schedule.sequence import Run, schedule_of
+from ...candidates import Candidate, device_limit, judged, plain_candidate
+from ...milp import solve as milp
+from ...milp.result import BackendError, Outcome, Progress, Result, Settings
+from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...stages.eviction import sequences
+from ...stages.slots import ways_of
+from ..checkpointing import chen_sqrt, rotor
+from .model import StagedProgram, TooLargeError, staged_program
+
+__all__ = ["NAME", "NotFoundError", "Search", "Settings", "solve"]
+
+NAME = "checkmate"
+
+PROVEN = 1e-6
+"""The relative gap at which an answer counts as optimal."""
+
+DOUBTFUL = 1e-4
+"""A bound this much above the time of a schedule, relatively, is wrong."""
+
+EVICTION_SECONDS = 10.0
+"""The most that is spent on greedy eviction."""
+
+ROUNDS = 5
+"""How often an answer above the budget is answered by a smaller capacity."""
+
+MOST_ENTRIES = 30_000_000
+"""Nonzeros of the largest program that is tried: some 500 operations, where HiGHS needs long to begin."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the program gave. bound: seconds; no schedule of this form within the limit is faster."""
+
+    candidate: Candidate | None
+    bound: float
+    interrupted: bool = False
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """Ctrl-C during the search ends it: the answer is the best so far."""
+    return Search(NAME, problem, options).answer()
+
+
+class Search:
+    """Starts, the program from the fastest of them, and what is too much cut off its limits.
+
+    limit: device bytes. capacity: of these, what is free for all that is not there from the start. plain: the
+    plain schedule. rk-checkmate's programs have one limit more (rk_checkmate.py).
+    """
+
+    def __init__(self, name: str, problem: Problem, options: Options) -> None:
+        self.name, self.problem, self.graph, self.options = name, problem, problem.graph, options
+        self.settings: Settings = options.settings or Settings()
+        self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
+        self.limit = device_limit(problem)
+        self.always = int(self.graph.tensors.bytes[self.graph.resident].sum())
+        self.capacity = self.limit - self.always
+        self.floor = memory_floor(self.graph, problem.machine)
+        self.plain = plain_candidate(self.graph)
+
+    def program(self, capacity: int, *, least: bool = False) -> StagedProgram:
+        return staged_program(self.graph, capacity, least=least, most_entries=MOST_ENTRIES)
+
+    def fits(self, candidate: Candidate) -> bool:
+        return candidate.peak <= self.limit
+
+    def cut(self, candidate: Candidate, attempt: int) -> None:
+        """Lower the limits by what the candidate is above them; more with each attempt."""
+        self.capacity -= max(0, candidate.peak - self.limit) << attempt
+
+    def answer(self) -> Answer:
+        graph = self.graph
+        if self.fits(self.plain) and not self._has_faster_ways():
+            return Answer(self.plain.schedule, Status.OPTIMAL, time_bound(graph))
+        if self.limit < memory_floor(graph, Machine()):
+            raise self.infeasible()
+        start = self._start()
+        try:
+            found = start if start.interrupted else self._by_program(start.candidate)
+        except TooLargeError:
+            if start.candidate is None:
+                raise NotAcceptedError(
+                    f"{self.name}'s program for the {len(graph.operations):,} operations of {graph.name} "
+                    f"has more than {MOST_ENTRIES:,} entries: too large to solve"
+                ) from None
+            found = start
+        best = _fastest([candidate for candidate in (found.candidate, start.candidate) if candidate])
+        if best is None:
+            if found.interrupted:
+                raise KeyboardInterrupt
+            if found.bound == inf:
+                raise self.infeasible()
+            raise NotFoundError(self.name, self.limit, self.floor)
+        self.options.report(
+            f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s"
+        )
+        proven = best.time <= found.bound + PROVEN * best.time
+        status = Status.OPTIMAL if proven else Status.FEASIBLE
+        return Answer(best.schedule, status, time_bound(graph), found.interrupted)
+
+    def infeasible(self) -> InfeasibleError:
+        """With the least peak of any schedule of this form, where the time left is enough to prove it."""
+        self.options.report("no schedule within the budget; looking for the smallest that is enough")
+        least = None
+        with suppress(TooLargeError):
+            staged = self.program(self.plain.peak - self.always, least=True)
+            result = milp.solve(
+                staged.program,
+                replace(self.settings, gap=0.0),
+                time_limit=self._left(),
+                start=staged.runs.values(runs_of(self.plain)),
+            )
+            if result.outcome == Outcome.INFEASIBLE:
+                self._doubt(inf, self.plain)
+            if result.outcome == Outcome.OPTIMAL and result.x is not None:
+                least = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x))).peak
+        return InfeasibleError(self.name, self.limit, least, self.floor)
+
+    def _start(self) -> _Found:
+        """The fastest of the starts that fits."""
+        fitting: list[Candidate] = []
+        interrupted = False
+        try:
+            for candidate in self._starts():
+                fitting += [candidate] if self.fits(candidate) else []
+        except KeyboardInterrupt:
+            interrupted = True
+        return _Found(_fastest(fitting), 0.0, interrupted)
+
+    def _starts(self) -> Iterator[Candidate]:
+        """The plain schedule, for a chain what the solvers for those find, greedy eviction."""
+        yield self.plain
+        for solver in (chen_sqrt.solve, rotor.solve):
+            with suppress(NotAcceptedError, InfeasibleError):
+                answer = solver(self.problem, Options(self._left()))
+                yield judged(self.graph, answer.schedule)
+                if answer.interrupted:
+                    raise KeyboardInterrupt
+        left = self._left()
+        end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
+        for runs in sequences(self.graph, self.limit, lambda: monotonic() < end):
+            yield judged(self.graph, schedule_of(self.graph, runs))
+
+    def _by_program(self, start: Candidate | None) -> _Found:
+        bound = None
+        for attempt in range(ROUNDS):
+            staged = self.program(self.capacity)
+            result = self._search(staged, start)
+            if bound is None:
+                bound = result.bound * staged.seconds
+                self._doubt(bound, start)
+            if result.x is None:
+                return _Found(None, bound, result.interrupted)
+            found = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x)))
+            if self.fits(found):
+                return _Found(found, bound, result.interrupted)
+            self.cut(found, attempt)
+        return _Found(None, bound or 0.0)
+
+    def _search(self, staged: StagedProgram, start: Candidate | None) -> Result:
+        def tell(progress: Progress) -> None:
+            self.options.report(progress.line(staged.seconds))
+
+        return milp.solve(
+            staged.program,
+            self.settings,
+            time_limit=self._left(),
+            start=staged.runs.values(runs_of(start)) if start else None,
+            progress=tell,
+        )
+
+    def _doubt(self, bound: float, start: Candidate | None) -> None:
+        """Raises BackendError where the start is faster than the backend says that any schedule is."""
+        if start is None or bound <= start.time * (1 + DOUBTFUL):
+            return
+        first_runs = list(dict.fromkeys(operation for operation, _mode in runs_of(start)))
+        if first_runs == sorted(first_runs):
+            claim = "there is no schedule" if bound == inf else f"no schedule is faster than {bound:.6g} s"
+            raise BackendError(
+                f"{self.settings.backend} is wrong: it says that {claim}, and one takes {start.time:.6g} s"
+            )
+
+    def _has_faster_ways(self) -> bool:
+        graph = self.graph
+        return any(
+            way.time < graph.operations.time[operation]
+            for operation in graph.operations.modes
+            for way in ways_of(graph, operation)
+        )
+
+    def _left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+
+def runs_of(candidate: Candidate) -> list[Run]:
+    return [(step.target, step.where) for step in candidate.schedule if step.verb == Verb.COMPUTE]
+
+
+def _fastest(candidates: list[Candidate]) -> Candidate | None:
+    return min(candidates, key=lambda candidate: candidate.time, default=None)

@@ -1,0 +1,92 @@
+"""Rk-Checkmate on a whole graph: the fastest schedule in the file's order within M_peak and M_save.
+
+The program, and how it differs from the paper's, stand in rk_model.py; rockmate solves it for each
+block. With M_save at M_peak its optimum is that of `checkmate`, whose program makes no difference between
+forward and backward; so its claims are the same: `optimal` among the schedules in stages.
+
+M_peak is the budget without what is there from the start. M_save is `save` times as much: what is there
+while the loss runs, besides what the loss writes. Backends round: should the replayed bytes be above a limit,
+the program is solved again with the excess cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....graphs.errors import InputError
+from ....graphs.graph import Graph, Phase
+from ....planner.schedule.sequence import Run
+from ...candidates import Candidate
+from ...milp.result import Settings as MilpSettings
+from ...problem import Answer, InfeasibleError, Options, Problem
+from ...stages.scan import bytes_of, scan
+from .checkmate import MOST_ENTRIES, Search, runs_of
+from .model import StagedProgram
+from .rk_model import rk_checkmate_program
+
+NAME = "rk-checkmate"
+
+
+@dataclass(frozen=True)
+class Settings(MilpSettings):
+    """save: M_save as a share of M_peak, from 0 to 1 (no limit of its own)."""
+
+    save: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.save <= 1:
+            raise InputError(f"save must be from 0 to 1, not {self.save:g}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """Ctrl-C during the search ends it: the answer is the best so far."""
+    settings: Settings = options.settings or Settings()
+    return _Search(problem, options, settings.save).answer()
+
+
+class _Search(Search):
+    """saved: M_save in bytes, None where it is no limit; allowed: what of it the program is given."""
+
+    def __init__(self, problem: Problem, options: Options, save: float) -> None:
+        super().__init__(NAME, problem, options)
+        losses = (self.graph.operations.phase == Phase.LOSS).nonzero()[0].tolist()
+        if save < 1 and not losses:
+            raise InputError(f"save limits what is kept at the loss; {self.graph.name} has no loss")
+        self.loss: int = losses[0] if losses else -1
+        self.saved = self.allowed = int(save * self.capacity) if save < 1 else None
+
+    def program(self, capacity: int, *, least: bool = False) -> StagedProgram:
+        return rk_checkmate_program(
+            self.graph, capacity, self.allowed, least=least, most_entries=MOST_ENTRIES
+        )
+
+    def fits(self, candidate: Candidate) -> bool:
+        return super().fits(candidate) and self._above(candidate) <= 0
+
+    def cut(self, candidate: Candidate, attempt: int) -> None:
+        super().cut(candidate, attempt)
+        if self.allowed is not None:
+            self.allowed -= max(0, self._above(candidate)) << attempt
+
+    def infeasible(self) -> InfeasibleError:
+        """M_save grows with the budget: where it is a limit, no smallest budget is told."""
+        if self.saved is None:
+            return super().infeasible()
+        return InfeasibleError(NAME, self.limit, None, self.floor)
+
+    def _above(self, candidate: Candidate) -> int:
+        """Bytes kept at the loss above M_save."""
+        if self.saved is None:
+            return 0
+        return saved_bytes(self.graph, runs_of(candidate), self.loss) - self.saved
+
+
+def saved_bytes(graph: Graph, runs: Sequence[Run], loss: int) -> int:
+    """What is there while the loss runs, besides what it writes and what is there from the start."""
+    at = next(position for position, (operation, _mode) in enumerate(runs) if operation == loss)
+    resident = frozenset(graph.resident.nonzero()[0].tolist())
+    results = {x: graph.whole_contributions[x] for x in graph.results}
+    operations = frozenset(range(len(graph.operations)))
+    return bytes_of(graph, scan(graph, runs[at:], results, resident, operations).needed)

@@ -1,0 +1,90 @@
+"""One tensor in Checkmate's program: its columns at the slot at hand, and the rows that lead to the next.
+
+The equations' numbers, and what they say, are in model.py. For a tensor with several producers:
+
+    (5) new ≥ made − held                     a contribution takes bytes where nothing is allocated
+    (6) new ≥ made + there − 1                or where its part is there already: it is made again and dropped
+    (7) held ≥ needed,  there after ≥ (there before, or made) + held − 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...milp.model import Model
+from ...stages.slots import Slot
+
+
+@dataclass
+class TensorColumns:
+    """Columns of the program; None stands for 0.
+
+    size: in thousandths of the capacity. until: the last use. last: producer -> its last stage.
+    held: it is allocated. needed: per producer, its contribution is there, for a use to come.
+    there: per producer that may run again, its contribution is in the allocation, needed or not.
+    """
+
+    size: float
+    until: Slot
+    last: Mapping[int, int]
+    needed: dict[int, int | None]
+    there: dict[int, int | None]
+    held: int | None = None
+
+    @staticmethod
+    def at_first(size: float, until: Slot, last: Mapping[int, int]) -> TensorColumns:
+        return TensorColumns(size, until, last, dict.fromkeys(last), dict.fromkeys(last))
+
+    def require(self, model: Model, runs: list[int], at_least: float = 0.0) -> None:
+        """It is complete where one of `runs` is 1: needed − runs ≥ at_least."""
+        for column in self.needed.values():
+            model.row([*plus(column), *plus(*runs, by=-1.0)], lower=at_least)
+
+    def new_bytes(self, model: Model, producer: int, made: list[int]) -> list[int]:
+        """Columns whose sum says how often the size is taken anew where the runs `made` contribute."""
+        there = self.there[producer]
+        if len(self.last) == 1 or self.held is None:
+            return made
+        new = model.column()
+        model.row([(new, 1.0), *plus(*made, by=-1.0), *plus(self.held)], lower=0.0)  # (5)
+        if there is not None:
+            model.row([(new, 1.0), *plus(*made, there, by=-1.0)], lower=-1.0)  # (6)
+        return [new]
+
+    def pass_slot(self, model: Model, slot: Slot, made: list[int]) -> None:
+        """From before the slot to after it. made: the runs in it that make the tensor; none: it is read."""
+        for producer, old in self.needed.items():
+            making = made if producer == slot[1] else []
+            if slot >= self.until or (old is None and not making):
+                self.needed[producer] = None
+                continue
+            self.needed[producer] = new = model.binary()
+            model.row([(new, -1.0), *plus(old, *making)], lower=0.0)  # (2)
+            if old is not None and making:
+                model.row(plus(old, *making), upper=1.0)  # (3)
+        if slot >= self.until:
+            self.held = None
+        elif len(self.last) == 1:
+            (self.held,) = self.needed.values()
+        else:
+            self._allocate(model, slot, made)
+
+    def _allocate(self, model: Model, slot: Slot, made: list[int]) -> None:
+        """(7)."""
+        self.held = held = model.binary()
+        for column in self.needed.values():
+            if column is not None:
+                model.row([(held, 1.0), (column, -1.0)], lower=0.0)
+        for producer, old in self.there.items():
+            sources = [plus(old, by=-1.0), plus(*made, by=-1.0) if producer == slot[1] else []]
+            may_run_again = slot < (self.last[producer], producer)
+            self.there[producer] = new = model.column() if any(sources) and may_run_again else None
+            for source in sources:
+                if new is not None and source:
+                    model.row([(new, 1.0), (held, -1.0), *source], lower=-1.0)
+
+
+def plus(*columns: int | None, by: float = 1.0) -> list[tuple[int, float]]:
+    """The entries of by · Σ columns."""
+    return [(column, by) for column in columns if column is not None]

@@ -1,0 +1,4 @@
+"""Checkpoints on chains: none, periodic, binomial, optimal and persistent.
+
+Doors: chen_sqrt, rotor, rotor_least, rotor_table.
+"""

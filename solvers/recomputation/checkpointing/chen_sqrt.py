@@ -1,0 +1,90 @@
+"""Periodic checkpoints: the chain in segments of equal length, each run again from its input.
+
+Chen et al., "Training deep nets with sublinear memory cost" (arXiv:1604.06174, 2016). The forward pass
+keeps the input of every segment and, in the last one, all that backward needs; each other segment runs
+forward once more before its backward. With k segments of a chain of L equal blocks, memory is about k
+checkpoints and L / k saved blocks, least at k = √L: hence the name. Extra time: at most one forward pass.
+
+By default every number of segments is tried (all up to 32, then in steps of about 3 %), the fastest first,
+and the first that fits wins; `segments` fixes the number. One segment is the plain schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ...candidates import Candidate, infeasible, plain_candidate
+from ...chains.problem import ChainProblem, chain_problem
+from ...chains.runs import Move, Pass
+from ...problem import Answer, Options, Problem, Status
+
+NAME = "chen-sqrt"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """segments: how many, 0 for the fastest that fits. blocks: a chain with more is cut less finely."""
+
+    segments: int = 0
+    blocks: int = 200
+
+    def __post_init__(self) -> None:
+        if self.segments < 0:
+            raise InputError(f"segments must be 0 (choose) or more, not {self.segments}")
+        if self.blocks < 2:
+            raise InputError(f"blocks must be 2 or more, not {self.blocks}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    chained = chain_problem(NAME, problem, settings.blocks)
+    peaks: list[int] = []
+    for segments in _by_time(chained, settings.segments):
+        candidate = _candidate(chained, segments)
+        options.report(f"{segments} segments: {candidate.time:.6g} s, peak {candidate.peak:,} B")
+        if candidate.peak <= chained.limit:
+            return Answer(candidate.schedule, Status.HEURISTIC, time_bound(problem.graph))
+        peaks.append(candidate.peak)
+    raise infeasible(NAME, problem, min(peaks))
+
+
+def _candidate(chained: ChainProblem, segments: int) -> Candidate:
+    if segments == 1:
+        return plain_candidate(chained.graph)
+    return chained.candidate(moves(chained.blocks, segments))
+
+
+def moves(blocks: int, segments: int) -> Iterator[Move]:
+    """segments: at most `blocks`, else each block is one."""
+    starts = segment_starts(blocks, segments)
+    ends = [*starts[1:], blocks]
+    for b in range(starts[-1]):
+        yield Pass.ADVANCE, b
+    for start, end in zip(reversed(starts), reversed(ends), strict=True):
+        for b in range(start, end):
+            yield Pass.SAVE, b
+        for b in reversed(range(start, end)):
+            yield Pass.BACKWARD, b
+
+
+def segment_starts(blocks: int, segments: int) -> list[int]:
+    """The first block of each segment; lengths differ by at most one."""
+    segments = min(segments, blocks)
+    return [number * blocks // segments for number in range(segments)]
+
+
+def _by_time(chained: ChainProblem, fixed: int) -> list[int]:
+    """The numbers of segments to try, the fastest first."""
+    if fixed:
+        return [fixed]
+    blocks = chained.blocks
+    steps = np.unique(np.geomspace(min(32, blocks), blocks, 100).astype(int)).tolist()
+    numbers = sorted({*range(1, min(32, blocks) + 1), *steps})
+    times = chained.graph.operations.time
+    forward = np.cumsum([float(times[list(block.forward)].sum()) for block in chained.chain.blocks])
+    return sorted(numbers, key=lambda k: forward[segment_starts(blocks, k)[-1] - 1] if k > 1 else 0.0)

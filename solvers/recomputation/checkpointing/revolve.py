@@ -1,0 +1,142 @@
+"""Revolve: binomial checkpointing, the least forward executions on a chain of equal blocks.
+
+Griewank and Walther, "Algorithm 799: revolve" (ACM TOMS 26, 2000, doi:10.1145/347837.347846). One block at a
+time is run forward with saving, right before its backward; up to s checkpoints (the chain's input is
+the first) hold block inputs. With β(s, r) = C(s + r, s), the longest chain that s checkpoints reverse
+with each block advanced at most r times, l blocks take
+
+    t(l, s) = r l - β(s + 1, r - 1)     extra forward executions, r = min{r : β(s, r) >= l}
+
+and a first checkpoint after k blocks is optimal when both parts need no more than their share:
+β(s, r - 2) <= k <= β(s, r - 1) and β(s - 1, r - 1) <= l - k <= β(s - 1, r).
+
+| paper | here          |
+|-------|---------------|
+| l     | blocks        |
+| s     | checkpoints   |
+| r     | repetitions   |
+
+The number of checkpoints is the largest that fits the budget by the simulator. The loss counts to the last
+block, where it would be a short block of its own. The closed form knows neither sizes nor times: on blocks
+that differ it is a heuristic. It never saves two blocks at once, so with much memory it still advances every
+block but the last once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb, fsum
+
+import numpy as np
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ...candidates import Candidate, infeasible, plain_candidate
+from ...chains.costs import ChainCosts, chain_costs
+from ...chains.problem import ChainProblem, chain_problem
+from ...chains.runs import Move, Pass
+from ...problem import Answer, Options, Problem, Status
+
+NAME = "revolve"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """checkpoints: how many, the input included; 0 for as many as fit. blocks: a chain with more is cut
+    less finely."""
+
+    checkpoints: int = 0
+    blocks: int = 200
+
+    def __post_init__(self) -> None:
+        if self.checkpoints < 0:
+            raise InputError(f"checkpoints must be 0 (choose) or more, not {self.checkpoints}")
+        if self.blocks < 2:
+            raise InputError(f"blocks must be 2 or more, not {self.blocks}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    chained = _with_loss_in_last_block(chain_problem(NAME, problem, settings.blocks))
+    best = _most_checkpoints(chained, settings.checkpoints)
+    plain = plain_candidate(problem.graph)
+    if best is None and plain.peak <= chained.limit:  # its blocks are coarser than the graph's operations
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    if best is None:
+        fewest = chained.candidate(moves(chained.blocks, settings.checkpoints or 1))
+        raise infeasible(NAME, problem, min(fewest.peak, plain.peak))
+    uniform = is_uniform(chain_costs(chained.graph, chained.chain, chained.runs))
+    return Answer(best.schedule, Status.OPTIMAL if uniform else Status.HEURISTIC, time_bound(problem.graph))
+
+
+def _with_loss_in_last_block(chained: ChainProblem) -> ChainProblem:
+    """The last block joined to the one before, where it is no longer than the others on average."""
+    times = chained.graph.operations.time
+    *others, last = (float(times[list(block.forward)].sum()) for block in chained.chain.blocks)
+    return chained.joined(range(len(others))) if last * len(others) <= fsum(others) else chained
+
+
+def _most_checkpoints(chained: ChainProblem, fixed: int) -> Candidate | None:
+    """The schedule with the most checkpoints that fits, by bisection: more checkpoints, more memory."""
+    low, high = (fixed, fixed) if fixed else (1, chained.blocks)
+    best: Candidate | None = None
+    while low <= high:
+        checkpoints = (low + high + 1) // 2
+        candidate = chained.candidate(moves(chained.blocks, checkpoints))
+        if candidate.peak <= chained.limit:
+            best, low = candidate, checkpoints + 1
+        else:
+            high = checkpoints - 1
+    return best
+
+
+def extra_forwards(blocks: int, checkpoints: int) -> int:
+    """t(l, s)."""
+    r = _repetitions(blocks, checkpoints)
+    return r * blocks - comb(checkpoints + r, r - 1) if r else 0
+
+
+def moves(blocks: int, checkpoints: int) -> Iterator[Move]:
+    pending: list[Move | tuple[int, int, int]] = [(0, blocks, checkpoints)]
+    while pending:
+        task = pending.pop()
+        if len(task) == 2:
+            yield task
+            continue
+        first, end, free = task
+        if end - first == 1:
+            yield Pass.SAVE, first
+            yield Pass.BACKWARD, first
+            continue
+        middle = first + _first_checkpoint(end - first, free)
+        yield from ((Pass.ADVANCE, b) for b in range(first, middle))
+        pending.append((first, middle, free))
+        pending.append((middle, end, max(1, free - 1)))
+
+
+def _first_checkpoint(blocks: int, checkpoints: int) -> int:
+    """k of the rule above; with the input as the only checkpoint, straight to the last block."""
+    if checkpoints == 1:
+        return blocks - 1
+    r = _repetitions(blocks, checkpoints)
+    return min(comb(checkpoints + r - 1, checkpoints), blocks - comb(checkpoints + r - 2, checkpoints - 1))
+
+
+def _repetitions(blocks: int, checkpoints: int) -> int:
+    r = 0
+    while comb(checkpoints + r, checkpoints) < blocks:
+        r += 1
+    return r
+
+
+def is_uniform(costs: ChainCosts) -> bool:
+    """All blocks but the last, which is run once and holds the loss, take the same time and memory."""
+    columns = (
+        costs.advance_seconds[:-1],
+        costs.input_bytes[1:],
+        costs.saved_bytes[:-1],
+        costs.advance_peak[:-1],
+        costs.save_peak[:-1],
+    )
+    return all(np.ptp(column) == 0 for column in columns if len(column))

@@ -1,0 +1,157 @@
+"""Rotor: the fastest persistent schedule of a chain of blocks, by dynamic programming.
+
+Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains: how to
+train deep neural networks with limited memory" (Inria RR-9302, 2019); thesis of Zhao (2024), 2.1.2. A block's
+forward keeps nothing, its input, or all that its backward reads; a checkpoint stays until that backward
+(persistence). The program is in rotor_table.py, what a block costs in chains/costs.py; O(L³ M) for L blocks
+and M slots of memory.
+
+Rounding. The memory beside what is always there is divided into `slots`, and sizes are rounded up to whole
+slots (exact where they have a common divisor that large). A sequence that keeps n tensors then uses up to n
+slots more than it needs: the program's answer is at least as fast as the optimum for n slots less. Most of
+this is won back: the table goes on above the budget, and of all its sequences the fastest whose *simulated*
+peak fits is taken. The same search goes below the budget should a peak be above the program's figure.
+
+Proof. A second table with sizes rounded down bounds all persistent schedules of the chain from below: an
+answer no slower is `optimal` for them; others are `heuristic`, with the bound reported. Where no sequence of
+the tables fits, the one of least memory is tried, found exactly (rotor_least.py); its simulated peak is also
+the smallest budget that this solver can reach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, inf
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ...candidates import Candidate, infeasible, plain_candidate
+from ...chains.costs import chain_costs
+from ...chains.problem import ChainProblem, chain_problem
+from ...problem import Answer, InfeasibleError, Options, Problem, Status
+from .rotor_least import LeastMemory
+from .rotor_table import RotorTable
+
+NAME = "rotor"
+
+PROVEN = 1e-9
+"""Relative difference up to which two times are the same."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely."""
+
+    slots: int = 500
+    blocks: int = 200
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("slots", self.slots, 1), ("blocks", self.blocks, 2)):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    chained = chain_problem(NAME, problem, settings.blocks)
+    bound = time_bound(problem.graph)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, bound)
+    search = _Search(problem, chained, plain, settings.slots, deadline)
+    best = search.best()
+    options.report(
+        f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
+    )
+    status = Status.FEASIBLE if search.stopped else Status.HEURISTIC
+    if best.time <= search.bound * (1 + PROVEN):
+        status = Status.OPTIMAL
+    return Answer(best.schedule, status, bound, search.interrupted)
+
+
+class _Search:
+    """bound: seconds below which no persistent schedule of the chain runs. found: candidates that fit.
+
+    free: bytes beside what is always there. above: slots that the table goes on beyond them.
+    stopped: by the time limit or by the user (interrupted).
+    """
+
+    def __init__(
+        self, problem: Problem, chained: ChainProblem, plain: Candidate, slots: int, deadline: float
+    ) -> None:
+        costs = chain_costs(chained.graph, chained.chain, chained.runs)
+        self.problem, self.chained, self.plain, self.costs = problem, chained, plain, costs
+        self.deadline, self.stopped, self.interrupted = deadline, False, False
+        self.found: list[Candidate] = []
+        self.free = max(0, chained.limit - costs.resident_bytes)
+        divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
+        self.slot_bytes = max(1, divisor, -(-self.free // slots))
+        self.exact = self.slot_bytes == divisor
+        self.above = min(slots // 20, self.free // self.slot_bytes) + (0 if self.exact else len(costs) // 2)
+        self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
+
+    def best(self) -> Candidate:
+        """The fastest candidate that fits. Raises InfeasibleError, and KeyboardInterrupt where the user ended
+        the search before it found anything.
+        """
+        try:
+            self._search_tables()
+        except KeyboardInterrupt:
+            self.stopped = self.interrupted = True
+        try:
+            return min(self.found or self._thrifty(), key=lambda candidate: candidate.time)
+        except InfeasibleError:
+            if self.interrupted:
+                raise KeyboardInterrupt from None
+            raise
+
+    def _search_tables(self) -> None:
+        whole, spare = divmod(self.free, self.slot_bytes)
+        up = RotorTable(self.costs, whole + self.above, self.slot_bytes, spare, proceed=self._proceed)
+        self._search(up)
+        if self.exact:
+            self._bound_by(up, whole)
+            return
+        down = RotorTable(self.costs, whole, self.slot_bytes, spare, optimistic=True, proceed=self._proceed)
+        self._bound_by(down, whole)
+        self._search(down)
+
+    def _bound_by(self, table: RotorTable, whole: int) -> None:
+        if table.complete and np.isfinite(table.times()[whole]):
+            self.bound = self.costs.fixed_seconds + float(table.times()[whole])
+
+    def _search(self, table: RotorTable) -> None:
+        """Find the fastest that fits of the table's sequences.
+
+        By bisection over the amounts of memory at which the time drops: simulated peaks grow with them.
+        """
+        times = table.times() if table.complete else np.full(1, np.inf)
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        low, high = 0, len(drops) - 1
+        while low <= high and self._proceed():
+            middle = (low + high) // 2
+            candidate = self.chained.candidate(table.moves(drops[middle]))
+            if candidate.peak <= self.chained.limit:
+                self.found.append(candidate)
+                low = middle + 1
+            else:
+                high = middle - 1
+
+    def _thrifty(self) -> list[Candidate]:
+        """What fits of the sequences that save memory first."""
+        least = LeastMemory(self.costs)
+        amounts = {least.bytes, max(least.bytes, self.free)}
+        found = [self.chained.candidate(least.moves(memory)) for memory in amounts]
+        fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
+        if not fitting:
+            peaks = [candidate.peak for candidate in (self.plain, *found)]
+            raise infeasible(NAME, self.problem, min(peaks))
+        return fitting
+
+    def _proceed(self) -> bool:
+        self.stopped = self.stopped or monotonic() > self.deadline
+        return not self.stopped

@@ -1,0 +1,4 @@
+"""H-ILP's program for one level of a hierarchy.
+
+Doors: graph, level, top.
+"""

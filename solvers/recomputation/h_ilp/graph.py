@@ -1,0 +1,217 @@
+"""The H-graph of a cluster (thesis, definition 3.2.2): its children's passes and the values between them.
+
+Nodes (cNodes) stand in the order in which they first run: the forward passes of the children, the loss, the
+backward passes from the last child to the first, and what follows. A child with options is a pair of nodes;
+one without is taken apart, an operation a node. Values (aNodes) lie between nodes: tensors that the same
+passes read and make, at the same moments, are one value. In a cluster the loss stands for all that happens
+between its forward and its backward part: it needs the cluster's forward outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ....planner.schedule.sequence import Run
+from ..hierarchy.option import Advance, Option, forward_outputs, lasting
+from ..hierarchy.passes import Pass, Step, Tensors, bytes_of, pass_of
+from ..hierarchy.piece import Part, Piece, part
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to run a node; tensors and operations are those of the cluster (`piece`), and after `h_graph`,
+    tensors are values. option: the phantom that it makes (forward) or uses (backward). saved: its bytes."""
+
+    run: Pass
+    option: int | None = None
+    saved: int = 0
+
+
+@dataclass(frozen=True)
+class Node:
+    """first, again, turn: the choices at its first run, at later ones, and in the stage of its own backward.
+
+    pair: the number of the child with options. leaves: bytes of results that
+    stay when it has run. keeps: bytes that are there from its first run on.
+    """
+
+    first: tuple[Choice, ...]
+    again: tuple[Choice, ...] = ()
+    turn: tuple[Choice, ...] = ()
+    pair: int | None = None
+    leaves: int = 0
+    keeps: int = 0
+
+
+@dataclass(frozen=True)
+class HGraph:
+    """loss: the loss node's index. sizes, lasts: per value its bytes, and whether it must last to the end.
+
+    makers: per value, the nodes that contribute to it. backward_of: child -> its backward node.
+    """
+
+    nodes: tuple[Node, ...]
+    loss: int
+    sizes: tuple[int, ...]
+    lasts: tuple[bool, ...]
+    makers: tuple[tuple[int, ...], ...]
+    backward_of: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Child:
+    """A child of a cluster: its operations and tensors there, and how it can be run. Without options it is
+    taken apart."""
+
+    part: Part
+    options: tuple[Option, ...] = ()
+    advance: Advance | None = None
+
+
+def h_graph(
+    piece: Piece, children: Sequence[Child], middle: Sequence[int] = (), after: Sequence[int] = ()
+) -> HGraph:
+    """middle: operations of the loss (of the whole graph). after: what runs behind all backward parts."""
+    nodes: list[Node] = []
+    for number, child in enumerate(children):
+        nodes += _forward_nodes(piece, number, child)
+    loss = len(nodes)
+    nodes.append(_loss_node(piece, middle))
+    backward_of: dict[int, int] = {}
+    for number in reversed(range(len(children))):
+        if children[number].options:
+            backward_of[number] = len(nodes)
+        nodes += _backward_nodes(piece, number, children[number])
+    if after:
+        nodes.append(_lone(piece, part(piece, (), after)))
+    return _with_values(piece, nodes, loss, backward_of)
+
+
+def _forward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
+    inner, count = child.part, child.part.piece.forward
+    if not count:
+        return []
+    if not child.options:
+        return [_single(piece, o, forward=True) for o in inner.operations[:count]]
+    save = [(o.first, o.again, o.turn, o.saved) for o in child.options]
+    first = [Choice(_outer(inner, f), index, saved) for index, (f, _a, _t, saved) in enumerate(save)]
+    again = [Choice(_outer(inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)]
+    turn = [Choice(_outer(inner, t), index, saved) for index, (_f, _a, t, saved) in enumerate(save)]
+    advance = child.advance
+    if advance is not None:
+        first.append(Choice(_outer(inner, advance.first)))
+        again.append(Choice(_outer(inner, advance.again)))
+    return [Node(tuple(first), tuple(again), tuple(turn), number, keeps=sum(inner.piece.keeps))]
+
+
+def _backward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
+    inner, own = child.part, child.part.piece
+    if not child.options:
+        return [_single(piece, o, forward=False) for o in inner.operations[own.forward :]]
+    choices = [
+        Choice(_outer(inner, option.backward), index, option.saved)
+        for index, option in enumerate(child.options)
+    ]
+    stays = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
+    return [Node(tuple(choices), pair=number, leaves=bytes_of(own, stays))]
+
+
+def _single(piece: Piece, operation: int, forward: bool) -> Node:
+    inner = part(piece, (operation,), ()) if forward else part(piece, (), (operation,))
+    own = inner.piece
+    wanted = {x for x in range(len(own.sizes)) if own.makers[x] and (own.shared(x) or own.result[x])}
+    ways = own.ways[0] if forward else own.ways[0][:1]
+    choices = tuple(
+        Choice(_outer(inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
+        for way in ways
+    )
+    stays = [x for x in wanted if own.result[x] and not own.shared(x)]
+    again = choices if forward and not own.once[0] else ()
+    return Node(choices, again, leaves=bytes_of(own, stays), keeps=own.keeps[0])
+
+
+def _lone(piece: Piece, inner: Part) -> Node:
+    """A sequence that runs once, as one node."""
+    own = inner.piece
+    runs: list[Run] = [(o, own.ways[o][0].mode) for o in range(own.operations)]
+    run = pass_of(own, runs, lasting(own), frozenset(range(own.operations)))
+    stays = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
+    return Node((Choice(_outer(inner, run)),), leaves=bytes_of(own, stays))
+
+
+def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
+    if middle:
+        return _lone(piece, part(piece, (), middle))
+    needs = frozenset(forward_outputs(piece))
+    return Node((Choice(Pass((), 0.0, needs, frozenset(), frozenset(), (Step(0, needs, frozenset()),))),))
+
+
+def _outer(inner: Part, run: Pass) -> Pass:
+    """A pass of a part in the numbers of the whole."""
+
+    def named(tensors: Tensors) -> Tensors:
+        return frozenset(inner.tensors[x] for x in tensors)
+
+    return Pass(
+        tuple((inner.operations[operation], mode) for operation, mode in run.runs),
+        run.time,
+        named(run.reads),
+        named(run.writes),
+        named(run.starts),
+        tuple(Step(step.bytes, named(step.needs), named(step.there)) for step in run.steps),
+    )
+
+
+def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: dict[int, int]) -> HGraph:
+    """Tensors that are alike become one value; what nobody of the cluster makes is there, and free."""
+    seen: dict[int, list[tuple[int, ...]]] = {}
+    made: set[int] = set()
+    for index, node in enumerate(nodes):
+        for group, choices in enumerate((node.first, node.again, node.turn)):
+            for number, choice in enumerate(choices):
+                made |= choice.run.writes
+                for x in choice.run.reads | choice.run.writes:
+                    steps = [i for i, s in enumerate(choice.run.steps) if x in s.needs or x in s.there]
+                    read, written = x in choice.run.reads, x in choice.run.writes
+                    seen.setdefault(x, []).append((index, group, number, read, written, *steps))
+    final = lasting(piece)
+    alike: dict[object, list[int]] = {}
+    for x, marks in seen.items():
+        if x in made:
+            key = (tuple(marks), x in final, piece.makers[x] if len(piece.makers[x]) > 1 else ())
+            alike.setdefault(key, []).append(x)
+    groups = list(alike.values())
+    value = {x: index for index, group in enumerate(groups) for x in group}
+
+    def named(tensors: Tensors) -> Tensors:
+        return frozenset(value[x] for x in tensors if x in value)
+
+    def renamed(choice: Choice) -> Choice:
+        run = choice.run
+        steps = tuple(Step(s.bytes, named(s.needs), named(s.there)) for s in run.steps)
+        return replace(
+            choice, run=replace(run, reads=named(run.reads), writes=named(run.writes), steps=steps)
+        )
+
+    new = tuple(
+        replace(
+            node,
+            first=tuple(map(renamed, node.first)),
+            again=tuple(map(renamed, node.again)),
+            turn=tuple(map(renamed, node.turn)),
+        )
+        for node in nodes
+    )
+    makers: list[list[int]] = [[] for _ in groups]
+    for index, node in enumerate(new):
+        for x in set[int]().union(*(choice.run.writes for choice in node.first)):
+            makers[x].append(index)
+    return HGraph(
+        new,
+        loss,
+        tuple(bytes_of(piece, group) for group in groups),
+        tuple(group[0] in final for group in groups),
+        tuple(map(tuple, makers)),
+        backward_of,
+    )

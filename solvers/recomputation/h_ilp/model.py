@@ -1,0 +1,272 @@
+"""H-ILP: the fastest schedule of an H-graph within a budget, as an integer program (thesis, 3.4.2 to 3.4.4).
+
+    paper                    here                     meaning
+    Comp_{k,o}^t             runs                     node k runs in stage t with choice o: a binary each
+    Sp_{j,o}^t               saved                    the phantom of child j, made with option o, is there
+    S_{k,d}^t                needed                   node k's contribution is in value d, for a use to come
+    P_d^t, A_{k,d}^t         held                     value d is there (before stage t, or within it)
+    C_{k,d}^t, D_{k,d}^t     new bytes; held b. − a.  no variables
+    U_k^t                    left side of (3.33)      no variable: a sum over what is held and saved
+    s_d, p_{j,o}, m_{k,o}    size, saved, step.bytes  bytes, in thousandths of the budget
+    time_{k,o}               run.time                 seconds, over the mean of all nodes
+    B, M_save                limit, save              bytes
+
+Values are held or not between two slots (t, k) of nodes that touch them, as in checkmate/model.py: the
+relaxation is far tighter than with D and its hazards (3.25, 3.26), which then need no variables. Where we
+differ from the paper otherwise:
+
+- a forward node may run without saving a phantom (the paper's options have no such run, though its published
+  code does), and, in the stage of its own backward, without making the outputs that are no longer needed;
+- a backward node runs once. Then by (3.18) each child makes one phantom, in one stage: `saved` is a sum of
+  runs, and (3.16), (3.17) and (3.19) follow;
+- in stage t only what node t needs may run again (stages.py).
+
+Size: O(nodes² · options) columns. Reference: X. Zhao, thesis, 2024, chapter 3; Gusak et al., Hiremate, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....graphs.arrays import Floats
+from ...milp.model import Model, Program
+from ..checkmate.tensors import TensorColumns, plus
+from .graph import Choice, HGraph
+from .stages import Slot, Stages, choices_at, stages_of
+
+SCALE = 1000.0
+NEGLIGIBLE = 1e-9
+"""Coefficients below this are left out: solvers drop them."""
+
+
+@dataclass(frozen=True)
+class HProgram:
+    """choices: slot -> (choice, column). seconds: what 1 in the objective stands for."""
+
+    program: Program
+    choices: Mapping[Slot, Sequence[tuple[Choice, int]]]
+    seconds: float
+
+    def chosen(self, x: Floats) -> dict[Slot, Choice]:
+        """An answer's choices, in order."""
+        return {
+            slot: choice for slot, row in self.choices.items() for choice, column in row if x[column] > 0.5
+        }
+
+    def values(self, chosen: Mapping[Slot, Choice]) -> dict[int, float]:
+        """The columns' values for given choices."""
+        return {
+            column: float(chosen.get(slot) == choice)
+            for slot, row in self.choices.items()
+            for choice, column in row
+        }
+
+
+def h_program(
+    graph: HGraph, limit: int, save: int | None = None, *, corrected: bool = False, least: bool = False
+) -> HProgram:
+    """limit: bytes for all that the nodes hold and use. save: bytes left behind the loss, None for `limit`.
+
+    corrected: with the correction terms (3.34) in place of (3.33). least: minimise the bytes instead, knowing
+    that `limit` is enough.
+    """
+    return _Writing(graph, limit, save, corrected, least).program()
+
+
+class _Writing:
+    """Writes the program slot by slot."""
+
+    def __init__(self, graph: HGraph, limit: int, save: int | None, corrected: bool, least: bool) -> None:
+        self.graph, self.model, self.corrected = graph, Model(), corrected
+        self.stages: Stages = stages_of(graph)
+        self.unit = max(limit, 1) / SCALE
+        self.limit, self.save = SCALE, None if save is None else save / self.unit
+        mean = sum(node.first[0].run.time for node in graph.nodes) / max(1, len(graph.nodes))
+        self.seconds = mean if mean > 0 else 1.0
+        self.cost = 0.0 if least else 1.0 / self.seconds
+        self.peak = self.model.column(upper=SCALE, cost=1.0) if least else None
+        until = self._last_uses()
+        self.values = {
+            x: TensorColumns.at_first(size / self.unit, until[x], {k: self.stages.last[k] for k in makers})
+            for x, (size, makers) in enumerate(zip(graph.sizes, graph.makers, strict=True))
+        }
+        self.held: dict[int, int] = {}
+        self.saved: dict[int, list[int | None]] = {}
+        self.left = 0.0
+        self.choices: dict[Slot, list[tuple[Choice, int]]] = {}
+
+    def _last_uses(self) -> list[Slot]:
+        end = len(self.graph.nodes)
+        until: list[Slot] = [(end, 0) if lasts else (-1, -1) for lasts in self.graph.lasts]
+        for stage, nodes in enumerate(self.stages.allowed):
+            for k in nodes:
+                for choice in choices_at(self.graph, (stage, k)):
+                    for x in choice.run.reads:
+                        until[x] = max(until[x], (stage, k))
+        return until
+
+    def program(self) -> HProgram:
+        for stage, nodes in enumerate(self.stages.allowed):  # (3.4), (3.5), (3.6), (3.7): no columns
+            for k in nodes:
+                self._slot((stage, k))
+                if (stage, k) == (self.graph.loss, self.graph.loss) and self.save is not None:
+                    self.model.row(self._bytes(), upper=self.save - self.left)  # M_save, as (2.19)
+        for x, lasts in enumerate(self.graph.lasts):
+            if lasts:
+                self.values[x].require(self.model, [], at_least=1.0)  # (3.8)
+        return HProgram(self.model.program(), self.choices, self.seconds)
+
+    def _slot(self, slot: Slot) -> None:
+        stage, k = slot
+        self.left += self.graph.nodes[k].keeps / self.unit if stage == k else 0.0
+        row = [
+            (choice, self.model.binary(cost=choice.run.time * self.cost))
+            for choice in choices_at(self.graph, slot)
+        ]
+        self.choices[slot] = row
+        runs = [column for _choice, column in row]
+        if k == stage or len(runs) > 1:
+            self.model.row(plus(*runs), lower=float(k == stage), upper=1.0)  # (3.9), (3.10), (3.15)
+        reads: dict[int, list[int]] = {}
+        makers: dict[int, list[int]] = {}
+        for choice, column in row:
+            for x in choice.run.reads:
+                reads.setdefault(x, []).append(column)
+            for x in choice.run.writes:
+                makers.setdefault(x, []).append(column)
+        for x, columns in reads.items():
+            self._require(x, columns, k)
+        self._pair(slot, row)
+        before = dict(self.held)
+        new = {x: self.values[x].new_bytes(self.model, k, made) for x, made in makers.items()}
+        for x in {**reads, **makers}:
+            self._pass(slot, x, makers.get(x, []))
+        self._count_bytes(slot, row, before, new)
+        self.left += self.graph.nodes[k].leaves / self.unit if stage == k else 0.0
+        if k > self.graph.loss and self.graph.nodes[k].pair is not None:
+            del self.saved[self._child(k)]
+
+    def _require(self, x: int, runs: list[int], k: int) -> None:
+        """(3.13), (3.14): where one of `runs` is 1, all other nodes' contributions are in value x."""
+        for maker, column in self.values[x].needed.items():
+            if maker != k:
+                self.model.row([*plus(column), *plus(*runs, by=-1.0)], lower=0.0)
+
+    def _pass(self, slot: Slot, x: int, made: list[int]) -> None:
+        """(3.11), (3.12), (3.20) to (3.24)."""
+        self.values[x].pass_slot(self.model, slot, made)
+        self.held.pop(x, None)
+        if (held := self.values[x].held) is not None:
+            self.held[x] = held
+
+    def _child(self, k: int) -> int:
+        child = self.graph.nodes[k].pair
+        assert child is not None
+        return child
+
+    def _pair(self, slot: Slot, row: Sequence[tuple[Choice, int]]) -> None:
+        """(3.17) to (3.19): what a forward run saves stays until the backward that uses it."""
+        _stage, k = slot
+        child = self.graph.nodes[k].pair
+        if child is None:
+            return
+        options = len(self.graph.nodes[self.graph.backward_of[child]].first)
+        old = self.saved.get(child, [None] * options)
+        if k > self.graph.loss:
+            for choice, column in row:
+                assert choice.option is not None
+                self.model.row([(column, 1.0), *plus(old[choice.option], by=-1.0)], 0.0, 0.0)
+            return
+        new: list[int | None] = []
+        for option in range(options):
+            made = [column for choice, column in row if choice.option == option]
+            column = self.model.column()
+            self.model.row([(column, 1.0), *plus(old[option], *made, by=-1.0)], 0.0, 0.0)
+            new.append(column)
+        self.model.row(plus(*new), upper=1.0)  # (3.16)
+        self.saved[child] = new
+
+    def _phantoms(self, without: int | None = None) -> list[tuple[int, float]]:
+        """Bytes of the phantoms that are there, those of one child left out."""
+        return [
+            (column, choice.saved / self.unit)
+            for child, columns in self.saved.items()
+            if child != without
+            for choice, column in zip(
+                self.graph.nodes[self.graph.backward_of[child]].first, columns, strict=True
+            )
+            if column is not None
+        ]
+
+    def _bytes(self) -> list[tuple[int, float]]:
+        held = [(column, self.values[x].size) for x, column in self.held.items()]
+        return [(c, size) for c, size in (*held, *self._phantoms()) if size > NEGLIGIBLE]
+
+    def _count_bytes(
+        self,
+        slot: Slot,
+        row: Sequence[tuple[Choice, int]],
+        before: Mapping[int, int],
+        new: Mapping[int, list[int]],
+    ) -> None:
+        """(3.33), or (3.34) for each kind of moment."""
+        _stage, k = slot
+        pair = self.graph.nodes[k].pair
+        others = {x: column for x, column in before.items() if x not in new and self.held.get(x) == column}
+        base = [(column, self.values[x].size) for x, column in others.items()]
+        phantoms = self._phantoms_beside(slot, row, pair)
+        inputs = {x for choice, _column in row for x in choice.run.reads} - set(new)
+        for (needs, there), sizes in _moments(row, self.corrected).items():
+            touched = [(self.held if x in inputs and not needs else before, x) for x in {*before} - {*others}]
+            held = [(c, self.values[x].size) for place, x in touched for c, _one in plus(place.get(x))]
+            made = [(c, self.values[x].size) for x, columns in new.items() if there for c in columns]
+            self._row(base, phantoms, held, made, [(c, size / self.unit) for c, size in sizes.items()])
+
+    def _phantoms_beside(
+        self, slot: Slot, row: Sequence[tuple[Choice, int]], pair: int | None
+    ) -> list[tuple[int, float]]:
+        """Phantoms while the node runs. Its own are in its steps' bytes, but where it runs without them."""
+        _stage, k = slot
+        phantoms = self._phantoms(without=pair)
+        if pair is None or k > self.graph.loss:
+            return phantoms
+        options = self.graph.nodes[self.graph.backward_of[pair]].first
+        for option, saved in enumerate(self.saved[pair]):
+            size = options[option].saved / self.unit
+            phantoms += plus(saved, by=size)
+            phantoms += [(column, -size) for choice, column in row if choice.option == option]
+        return phantoms
+
+    def _row(self, *parts: Sequence[tuple[int, float]]) -> None:
+        total: dict[int, float] = {}
+        for entries in parts:
+            for column, size in entries:
+                total[column] = total.get(column, 0.0) + size
+        kept = [(column, size) for column, size in total.items() if abs(size) > NEGLIGIBLE]
+        if self.peak is not None:
+            self.model.row([*kept, (self.peak, -1.0)], upper=-self.left)
+        elif sum(size for _column, size in kept if size > 0) > self.limit - self.left:
+            self.model.row(kept, upper=self.limit - self.left)
+
+
+def _moments(row: Sequence[tuple[Choice, int]], corrected: bool) -> dict[tuple[bool, bool], dict[int, int]]:
+    """(some input is still needed, some output is there) -> what each run takes then: column -> bytes.
+
+    A moment that has less of both than another, and no run that takes more, is left out.
+    """
+    if not corrected:
+        return {(True, True): {column: choice.run.bytes for choice, column in row}}
+    kinds: dict[tuple[bool, bool], dict[int, int]] = {}
+    for needs, there in ((True, True), (True, False), (False, True), (False, False)):
+        sizes = {
+            column: max(
+                (s.bytes for s in choice.run.steps if bool(s.needs) >= needs and bool(s.there) >= there),
+                default=0,
+            )
+            for choice, column in row
+        }
+        wider = [kind for kind in kinds if kind[0] >= needs and kind[1] >= there]
+        if not any(kinds[kind] == sizes for kind in wider):
+            kinds[needs, there] = sizes
+    return kinds

@@ -1,0 +1,122 @@
+"""The top of the hierarchy: the options of its clusters combined for the one budget of the device.
+
+H-ILP counts clusters from outside, so the schedule, once its operations are laid out and every tensor is
+deleted as early as possible, may take less than what was accounted, or (a contribution made again beside
+itself) more. The accounted budget is moved by the difference, and the program solved again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ....graphs.graph import Graph
+from ....planner.repeats import without_most_repeats
+from ....planner.schedule.sequence import Run, schedule_of
+from ...candidates import Candidate, judged
+from ...milp import solve as milp
+from ...milp.result import Outcome, Progress, Result, Settings
+from ..hierarchy.tree import Hierarchy
+from .graph import Child, HGraph, h_graph
+from .level import Chosen, runs_of, selected
+from .model import HProgram, h_program
+
+ROUNDS = 4
+
+TRIES = 100
+"""Repeats that are judged, one by one, whether the budget can do without."""
+"""How often the accounted budget is moved."""
+
+WORTH = 0.01
+"""The share of the budget that must be left for another round."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """bound: seconds; no schedule of this form, from these options, is faster. least: bytes, where asked."""
+
+    candidate: Candidate | None
+    bound: float
+    interrupted: bool = False
+    proven: bool = False
+
+
+def top_graph(hierarchy: Hierarchy, children: Sequence[Child], most: int) -> HGraph:
+    return h_graph(hierarchy.root.piece, selected(children, most), hierarchy.middle, hierarchy.after)
+
+
+def fastest(
+    graph: Graph,
+    hierarchy: Hierarchy,
+    top: HGraph,
+    limit: int,
+    *,
+    gap: float,
+    seconds: float,
+    report: Callable[[str], None],
+) -> Found:
+    """The fastest schedule within `limit` bytes that the program leads to."""
+    deadline = monotonic() + seconds
+    accounted = limit - _always(graph)
+    best: Candidate | None = None
+    bound, proven, start = inf, False, None
+    for attempt in range(ROUNDS):
+        program = h_program(top, accounted, corrected=True)
+        result = _search(program, gap, deadline, start, report)
+        bound = min(bound, result.bound * program.seconds)
+        if result.x is None:
+            return Found(best, bound, result.interrupted, proven or result.outcome == Outcome.INFEASIBLE)
+        proven = result.outcome == Outcome.OPTIMAL
+        chosen = program.chosen(result.x)
+        runs = _laid_out(hierarchy, top, chosen)
+        found = judged(graph, schedule_of(graph, runs))
+        if found.peak > limit:
+            accounted -= (found.peak - limit) << attempt
+            continue
+        left = limit - found.peak
+        runs = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
+        found = judged(graph, schedule_of(graph, runs))
+        if best is None or found.time < best.time:
+            best = found
+        if result.interrupted or left < WORTH * limit or monotonic() > deadline:
+            return Found(best, bound, result.interrupted, proven)
+        accounted, start = accounted + left, chosen
+    return Found(best, bound, False, proven)
+
+
+def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) -> Candidate | None:
+    """The schedule of least accounted memory; None where the time is not enough to prove that."""
+    enough = int(2 * graph.tensors.bytes.sum() + graph.operations.workspace.sum())
+    program = h_program(top, enough, corrected=True, least=True)
+    result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=seconds)
+    if result.x is None or result.outcome != Outcome.OPTIMAL:
+        return None
+    return judged(graph, schedule_of(graph, _laid_out(hierarchy, top, program.chosen(result.x))))
+
+
+def _search(
+    program: HProgram, gap: float, deadline: float, start: Chosen | None, report: Callable[[str], None]
+) -> Result:
+    def tell(progress: Progress) -> None:
+        report(f"top: {progress.line(program.seconds)}")
+
+    return milp.solve(
+        program.program,
+        Settings(gap=gap, threads=1),
+        time_limit=max(0.0, deadline - monotonic()),
+        start=program.values(start) if start else None,
+        progress=tell,
+    )
+
+
+def _laid_out(hierarchy: Hierarchy, top: HGraph, chosen: Chosen) -> list[Run]:
+    """The operations of the whole iteration, in the graph's numbers."""
+    forward, backward = runs_of(top, chosen)
+    operations = hierarchy.root.operations
+    return [(operations[operation], mode) for operation, mode in (*forward, *backward)]
+
+
+def _always(graph: Graph) -> int:
+    return int(graph.tensors.bytes[graph.resident].sum())

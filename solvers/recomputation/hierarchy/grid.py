@@ -1,0 +1,100 @@
+"""A cluster's options on a grid of budgets: pairs of a peak and of what is left at the loss (thesis, 2.6).
+
+The budgets are evenly spaced, from the least peak that there is to what the cluster takes when nothing runs
+again. The loosest comes first: where its answer also keeps a tighter pair of budgets, that pair need not be
+searched, and where there is no answer, there is none for a tighter one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from ....planner.schedule.sequence import Run
+from ...milp.result import Outcome
+from .budgets import Budgets
+from .option import Option, option_of, plain_option
+from .passes import Pass, bytes_of
+from .piece import Piece
+
+
+@dataclass(frozen=True)
+class Budget:
+    peak: int
+    save: int
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """budget: None for the least peak."""
+
+    budget: Budget | None
+    option: Option | None
+    complete: bool
+    peak: int = 0
+    save: int = 0
+
+
+Found = tuple[Outcome, tuple[Sequence[Run], Sequence[Run]] | None]
+"""The runs up to the loss and those behind it."""
+
+Search = Callable[[Budget | None, float], Found]
+"""The fastest runs within a pair of budgets; with none, those of the least peak. Seconds to spend."""
+
+
+def options_on_grid(
+    piece: Piece, budgets: Budgets, seconds: float, search: Search
+) -> tuple[list[Option], bool]:
+    """As a level solver (hiremate/levels.py). No option twice; the plain one is always among them."""
+    plain = plain_option(piece)
+    deadline = monotonic() + seconds
+    answers = [_answer(piece, None, search(None, seconds / 4))]
+    fewer = budgets.within(seconds)
+    grid = _grid(piece, plain, answers[0].peak, fewer)
+    for left, pair in zip(range(len(grid), 0, -1), grid, strict=True):
+        if not _known(answers, pair):
+            share = 2 * (deadline - monotonic()) / left
+            answers.append(_answer(piece, pair, search(pair, max(share, 0.0))))
+    found = [plain, *(answer.option for answer in answers if answer.option is not None)]
+    distinct = {(option.first.runs, option.backward.runs): option for option in found}
+    return list(distinct.values()), fewer == budgets and all(answer.complete for answer in answers)
+
+
+def _known(answers: Sequence[_Answer], budget: Budget) -> bool:
+    """A looser pair of budgets has an answer that keeps these, or has none."""
+    return any(
+        answer.complete
+        and (answer.option is None or (answer.peak <= budget.peak and answer.save <= budget.save))
+        for answer in answers
+        if answer.budget and answer.budget.peak >= budget.peak and answer.budget.save >= budget.save
+    )
+
+
+def _grid(piece: Piece, plain: Option, low: int, budgets: Budgets) -> list[Budget]:
+    high = max(_taken(piece, run) for run in (plain.first, plain.backward))
+    save = _kept(piece, plain)
+    return [
+        Budget(low + (high - low) * i // budgets.peaks, save * j // budgets.saves)
+        for i in range(budgets.peaks, 0, -1)
+        for j in range(budgets.saves, 0, -1)
+    ]
+
+
+def _taken(piece: Piece, run: Pass) -> int:
+    return max((step.bytes + bytes_of(piece, step.there) for step in run.steps), default=0)
+
+
+def _kept(piece: Piece, option: Option) -> int:
+    """Bytes of the piece's own that are there behind the loss."""
+    return option.saved + bytes_of(piece, (x for x in option.backward.reads if not piece.outside[x]))
+
+
+def _answer(piece: Piece, budget: Budget | None, found: Found) -> _Answer:
+    outcome, runs = found
+    complete = outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+    if runs is None:
+        return _Answer(budget, None, complete)
+    option = option_of(piece, *runs)
+    peak = max(_taken(piece, run) for run in (option.first, option.backward))
+    return _Answer(budget, option, complete, peak, _kept(piece, option))

@@ -1,0 +1,151 @@
+"""The ways in which a cluster can be run: what Hiremate calls the options of a cNode (thesis, 3.4.1.1).
+
+    F_j without saving   (ADVANCE)   makes the outputs alone, from the inputs
+    F_j^o                (SAVE)      makes the outputs and what option o's backward needs, its phantom
+    F_j^o, outputs there (TURN)      makes the phantom alone, right before B_j^o; the paper has no such run
+    B_j^o                (BACKWARD)  reads the phantom, gradients, and inputs or outputs as the option says
+
+SAVE and TURN are the same sequence; what nobody wants is dropped from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run
+from .passes import Pass, bytes_of, pass_of
+from .piece import Piece
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a cluster. first: the forward pass, nothing having run. saved: the phantom's bytes."""
+
+    first: Pass
+    again: Pass
+    turn: Pass
+    backward: Pass
+    saved: int
+
+    @property
+    def time(self) -> float:
+        return self.first.time + self.backward.time
+
+    @property
+    def peak(self) -> int:
+        return max(self.first.bytes, self.backward.bytes)
+
+
+@dataclass(frozen=True)
+class Advance:
+    """The forward pass that saves nothing, the first time and later."""
+
+    first: Pass
+    again: Pass
+
+
+def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> Option:
+    """From a sequence that runs the whole piece: its part before the loss and the part behind."""
+    outputs = forward_outputs(piece)
+    fresh = range(piece.forward, piece.operations)
+    back = pass_of(piece, backward, lasting(piece), frozenset(fresh))
+    used = {x for x in outputs if x in back.reads}
+    every = frozenset(range(piece.forward))
+    return Option(
+        pass_of(piece, forward, outputs | back.starts, every),
+        pass_of(piece, forward, outputs | back.starts),
+        pass_of(piece, forward, used | back.starts),
+        back,
+        bytes_of(piece, back.starts),
+    )
+
+
+def advance_of(piece: Piece) -> Advance:
+    """Each operation once, in the lightest mode that makes what is needed."""
+    need = set(forward_outputs(piece))
+    first: list[Run] = []
+    again: list[Run] = []
+    for operation in range(piece.forward - 1, -1, -1):
+        plain = piece.ways[operation][0]
+        wanted = need.intersection(plain.writes)
+        if not wanted and not piece.early[operation]:
+            continue
+        mode = _lightest(piece, operation, wanted)
+        first.append((operation, mode))
+        again.append((operation, mode))
+        need.update(piece.reads[operation])
+    first.reverse()
+    again.reverse()
+    early = frozenset(o for o in range(piece.forward) if piece.early[o])
+    outputs = forward_outputs(piece)
+    return Advance(pass_of(piece, first, outputs, early), pass_of(piece, again, outputs))
+
+
+def forward_outputs(piece: Piece) -> set[int]:
+    """What the forward part makes and others read."""
+    return {
+        x
+        for x, makers in enumerate(piece.makers)
+        if piece.output[x] and any(o < piece.forward for o in makers)
+    }
+
+
+def lasting(piece: Piece) -> set[int]:
+    """What the backward part must leave: outputs and results."""
+    return {
+        x
+        for x, makers in enumerate(piece.makers)
+        if (piece.shared(x) or piece.result[x]) and any(o >= piece.forward for o in makers)
+    }
+
+
+def plain_option(piece: Piece) -> Option:
+    """Every operation once, in order: saves all that the backward part reads."""
+    forward = [(operation, PLAIN) for operation in range(piece.forward)]
+    backward = [(operation, PLAIN) for operation in range(piece.forward, piece.operations)]
+    return option_of(piece, forward, backward)
+
+
+def select(options: Sequence[Option], count: int) -> list[Option]:
+    """At most `count` options with peaks far apart (thesis, 3.4.5): the highest, the lowest, then the one
+    closest to the middle of the widest interval left, and so on."""
+    rows = sorted(_undominated(options), key=lambda option: (-option.peak, -option.saved, option.time))
+    if len(rows) <= count:
+        return rows
+    chosen = [0] if count == 1 else [0, len(rows) - 1]
+    while len(chosen) < count:
+        best, widest = -1, -inf
+        for index, option in enumerate(rows):
+            if index in chosen:
+                continue
+            apart = min(abs(option.peak - rows[c].peak) + abs(option.saved - rows[c].saved) for c in chosen)
+            if apart > widest:
+                best, widest = index, apart
+        chosen.append(best)
+    return [rows[index] for index in sorted(chosen)]
+
+
+def _undominated(options: Sequence[Option]) -> list[Option]:
+    """Those that no other is as good as in every respect."""
+
+    def figures(option: Option) -> tuple[float, ...]:
+        return option.time, option.first.bytes, option.backward.bytes, option.saved
+
+    kept: list[Option] = []
+    for option in sorted(options, key=figures):
+        if not any(
+            all(mine <= theirs for mine, theirs in zip(figures(other), figures(option), strict=True))
+            and other.backward.reads <= option.backward.reads
+            for other in kept
+        ):
+            kept.append(option)
+    return kept
+
+
+def _lightest(piece: Piece, operation: int, wanted: set[int]) -> int:
+    plain = piece.ways[operation][0]
+    fit = [w for w in piece.ways[operation] if wanted <= set(w.writes) and w.time <= plain.time]
+    return min(fit, key=lambda w: w.workspace + bytes_of(piece, w.writes)).mode

@@ -1,0 +1,131 @@
+"""What a run through a cluster takes and needs, whatever its operations: its cost to the level above.
+
+A pass is a sequence of runs of a piece's operations. Runs that make nothing wanted are dropped, every
+tensor is deleted as early as possible, and what is left is told step by step, as correction terms need it
+(thesis, 3.4.4.1): the bytes of the pass's own tensors, which inputs are still to be read, which outputs are
+made. Two backward or forward scans, linear in the runs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from ....planner.schedule.sequence import Run, backward_scan
+from ...stages.slots import Way
+from .piece import Piece
+
+Tensors = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A moment of a pass. bytes: its own tensors and workspace. needs: inputs that are read then or later.
+    there: outputs made until then."""
+
+    bytes: int
+    needs: Tensors
+    there: Tensors
+
+
+@dataclass(frozen=True)
+class Pass:
+    """time: seconds. reads: shared tensors that it needs. writes: shared tensors it is asked for.
+    starts: own tensors that must be there when it begins. steps: the moments that none is worse than."""
+
+    runs: tuple[Run, ...]
+    time: float
+    reads: Tensors
+    writes: Tensors
+    starts: Tensors
+    steps: tuple[Step, ...]
+
+    @property
+    def bytes(self) -> int:
+        return max((step.bytes for step in self.steps), default=0)
+
+
+def pass_of(
+    piece: Piece, runs: Sequence[Run], wanted: AbstractSet[int], fresh: AbstractSet[int] = frozenset()
+) -> Pass:
+    """The pass that leaves `wanted`. fresh: operations that have not run before, each to run once or more."""
+    kept, dead, need = _needed(piece, runs, wanted, fresh)
+    reads = frozenset(x for x, bits in need.items() if bits and piece.shared(x))
+    starts = frozenset(x for x, bits in need.items() if bits and not piece.shared(x))
+    writes = frozenset(x for x in wanted if piece.shared(x))
+    time = sum(way_of(piece, run).time for run in kept)
+    steps = _steps(piece, kept, dead, reads, writes, starts)
+    return Pass(tuple(kept), time, reads, writes, starts, _worst(steps))
+
+
+def way_of(piece: Piece, run: Run) -> Way:
+    return next(way for way in piece.ways[run[0]] if way.mode == run[1])
+
+
+def bytes_of(piece: Piece, tensors: Iterable[int]) -> int:
+    return sum(piece.sizes[x] for x in tensors)
+
+
+def made_by(piece: Piece, run: Run) -> list[tuple[int, int]]:
+    """(tensor, the contribution as a bit)."""
+    return [(x, 1 << piece.makers[x].index(run[0])) for x in way_of(piece, run).writes]
+
+
+def _own(piece: Piece, tensor: int) -> int:
+    return (1 << len(piece.makers[tensor])) - 1
+
+
+def _needed(
+    piece: Piece, runs: Sequence[Run], wanted: AbstractSet[int], fresh: AbstractSet[int]
+) -> tuple[list[Run], list[list[int]], dict[int, int]]:
+    """The runs to keep, the tensors dead after each, and the contributions needed at the start."""
+    firsts = {run[0]: at for at, run in reversed(list(enumerate(runs))) if run[0] in fresh}
+    may = [run for at, run in enumerate(runs) if firsts.get(run[0]) == at or not piece.once[run[0]]]
+    need = defaultdict(int, {x: _own(piece, x) for x in wanted})
+    scan = backward_scan(
+        may, lambda o, mode: made_by(piece, (o, mode)), piece.reads.__getitem__, piece.whole, need, fresh
+    )
+    return [run for run, _dead in scan], [dead for _run, dead in scan], need
+
+
+def _steps(
+    piece: Piece,
+    runs: Sequence[Run],
+    dead: Sequence[Sequence[int]],
+    reads: Tensors,
+    writes: Tensors,
+    starts: Tensors,
+) -> list[Step]:
+    end = {x: len(runs) for x in reads}
+    for at in range(len(runs) - 1, -1, -1):
+        end.update((x, at) for x in dead[at] if x in end)
+    alive, given, there = set(starts), set(reads), set[int]()
+    total = bytes_of(piece, alive)
+    steps: list[Step] = []
+    for at, run in enumerate(runs):
+        way = way_of(piece, run)
+        for x in way.writes:
+            if x in writes:
+                there.add(x)
+            elif x not in alive and x not in given:
+                alive.add(x)
+                total += piece.sizes[x]
+        needs = frozenset(x for x in reads if end[x] >= at)
+        steps.append(Step(total + way.workspace, needs, frozenset(there)))
+        for x in dead[at]:
+            given.discard(x)
+            if x in alive:
+                alive.remove(x)
+                total -= piece.sizes[x]
+    return steps
+
+
+def _worst(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Without those that another covers."""
+    kept: list[Step] = []
+    for step in sorted(set(steps), key=lambda s: (-s.bytes, -len(s.needs), -len(s.there))):
+        if not any(step.needs <= other.needs and step.there <= other.there for other in kept):
+            kept.append(step)
+    return tuple(kept)

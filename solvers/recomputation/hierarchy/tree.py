@@ -1,0 +1,116 @@
+"""The hierarchy of clusters that Hiremate solves, from any partitioner, and which of its clusters are alike.
+
+Two clusters are alike when their pieces and their children are equal: sizes, times, structure, all but
+names. They have the same options, so only one of them is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ....graphs.graph import Graph
+from .piece import Part, Piece, part, whole
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A cluster: its operations in the order in which they run; they are its children's, where it has any."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    children: tuple[Branch, ...] = ()
+
+    @property
+    def is_cluster(self) -> bool:
+        """It can be run as one, forward and backward."""
+        return len(self.forward) > 1 and bool(self.backward)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """middle: the loss, and what else runs between forward and backward. after: what follows all of it."""
+
+    branches: tuple[Branch, ...]
+    middle: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def order(self) -> tuple[list[int], list[int]]:
+        """The forward operations, and the loss with the backward ones."""
+        forward = [o for branch in self.branches for o in branch.forward]
+        backward = [o for branch in reversed(self.branches) for o in branch.backward]
+        return forward, [*self.middle, *backward]
+
+
+_OPTIONS = 12
+"""How many operations a child with options counts for."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a cluster's options depend on. children: each one's part, and the number of its own spec; None
+    where it is to be taken apart. A cluster without children is taken apart."""
+
+    piece: Piece
+    children: tuple[tuple[Part, int | None], ...]
+
+    @property
+    def nodes(self) -> int:
+        """What its programs decide: its operations, and so many for each child with options."""
+        inner = sum(_OPTIONS if spec is not None else p.piece.operations for p, spec in self.children)
+        return inner or self.piece.operations
+
+
+@dataclass
+class Hierarchy:
+    """specs: each after those of its children. height: 0 for a spec without children that have options.
+    top: the children of the whole. root: the whole graph as a piece."""
+
+    root: Part
+    specs: list[Spec] = field(default_factory=list[Spec])
+    height: list[int] = field(default_factory=list[int])
+    top: list[tuple[Part, int | None]] = field(default_factory=list[tuple[Part, int | None]])
+    middle: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    @property
+    def levels(self) -> list[list[int]]:
+        """The specs by height."""
+        rows: list[list[int]] = [[] for _ in range(max(self.height, default=-1) + 1)]
+        for spec, height in enumerate(self.height):
+            rows[height].append(spec)
+        return rows
+
+
+def hierarchy_of(graph: Graph, tree: Tree) -> Hierarchy:
+    forward, rest = tree.order()
+    root = whole(graph, forward, rest, tree.after)
+    found = Hierarchy(root)
+    number = {operation: index for index, operation in enumerate(root.operations)}
+    known: dict[Spec, int] = {}
+    found.top = [_spec(found, known, root.piece, branch, number) for branch in tree.branches]
+    found.middle = tuple(number[o] for o in tree.middle)
+    found.after = tuple(number[o] for o in tree.after)
+    return found
+
+
+def _spec(
+    found: Hierarchy, known: dict[Spec, int], piece: Piece, branch: Branch, number: dict[int, int]
+) -> tuple[Part, int | None]:
+    """number: the graph's operations in the piece."""
+    inner = part(piece, _in(number, branch.forward), _in(number, branch.backward))
+    if not branch.is_cluster:
+        return inner, None
+    own = {operation: index for index, operation in enumerate((*branch.forward, *branch.backward))}
+    children = tuple(_spec(found, known, inner.piece, child, own) for child in branch.children)
+    spec = Spec(inner.piece, children)
+    if spec not in known:
+        known[spec] = len(found.specs)
+        below = [found.height[child] for _part, child in children if child is not None]
+        found.specs.append(spec)
+        found.height.append(1 + max(below, default=-1))
+    return inner, known[spec]
+
+
+def _in(number: dict[int, int], operations: Sequence[int]) -> list[int]:
+    return [number[operation] for operation in operations]

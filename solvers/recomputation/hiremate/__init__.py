@@ -1,0 +1,1 @@
+"""Hiremate and H-ILP: a hierarchy solved level by level."""

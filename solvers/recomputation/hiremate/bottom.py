@@ -1,0 +1,82 @@
+"""Options for every cluster of a hierarchy, from the bottom up (thesis, 3.2.2, steps 3 to 5 of figure 3.1).
+
+All clusters of one height are independent of each other. The seconds are shared among all that differ: one
+half evenly, the other by the square of their nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....planner.schedule.sequence import Run
+from ..h_ilp.graph import Child
+from ..hierarchy.budgets import Budgets
+from ..hierarchy.option import Option, advance_of, option_of
+from ..hierarchy.piece import Part, part
+from ..hierarchy.tree import Hierarchy, Spec
+from .levels import level_solver
+from .subproblems import Job, Solved
+
+Sequences = tuple[tuple[Run, ...], tuple[Run, ...]]
+"""A forward and a backward sequence: an option as it is stored."""
+
+SolveAll = Callable[[Callable[[Any, float], Solved], Sequence[Job]], list[Any]]
+
+
+@dataclass(frozen=True)
+class Subproblem:
+    """A cluster whose children's options are known. solver: by name. children: part and options of each."""
+
+    spec: Spec
+    solver: str
+    options: tuple[tuple[Sequences, ...], ...]
+    budgets: Budgets
+
+
+def solve_cluster(problem: Subproblem, seconds: float) -> Solved:
+    piece = problem.spec.piece
+    children = [
+        child(inner, [option_of(inner.piece, *sequences) for sequences in options])
+        for (inner, _spec), options in zip(problem.spec.children, problem.options, strict=True)
+    ] or [child(part(piece, range(piece.forward), range(piece.forward, piece.operations)), [])]
+    options, complete = level_solver(problem.solver)(piece, children, problem.budgets, seconds)
+    return [(option.first.runs, option.backward.runs) for option in options], complete
+
+
+def child(inner: Part, options: Sequence[Option]) -> Child:
+    return Child(inner, tuple(options), advance_of(inner.piece) if options else None)
+
+
+def options_of_all(
+    hierarchy: Hierarchy, leaf: str, level: str, budgets: Budgets, seconds: float, solve_all: SolveAll
+) -> list[list[Option]]:
+    """Per spec, its options. leaf, level: the solvers of clusters without and with children."""
+    squares = [spec.nodes**2 for spec in hierarchy.specs]
+    shares = [0.5 / len(squares) + 0.5 * square / sum(squares) for square in squares]
+    stored: dict[int, list[Sequences]] = {}
+    for height, specs in enumerate(hierarchy.levels):
+        jobs = [
+            Job(
+                Subproblem(
+                    spec := hierarchy.specs[index], level if height else leaf, _below(spec, stored), budgets
+                ),
+                seconds * shares[index],
+            )
+            for index in specs
+        ]
+        for index, answer in zip(specs, solve_all(solve_cluster, jobs), strict=True):
+            stored[index] = [(_sequence(forward), _sequence(backward)) for forward, backward in answer]
+    return [
+        [option_of(spec.piece, *sequences) for sequences in stored[index]]
+        for index, spec in enumerate(hierarchy.specs)
+    ]
+
+
+def _below(spec: Spec, stored: dict[int, list[Sequences]]) -> tuple[tuple[Sequences, ...], ...]:
+    return tuple(() if number is None else tuple(stored[number]) for _part, number in spec.children)
+
+
+def _sequence(runs: Sequence[Sequence[int]]) -> tuple[Run, ...]:
+    return tuple((operation, mode) for operation, mode in runs)

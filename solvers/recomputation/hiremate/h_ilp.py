@@ -1,0 +1,38 @@
+"""H-ILP: Hiremate with H-Partition, and H-ILP at every level (thesis, 3.3 and 3.4).
+
+The integer program is in h_ilp/model.py, its graph of clusters and values in h_ilp/graph.py, the budgets of a
+cluster in h_ilp/level.py, the top in h_ilp/top.py; the framework that puts them together is hiremate.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from ....graphs.partition.partition import LOWER, TOP
+from ...problem import Answer, Options, Problem
+from . import hiremate
+
+NAME = "h-ilp"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """As those of hiremate."""
+
+    top: int = TOP
+    lower: int = LOWER
+    peaks: int = 3
+    saves: int = 6
+    options: int = 240
+    gap: float = 0.01
+    workers: int = 1
+    backend: str = "loky"
+    cache: str = ""
+
+    def __post_init__(self) -> None:
+        hiremate.Settings(**asdict(self))
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    return hiremate.solve_as(NAME, problem, options, hiremate.Settings(**asdict(settings)))

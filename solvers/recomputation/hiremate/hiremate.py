@@ -1,0 +1,154 @@
+"""Hiremate: any partitioner, any solver at any level, options from the bottom up (thesis, 3.2.2).
+
+The graph is cut into clusters of clusters; each cluster gets options, ways to run its forward and backward
+parts within a budget, from a solver of its level; at the top they are combined for the device's budget by
+H-ILP. Identical clusters are solved once, independent ones side by side, and solved ones kept on disk. Within
+its clusters' options the answer is optimal; over all schedules nothing is claimed. Seconds: a share of the
+limit for each different cluster; their number grows with the graph's depth, not its length.
+
+Reference: X. Zhao, thesis, Université de Bordeaux, 2024, chapter 3; Gusak et al., Hiremate, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import Any
+
+from ....graphs.errors import InputError
+from ....graphs.graph import Phase
+from ....graphs.partition.partition import LOWER, TOP
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.repeats import without_most_repeats
+from ....planner.schedule.schedule import Verb
+from ....planner.schedule.sequence import schedule_of
+from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate
+from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...settings_text import check_workers
+from ..h_ilp.graph import HGraph
+from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
+from ..hierarchy.budgets import Budgets
+from ..hierarchy.tree import Hierarchy, hierarchy_of
+from .bottom import child, options_of_all
+from .levels import level_solver
+from .partitions import tree_of
+from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
+
+NAME = "hiremate"
+
+VERSION = "3"
+"""Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
+
+SECONDS = 300.0
+"""Spent where no limit is given."""
+
+BELOW = 0.5
+"""The share of the seconds for the clusters; the rest is the top's."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """partitioner: h-partition or sequential. leaf, level: the solvers of clusters of operations and of
+    clusters of clusters. top, lower: the most nodes of the top and of a cluster (M^t, M^l). peaks, saves:
+    budgets of a cluster. options: the most that a program's clusters keep in all (N_o). gap: relative, where
+    a program's search stops. workers: processes, 0 for one a core. backend: loky, dask or ray. cache: a
+    folder for solved clusters, off, or empty for the user's cache folder."""
+
+    partitioner: str = "h-partition"
+    leaf: str = "h-ilp"
+    level: str = "h-ilp"
+    top: int = TOP
+    lower: int = LOWER
+    peaks: int = 3
+    saves: int = 6
+    options: int = 240
+    gap: float = 0.01
+    workers: int = 1
+    backend: str = "loky"
+    cache: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("top", "lower", "peaks", "saves", "options"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if not 0 <= self.gap < 1:
+            raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
+        check_workers(self.workers, 0)
+        if self.backend not in BACKENDS:
+            raise InputError(f"unknown backend {self.backend!r}: {', '.join(BACKENDS)}")
+        level_solver(self.leaf)
+        level_solver(self.level)
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    return solve_as(NAME, problem, options, options.settings or Settings())
+
+
+def solve_as(name: str, problem: Problem, options: Options, settings: Settings) -> Answer:
+    """Ctrl-C while the top is solved ends it: the answer is the best so far."""
+    graph, limit = problem.graph, device_limit(problem)
+    if not (graph.operations.phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{name} takes training graphs; {graph.name} has no backward operations")
+    plain = plain_candidate(graph)
+    if plain.peak <= limit and not graph.operations.modes:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    deadline = monotonic() + (SECONDS if options.time_limit is None else options.time_limit)
+    hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
+    top = _options(hierarchy, settings, options, deadline)
+    found = fastest(
+        graph,
+        hierarchy,
+        top,
+        limit,
+        gap=settings.gap,
+        seconds=max(0.0, deadline - monotonic()),
+        report=options.report,
+    )
+    best = found.candidate
+    if plain.peak <= limit and (best is None or plain.time <= best.time):
+        best = plain
+    if best is None:
+        if found.interrupted:
+            raise KeyboardInterrupt
+        best = _lightest(name, problem, hierarchy, top, found, deadline)
+    if found.bound < inf:
+        options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
+    status = Status.HEURISTIC if found.proven else Status.FEASIBLE
+    return Answer(best.schedule, status, time_bound(graph), found.interrupted)
+
+
+def _options(hierarchy: Hierarchy, settings: Settings, options: Options, deadline: float) -> HGraph:
+    """The top's H-graph, with the options of all clusters below it."""
+    workers = settings.workers or -1
+    cache = cache_of(settings.cache, f"{NAME} {VERSION}")
+
+    def run(function: Callable[[Any, float], Solved], jobs: Sequence[Job]) -> list[Any]:
+        answers = solve_all(function, jobs, workers=workers, backend=settings.backend, cache=cache)
+        options.report(f"{len(jobs)} clusters solved")
+        return answers
+
+    budgets = Budgets(settings.peaks, settings.saves, settings.options, settings.gap)
+    seconds = BELOW * max(0.0, deadline - monotonic())
+    found = options_of_all(hierarchy, settings.leaf, settings.level, budgets, seconds, run)
+    children = [child(inner, [] if spec is None else found[spec]) for inner, spec in hierarchy.top]
+    return top_graph(hierarchy, children, settings.options)
+
+
+def _lightest(
+    name: str, problem: Problem, hierarchy: Hierarchy, top: HGraph, found: Found, deadline: float
+) -> Candidate:
+    """The schedule of least accounted memory, which may fit, since the accounts are above its peak.
+
+    Raises InfeasibleError where it does not.
+    """
+    graph, limit = problem.graph, device_limit(problem)
+    least = lightest(graph, hierarchy, top, max(0.0, deadline - monotonic())) if found.proven else None
+    if least is None:
+        raise NotFoundError(name, limit, memory_floor(graph, problem.machine))
+    if least.peak > limit:
+        raise infeasible(name, problem, least.peak)
+    runs = [(step.target, step.where) for step in least.schedule if step.verb == Verb.COMPUTE]
+    fewer = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
+    return judged(graph, schedule_of(graph, fewer))

@@ -1,0 +1,174 @@
+"""Independent subproblems: solved side by side by joblib, each kept on disk once it is solved.
+
+A function takes a subproblem's content and its seconds, and gives an answer that JSON can carry, and whether
+more time would change nothing. Answers are stored under the SHA-256 of the content's `repr`, each as soon as
+it is there, written beside and renamed: a solve that is killed takes up where it was. An entry that is
+not as it was written, or whose answer more time might improve on when there is more, is solved again.
+
+Backends: loky (processes on this machine), dask and ray (a cluster: the one that this session is connected
+to, else one on this machine). Reference: https://joblib.readthedocs.io.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false, reportMissingImports=false
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed, parallel_config
+
+from ....graphs.errors import InputError, MissingPackageError
+from ....graphs.files.documents import write_whole
+from ....graphs.folders.cache import cache_folder
+from ...child import end_with
+
+BACKENDS = ("loky", "dask", "ray")
+
+ENOUGH = 0.8
+"""An answer that more time might improve on counts where it had this share of the seconds there are now."""
+
+MOST_BYTES = 2**26
+"""An entry that is larger is not one of ours."""
+
+Solved = tuple[Any, bool]
+"""An answer that JSON can carry; whether it is complete: more time would change nothing."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """content: what is hashed, by its `repr`."""
+
+    content: Any
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder of answers. version: what the answers depend on besides their content."""
+
+    folder: Path
+    version: str
+
+    def read(self, job: Job) -> Any:
+        """None where there is no answer as good as the job's seconds would give."""
+        path = self._path(job)
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            if path.stat().st_size > MOST_BYTES:
+                return None
+            entry = json.loads(path.read_text())
+            enough = entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds
+            if enough and entry["sha256"] == _digest(entry["answer"]):
+                return entry["answer"]
+        return None
+
+    def write(self, job: Job, solved: Solved) -> None:
+        """A disk that is full or read-only costs the entry, not the solve."""
+        answer, complete = solved
+        path = self._path(job)
+        entry = {"complete": complete, "seconds": job.seconds, "sha256": _digest(answer), "answer": answer}
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(json.dumps(entry).encode(), path)
+
+    def _path(self, job: Job) -> Path:
+        digest = sha256(f"{self.version}\n{job.content!r}".encode()).hexdigest()
+        return self.folder / digest[:2] / f"{digest}.json"
+
+
+def _digest(answer: Any) -> str:
+    return sha256(json.dumps(answer).encode()).hexdigest()
+
+
+def cache_of(setting: str, version: str) -> Cache | None:
+    """setting: a folder, `off`, or empty for the user's cache folder; None where there is none."""
+    own = cache_folder()
+    if setting.lower() == "off" or not (setting or own):
+        return None
+    folder = Path(os.path.expanduser(setting)) if setting else Path(own or "", "subproblems")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"the cache {folder} is not a folder")
+    return Cache(folder, version)
+
+
+def solve_all(
+    function: Callable[[Any, float], Solved],
+    jobs: Sequence[Job],
+    *,
+    workers: int = 1,
+    backend: str = "loky",
+    cache: Cache | None = None,
+) -> list[Any]:
+    """The answers, in order. Equal jobs are solved once."""
+    contents = {repr(job.content): job for job in jobs}
+    answers = {key: cache.read(job) if cache else None for key, job in contents.items()}
+    missing = {key: job for key, job in contents.items() if answers[key] is None}
+    _check(backend)
+    if workers == 1 or len(missing) < 2:
+        for key, job in missing.items():
+            answers[key] = _solve(function, job, cache)
+    else:
+        with _connected(backend):
+            parent = os.getpid() if backend == "loky" else None
+            tasks = (delayed(_solve_apart)(parent, function, job, cache) for job in missing.values())
+            found = Parallel(n_jobs=workers)(tasks)
+        answers |= dict(zip(missing, found, strict=True))
+    return [answers[repr(job.content)] for job in jobs]
+
+
+def _solve_apart(
+    parent: int | None, function: Callable[[Any, float], Solved], job: Job, cache: Cache | None
+) -> Any:
+    if parent is not None:
+        end_with(parent)
+    return _solve(function, job, cache)
+
+
+def _solve(function: Callable[[Any, float], Solved], job: Job, cache: Cache | None) -> Any:
+    solved = function(job.content, job.seconds)
+    if cache:
+        cache.write(job, solved)
+    return json.loads(json.dumps(solved[0]))
+
+
+def _check(backend: str) -> None:
+    if backend not in BACKENDS:
+        raise InputError(f"unknown backend {backend!r}: {', '.join(BACKENDS)}")
+
+
+@contextmanager
+def _connected(backend: str) -> Generator[None]:
+    if backend == "dask":
+        distributed = _package("dask", "distributed")
+        with ExitStack() as own:
+            try:
+                distributed.get_client()
+            except ValueError:
+                local = distributed.Client(processes=True, threads_per_worker=1, dashboard_address=None)
+                own.enter_context(local)
+            own.enter_context(parallel_config(backend="dask"))
+            yield
+    elif backend == "ray":
+        _package("ray", "ray.util.joblib").register_ray()
+        with parallel_config(backend="ray"):
+            yield
+    else:
+        with parallel_config(backend="loky", inner_max_num_threads=1):
+            yield
+
+
+def _package(name: str, module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingPackageError(
+            f"the backend {name} needs the package {name}, which is not installed: pip install {name}"
+        ) from None

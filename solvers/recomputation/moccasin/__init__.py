@@ -1,0 +1,1 @@
+"""Moccasin: a constraint program over intervals."""

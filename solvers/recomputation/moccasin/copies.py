@@ -1,0 +1,160 @@
+"""The copies of one tensor in Moccasin's program: each is held for one interval, from its making to its end.
+
+A tensor with one producer has a copy for each of that operation's runs. One with several has allocations,
+each of which collects one contribution of every producer; they do not overlap. A run that contributes to none
+(its part is in there already, or will not be needed) takes the size for its own event only: it stands alone.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from ...stages.slots import Way
+
+Expression = cp_model.LinearExprT
+Variable = cp_model.IntVar
+
+
+@dataclass(frozen=True, eq=False)
+class RunVariables:
+    """A run that may take place. stage: the variable behind `start`, its event; None where that is fixed.
+
+    earliest, latest: bounds of `start`. ways: how it may run, each with its literal.
+    """
+
+    active: Variable
+    stage: Variable | None
+    start: Expression
+    earliest: int
+    latest: int
+    ways: Sequence[tuple[Way, Variable]]
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """Held in the events from `start` up to, not including, `end`; readable after `ready`.
+
+    begin: the variable behind `start` where it has one of its own. earliest: of `ready`.
+    has: producer -> literals of which one must be true for its contribution to be in.
+    joins: (producer, number of its run) -> the literal that this run contributes.
+    """
+
+    present: Variable
+    start: Expression
+    ready: Expression
+    end: Variable
+    length: Variable
+    interval: cp_model.IntervalVar
+    earliest: int
+    has: Mapping[int, Sequence[Variable]]
+    joins: Mapping[tuple[int, int], Variable]
+
+
+@dataclass(frozen=True, eq=False)
+class Makers:
+    """Of one tensor: per producer, its runs, and for each the literal that it makes the tensor.
+
+    until: the latest event at which a copy can end. initial: the producers whose contributions are there
+    from the start.
+    """
+
+    size: int
+    until: int
+    runs: Mapping[int, Sequence[tuple[RunVariables, Variable]]]
+    initial: frozenset[int]
+
+
+class Held:
+    """The program's intervals: what is held when."""
+
+    def __init__(self, model: cp_model.CpModel, horizon: int) -> None:
+        self.model, self.horizon = model, horizon
+        self.true: Variable = model.new_constant(1)
+        self.intervals: list[cp_model.IntervalVar] = []
+        self.sizes: list[int] = []
+
+    def once(self, start: Expression, present: Variable, size: int) -> None:
+        """For one event."""
+        if size:
+            self.intervals.append(self.model.new_optional_fixed_size_interval_var(start, 1, present, ""))
+            self.sizes.append(size)
+
+    def copies(self, makers: Makers) -> list[Copy]:
+        return self._alone(makers) if len(makers.runs) == 1 else self._shared(makers)
+
+    def _alone(self, makers: Makers) -> list[Copy]:
+        ((producer, runs),) = makers.runs.items()
+        copies: list[Copy] = []
+        if makers.initial:
+            copies.append(self._copy(makers, self.true, -1, 0, 0, {producer: [self.true]}, {}))
+        for number, (run, made) in enumerate(runs):
+            joins = {(producer, number): made}
+            copies.append(
+                self._copy(makers, made, run.earliest, run.start, run.start, {producer: [made]}, joins)
+            )
+        return copies
+
+    def _shared(self, makers: Makers) -> list[Copy]:
+        model = self.model
+        alone = {
+            (p, i): [made.negated()] for p, runs in makers.runs.items() for i, (_run, made) in enumerate(runs)
+        }
+        copies: list[Copy] = []
+        for number in range(max(bool(makers.initial), *map(len, makers.runs.values()))):
+            there = makers.initial if number == 0 else frozenset[int]()
+            present = self.true if there else model.new_bool_var("")
+            start = 0 if there else model.new_int_var(0, self.horizon - 1, "")
+            ready = model.new_int_var(0, self.horizon - 1, "")
+            has = {producer: [self.true] if producer in there else [] for producer in makers.runs}
+            joins: dict[tuple[int, int], Variable] = {}
+            for producer, runs in makers.runs.items():
+                for i in range(len(runs)):
+                    if producer not in there:
+                        joins[producer, i] = join = model.new_bool_var("")
+                        has[producer].append(join)
+                        alone[producer, i].append(join)
+            absent = [p for p in makers.runs if p not in there]
+            earliest = max((makers.runs[p][0][0].earliest for p in absent if makers.runs[p]), default=-1)
+            copy = self._copy(makers, present, earliest, start, ready, has, joins)
+            for (producer, i), join in joins.items():
+                run, made = makers.runs[producer][i]
+                model.add_implication(join, made)
+                model.add_implication(join, present)
+                model.add(start <= run.start).only_enforce_if(join)
+                model.add(ready >= run.start).only_enforce_if(join)
+                model.add(copy.end > run.start).only_enforce_if(join)
+            for producer in absent:
+                model.add_at_most_one(has[producer])
+            if copies:
+                model.add_implication(present, copies[-1].present)
+                model.add(start >= copies[-1].end).only_enforce_if(present)
+            copies.append(copy)
+        for (producer, i), joined in alone.items():
+            run, _made = makers.runs[producer][i]
+            stands_alone = model.new_bool_var("")
+            model.add_exactly_one([*joined, stands_alone])
+            self.once(run.start, stands_alone, makers.size)
+        return copies
+
+    def _copy(
+        self,
+        makers: Makers,
+        present: Variable,
+        earliest: int,
+        start: Expression,
+        ready: Expression,
+        has: Mapping[int, Sequence[Variable]],
+        joins: Mapping[tuple[int, int], Variable],
+    ) -> Copy:
+        length = self.model.new_int_var(1, self.horizon, "")
+        end = self.model.new_int_var(1, makers.until, "")
+        interval = self.model.new_optional_interval_var(start, length, end, present, "")
+        if makers.size:
+            self.intervals.append(interval)
+            self.sizes.append(makers.size)
+        return Copy(present, start, ready, end, length, interval, earliest, has, joins)

@@ -1,0 +1,296 @@
+"""Moccasin's constraint program for a window of a schedule: retention intervals, few copies of each tensor.
+
+    paper (2)                 here                    meaning
+    n, C_v                    stages, copies          operations; most runs of each
+    M                         capacity                bytes, in units of the sizes' greatest common divisor
+    w_v, m_v                  way.time, size          seconds and bytes
+    s_v^i                     run.start               the event at which the i-th run of v stands
+    e_v^i                     copy.end                up to where its output is held (here exclusive)
+    a_v^i                     run.active              whether it takes place
+    event domain, O(n²)       events of the window    a stage has a slot for each operation, then its own
+
+    minimise Σ time · active                          or, to find a start, what exceeds the capacity
+    (1) the first run of v stands at the end of v's stage, a further one in v's slot of a later stage
+    (2) a run that reads x has one source, a copy c of x:  c.ready < run.start < c.end
+    (3) cumulative: at every event, Σ size of what is held + workspace ≤ capacity
+    (4) run i + 1 comes after run i, and only where run i takes place
+    (5) Σ size · (1 − late) over what crosses stage t + what t itself needs ≤ capacity
+
+Where it differs from the paper. An operation may write several tensors, each held for an interval of its own,
+and a tensor may be the sum of several operations' contributions (copies.py). There is workspace,
+and an operation may run in several ways. (5) is redundant: what is complete before stage t, needed after it
+and not held at its end is made again later (`late`); it joins bytes to seconds where (2) and (3) propagate
+little. A start is width · stage + rank, so its domain is an interval of stages: CP-SAT is an order of
+magnitude faster on these than on sets of events.
+
+Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient Tensor Rematerialization for
+Neural Networks, ICML 2023, arXiv:2304.14463.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from math import fsum, gcd
+
+from ortools.sat.python import cp_model
+
+from ...stages.slots import ways_of
+from .copies import Copy, Held, Makers, RunVariables, Variable
+from .times import whole_times
+from .window import Window
+
+Source = tuple[int, int, int]
+"""Reader, number of its run, tensor."""
+
+
+@dataclass(frozen=True, eq=False)
+class RetentionProgram:
+    """reads: per operation, the tensors that are not there anyway. runs: per operation. copies: per tensor
+    that is made or there. sources: for every read, per copy the literal that it is read; None: it can't be.
+
+    unit: seconds that 1 in the objective stands for. fixed: seconds of the runs that are not in it.
+    least: the objective is the excess over the capacity instead.
+    """
+
+    model: cp_model.CpModel
+    window: Window
+    true: Variable
+    reads: dict[int, list[int]]
+    runs: dict[int, list[RunVariables]]
+    copies: dict[int, list[Copy]]
+    sources: dict[Source, list[Variable | None]]
+    unit: float
+    fixed: float
+    least: bool
+
+    def value(self, objective: float) -> float:
+        """Seconds; or, where the excess is minimised, its units."""
+        return objective if self.least else self.fixed + objective * self.unit
+
+
+def retention_program(window: Window, *, least: bool = False) -> RetentionProgram:
+    """least: minimise the excess over the capacity instead of the time."""
+    return _Writing(window, least).program()
+
+
+class _Writing:
+    def __init__(self, window: Window, least: bool) -> None:
+        graph = window.graph
+        self.window, self.model = window, cp_model.CpModel()
+        self.held = Held(self.model, window.horizon)
+        self.operations = sorted({*window.stages, *window.again})
+        self.stage = {operation: stage for stage, operation in enumerate(window.stages)}
+        resident: list[bool] = graph.resident.tolist()
+        self.reads = {k: [x for x in graph.input_lists[k] if not resident[x]] for k in self.operations}
+        self.ways = {k: ways_of(graph, k) for k in self.operations}
+        tensors = {x for k in self.operations for x in (*self.reads[k], *self.ways[k][0].writes)}
+        tensors |= {*window.start, *window.end}
+        bytes_of: list[int] = graph.tensors.bytes.tolist()
+        workspaces = [way.workspace for ways in self.ways.values() for way in ways]
+        self.quantum = reduce(gcd, [bytes_of[x] for x in tensors] + workspaces, 0) or 1
+        self.size = {x: bytes_of[x] // self.quantum for x in tensors}
+        self.capacity = window.capacity // self.quantum
+        everything = sum(self.size.values()) + sum(workspaces) // self.quantum
+        self.excess = self.model.new_int_var(0, everything - min(self.capacity, 0), "") if least else None
+        self.limit = self.capacity if self.excess is None else self.capacity + self.excess
+        self.sources: dict[Source, list[Variable | None]] = {}
+        self._lates: dict[tuple[int, int], Variable | None] = {}
+
+    def program(self) -> RetentionProgram:
+        self.runs = {k: self._runs_of(k) for k in self.operations}
+        self.copies = {x: self._copies_of(x) for x in self.size}
+        for k in self.operations:
+            for number, run in enumerate(self.runs[k]):
+                for x in self.reads[k]:
+                    self.sources[k, number, x] = self._read(run, self.copies[x])
+        for x, producers in self.window.end.items():
+            self._keep(self.copies[x], producers)
+        self.model.add_cumulative(self.held.intervals, self.held.sizes, self.limit)  # (3)
+        for stage in range(len(self.window.stages)):
+            self._join_bytes_to_runs(stage)
+        return RetentionProgram(
+            self.model,
+            self.window,
+            self.held.true,
+            self.reads,
+            self.runs,
+            self.copies,
+            self.sources,
+            *self._minimise(),
+            self.excess is not None,
+        )
+
+    # ── variables ───────────────────────────────────────────────────────────────────────────────
+
+    def _runs_of(self, k: int) -> list[RunVariables]:
+        window, model = self.window, self.model
+        runs: list[RunVariables] = []
+        if k in self.stage:
+            event = window.stage_end(self.stage[k])
+            runs.append(
+                RunVariables(self.held.true, None, event, event, event, self._ways(k, self.held.true))  # (1)
+            )
+        first, last = window.again.get(k, (1, 0))
+        before: tuple[Variable, Variable] | None = None
+        for earliest in range(first, min(last, first + window.copies - len(runs) - 1) + 1):
+            active, stage = model.new_bool_var(""), model.new_int_var(earliest, last, "")
+            run = RunVariables(
+                active,
+                stage,
+                stage * window.width + window.ranks[k],
+                window.slot(earliest, k),
+                window.slot(last, k),
+                self._ways(k, active),
+            )
+            if before is not None:  # (4)
+                model.add_implication(active, before[0])
+                model.add(stage > before[1])
+            before = active, stage
+            runs.append(run)
+        for run in runs:
+            for way, literal in run.ways:
+                self.held.once(run.start, literal, way.workspace // self.quantum)
+        return runs
+
+    def _ways(self, k: int, active: Variable):
+        ways = self.ways[k]
+        if len(ways) == 1:
+            return [(ways[0], active)]
+        literals = [self.model.new_bool_var("") for _way in ways]
+        self.model.add_exactly_one([*literals, active.negated()])
+        return list(zip(ways, literals, strict=True))
+
+    def _made(self, run: RunVariables, x: int) -> Variable:
+        """The literal that the run writes x."""
+        literals = [literal for way, literal in run.ways if x in way.writes]
+        if len(literals) == len(run.ways):
+            return run.active
+        made = self.model.new_bool_var("")
+        self.model.add_exactly_one([*literals, made.negated()])
+        return made
+
+    def _copies_of(self, x: int) -> list[Copy]:
+        window = self.window
+        producers: list[int] = window.graph.producers[x].tolist()
+        runs = {p: [(run, self._made(run, x)) for run in self.runs.get(p, [])] for p in producers}
+        readers = [
+            k
+            for k in window.graph.consumers[x].tolist() + window.graph.mutators[x].tolist()
+            if k in self.runs
+        ]
+        until = max((self.runs[k][-1].latest + 1 for k in readers if self.runs[k]), default=0)
+        if x in window.end:
+            until = window.horizon
+        if not until:
+            for made in runs.values():
+                for run, literal in made:
+                    self.held.once(run.start, literal, self.size[x])
+            return []
+        until = max(until, *(run.latest + 1 for made in runs.values() for run, _literal in made), 1)
+        return self.held.copies(Makers(self.size[x], until, runs, window.start.get(x, frozenset())))
+
+    # ── constraints ─────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, run: RunVariables, copies: Sequence[Copy]) -> list[Variable | None]:
+        """(2)."""
+        model = self.model
+        possible = [copy.earliest < run.latest for copy in copies]
+        literals: list[Variable | None] = []
+        for copy, may in zip(copies, possible, strict=True):
+            literals.append((run.active if sum(possible) == 1 else model.new_bool_var("")) if may else None)
+            if (source := literals[-1]) is not None:
+                for parts in copy.has.values():
+                    model.add_bool_or([*parts, source.negated()])
+                model.add_implication(source, copy.present)
+                model.add(copy.ready < run.start).only_enforce_if(source)
+                model.add(copy.end > run.start).only_enforce_if(source)
+        model.add_exactly_one([*(x for x in literals if x is not None), run.active.negated()])
+        return literals
+
+    def _keep(self, copies: Sequence[Copy], producers: frozenset[int]) -> None:
+        """One copy with these contributions is there after the window."""
+        last = [self.model.new_bool_var("") for _copy in copies]
+        self.model.add_exactly_one(last)
+        for copy, literal in zip(copies, last, strict=True):
+            self.model.add_implication(literal, copy.present)
+            self.model.add(copy.end == self.window.horizon).only_enforce_if(literal)
+            for producer in producers:
+                self.model.add_bool_or([*copy.has.get(producer, []), literal.negated()])
+
+    def _join_bytes_to_runs(self, stage: int) -> None:
+        """(5)."""
+        k = self.window.stages[stage]
+        ways, reads = self.ways[k], self.reads[k]
+        total = min(way.workspace // self.quantum + sum(self.size[x] for x in way.writes) for way in ways)
+        total += sum(self.size[x] for x in reads)
+        terms: list[cp_model.LinearExprT] = []
+        for x in self._crossing(stage):
+            if x not in reads:
+                total += self.size[x]
+                if (late := self._late(x, stage)) is not None:
+                    terms.append(self.size[x] * late)
+        if self.excess is not None or total > self.capacity:
+            self.model.add(total - sum(terms) <= self.limit)
+
+    def _crossing(self, stage: int) -> list[int]:
+        """What is complete before the stage, were all held, and needed by a later stage."""
+        return [x for x, (made, last) in self._spans.items() if made < stage < last and self.size[x]]
+
+    @cached_property
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """Per tensor: the stage in which its last contribution is made, the last stage that reads it."""
+        window, spans = self.window, dict[int, tuple[int, int]]()
+        stages = len(window.stages)
+        last = {x: self.stage[k] for k in window.stages for x in self.reads[k]} | dict.fromkeys(
+            window.end, stages
+        )
+        for x, until in last.items():
+            producers: list[int] = window.graph.producers[x].tolist()
+            there = window.start.get(x, frozenset())
+            made = [-1 if p in there else self.stage.get(p, stages) for p in producers]
+            spans[x] = max(made), until
+        return spans
+
+    def _late(self, x: int, stage: int) -> Variable | None:
+        """The literal that the tensor's first producer runs again after the stage; None where it can't."""
+        producer = int(self.window.graph.producers[x][0])
+        if (producer, stage) not in self._lates:
+            self._lates[producer, stage] = self._runs_after(producer, stage)
+        return self._lates[producer, stage]
+
+    def _runs_after(self, producer: int, stage: int) -> Variable | None:
+        end = self.window.stage_end(stage)
+        after: list[Variable] = []
+        for run in self.runs.get(producer, []):
+            if run.stage is None or run.latest < end:
+                continue
+            if run.earliest > end:
+                after.append(run.active)
+                continue
+            late = self.model.new_bool_var("")
+            self.model.add_implication(late, run.active)
+            self.model.add(run.stage > stage).only_enforce_if(late)
+            after.append(late)
+        if len(after) < 2:
+            return after[0] if after else None
+        late = self.model.new_bool_var("")
+        self.model.add_bool_or([*after, late.negated()])
+        return late
+
+    def _minimise(self) -> tuple[float, float]:
+        """The unit and the fixed seconds."""
+        choices = [choice for k in self.operations for run in self.runs[k] for choice in run.ways]
+        times, unit = whole_times([way.time for way, _literal in choices])
+        open_ = [
+            (literal, time)
+            for (_way, literal), time in zip(choices, times, strict=True)
+            if literal is not self.held.true
+        ]
+        self.model.minimize(
+            sum(literal * time for literal, time in open_) if self.excess is None else self.excess
+        )
+        return unit, fsum(way.time for way, literal in choices if literal is self.held.true)

@@ -1,0 +1,101 @@
+"""Part of a sequence of runs as a window to decide anew (window.py): for large-neighbourhood search.
+
+    before ── inside, now the window ── after
+
+What is on the device before it and needed behind it is the window's start, what `after` needs its end. In it
+may run again: what does so now, and what can make again what its first runs and its end need, down to what is
+there at the start. Any solution between `before` and `after` is a sequence; judge it whole again, since a
+tensor with several contributions may hold more of them at either edge than is needed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....graphs.graph import Graph
+from ....planner.schedule.sequence import Run, prune
+from .window import Window
+
+
+@dataclass(frozen=True)
+class Stretch:
+    before: list[Run]
+    inside: list[Run]
+    after: list[Run]
+    window: Window
+
+
+def stretch_of(
+    graph: Graph, sequence: Sequence[Run], first: int, last: int, capacity: int, copies: int = 2
+) -> Stretch | None:
+    """Of the runs first … last − 1 of the pruned sequence, up to the last first run among them; None where
+    there is none. capacity, copies: as in `Window`."""
+    runs = prune(graph, sequence)
+    places: dict[int, int] = {}
+    for place, (operation, _mode) in enumerate(runs):
+        places.setdefault(operation, place)
+    stages = [operation for operation, place in places.items() if first <= place < last]
+    if not stages:
+        return None
+    last = places[stages[-1]] + 1
+    before, inside, after = runs[:first], runs[first:last], runs[last:]
+    end = _needed(graph, after, {x: graph.whole_contributions[x] for x in graph.results})
+    start = _needed(graph, inside, end)
+    again = _again(graph, places, stages, inside, set(start), set(end))
+    window = Window(
+        graph, stages, again, _by_producer(graph, start), _by_producer(graph, end), capacity, copies
+    )
+    return Stretch(before, inside, after, window)
+
+
+def _needed(graph: Graph, runs: Sequence[Run], end: dict[int, int]) -> dict[int, int]:
+    """Tensor -> the contributions (bits) that must be there before the runs. end: behind them."""
+    need = dict(end)
+    for operation, mode in reversed(runs):
+        for x, bit in graph.contributions(operation, mode):
+            need[x] = need.get(x, 0) & ~bit
+        for x in graph.input_lists[operation]:
+            need[x] = graph.whole_contributions[x]
+    return {x: bits for x, bits in need.items() if bits and not graph.resident[x]}
+
+
+def _by_producer(graph: Graph, need: dict[int, int]) -> dict[int, frozenset[int]]:
+    producers = {x: graph.producers[x].tolist() for x in need}
+    return {x: frozenset(p for k, p in enumerate(producers[x]) if bits >> k & 1) for x, bits in need.items()}
+
+
+def _again(
+    graph: Graph, places: dict[int, int], stages: list[int], inside: list[Run], start: set[int], end: set[int]
+) -> dict[int, tuple[int, int]]:
+    """What may run again, and in which stages."""
+    stage = {operation: number for number, operation in enumerate(stages)}
+    behind = places[stages[-1]]
+    again: dict[int, tuple[int, int]] = {}
+    for operation in {operation for operation, _mode in inside} | _makers(graph, stages, start, end):
+        if places.get(operation, behind + 1) > behind or graph.mutate_lists[operation]:
+            continue
+        touched = {*graph.read_lists[operation], *graph.operations.writes[operation].tolist()}
+        changes = [change for x in touched for change in graph.mutators[x].tolist() if change > operation]
+        first, last = stage.get(operation, -1) + 1, len(stages) - 1
+        for change in changes:
+            if places.get(change, behind + 1) <= behind:
+                last = min(last, stage.get(change, -1))
+        if graph.operations.recompute[operation] and first <= last:
+            again[operation] = first, last
+    return again
+
+
+def _makers(graph: Graph, stages: list[int], start: set[int], end: set[int]) -> set[int]:
+    """What makes the inputs of the stages and the tensors at the end, down to what is there at the start."""
+    makers: set[int] = set()
+    seen = {x for operation in stages for x in graph.read_lists[operation]} | end
+    wanted = list(seen)
+    while wanted:
+        producers: list[int] = graph.producers[wanted.pop()].tolist()
+        for producer in producers:
+            makers.add(producer)
+            inputs = {x for x in graph.read_lists[producer] if x not in start and x not in seen}
+            seen |= inputs
+            wanted += inputs
+    return makers

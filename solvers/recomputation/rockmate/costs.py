@@ -1,0 +1,140 @@
+"""What all options cost, as Rk-Rotor's dynamic program reads it.
+
+An option may also be one of several neighbouring blocks joined: the tensors between them are then kept or
+made again as any other, where options block by block keep each block's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.graph import Graph
+from ....graphs.structure.chain import Chain
+from ....planner.schedule.sequence import Run, in_plain_mode
+from ...chains.costs import Bytes, ChainCosts, chain_costs
+from ...chains.runs import BlockRuns, Pass
+from ..blocks.option import Option, OptionCost, option_cost
+from ..blocks.placed import PlacedBlock
+
+OptionMove = tuple[Pass, int, int]
+"""How a block is run, its number, and with which of the options that begin there (SAVE and BACKWARD)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Blocks first … last of the chain, joined into one."""
+
+    first: int
+    last: int
+    block: PlacedBlock
+
+
+@dataclass(frozen=True, eq=False)
+class StartCosts:
+    """The options that begin at one block; an entry each, with columns of OptionCost.
+
+    last: where the option ends. both, turn: seconds forward and backward.
+    """
+
+    options: Sequence[tuple[Segment, Option]]
+    last: NDArray[np.int64]
+    both: NDArray[np.float64]
+    turn: NDArray[np.float64]
+    saved: Bytes
+    forward_peak: Bytes
+    turn_peak: Bytes
+    backward_peak: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class OptionCosts:
+    """chain: costs of o = 0. starts: those of o > 0, by the block where they begin."""
+
+    chain: ChainCosts
+    starts: Sequence[StartCosts]
+
+
+def option_costs(
+    graph: Graph,
+    chain: Chain,
+    runs: Sequence[BlockRuns],
+    kinds: Iterable[tuple[Sequence[Segment], Iterable[Option]]],
+) -> OptionCosts:
+    """kinds: segments that are alike, with their options, which are replayed for the first of them alone.
+
+    Of two options where one is never worse, the other is left out.
+    """
+    base = chain_costs(graph, chain, runs)
+    passing: list[int] = base.gradient_bytes.tolist()
+    rows: list[list[_Row]] = [[] for _ in chain.blocks]
+    for segments, options in kinds:
+        block = segments[0].block
+        priced = _useful(block, ((option_cost(block, option), option) for option in options))
+        entering = sum(graph.tensors.bytes.item(x) for x in block.entering)
+        for segment in segments:
+            more = passing[segment.last] - entering
+            rows[segment.first] += [
+                (_figures(segment.block, cost, more), segment, option) for cost, option in priced
+            ]
+    return OptionCosts(base, [_columns(row) for row in rows])
+
+
+def sequence(
+    chain: Chain, runs: Sequence[BlockRuns], costs: OptionCosts, moves: Iterable[OptionMove]
+) -> list[Run]:
+    """All runs of the iteration."""
+    ran = [False] * len(runs)
+    result: list[Run] = []
+    for kind, number, choice in moves:
+        if kind == Pass.ADVANCE:
+            result += runs[number].advance if ran[number] else runs[number].first_advance
+            ran[number] = True
+            continue
+        segment, option = costs.starts[number].options[choice]
+        inside = range(number, segment.last + 1)
+        forward = option.forward if all(ran[b] for b in inside) else option.first
+        result += segment.block.runs(option.backward if kind == Pass.BACKWARD else forward)
+        for b in inside:
+            ran[b] = True
+    return result + in_plain_mode(chain.after)
+
+
+def _figures(block: PlacedBlock, cost: OptionCost, passing: int = 0) -> tuple[float, ...]:
+    """passing: bytes by the backward part that the block doesn't touch."""
+    return (
+        float(cost.both @ block.seconds),
+        float(cost.turn @ block.seconds),
+        cost.saved_bytes,
+        cost.forward_peak,
+        cost.turn_peak,
+        cost.backward_peak + passing,
+    )
+
+
+def _useful(
+    block: PlacedBlock, priced: Iterable[tuple[OptionCost, Option]]
+) -> list[tuple[OptionCost, Option]]:
+    rows = sorted(((_figures(block, pair[0]), *pair) for pair in priced), key=lambda row: row[0])
+    kept: list[tuple[tuple[float, ...], OptionCost, Option]] = []
+    for figures, cost, option in rows:
+        if not any(all(a <= b for a, b in zip(other, figures, strict=True)) for other, _c, _o in kept):
+            kept.append((figures, cost, option))
+    return [(cost, option) for _figures, cost, option in kept]
+
+
+_Row = tuple[tuple[float, ...], Segment, Option]
+
+
+def _columns(row: Sequence[_Row]) -> StartCosts:
+    both, turn, *sizes = np.array([figures for figures, _segment, _option in row], np.float64).T
+    return StartCosts(
+        [(segment, option) for _figures, segment, option in row],
+        np.array([segment.last for _figures, segment, _option in row], np.int64),
+        both,
+        turn,
+        *(column.astype(np.int64) for column in sizes),
+    )

@@ -1,0 +1,196 @@
+"""Rk-Rotor: Rotor with several options for each block that runs once, here without integer programs.
+
+Zhao, thesis, 2024, 2.5 (Rockmate, ICML 2023). Between keeping all that a block's backward reads and keeping
+nothing lie options that keep the part that is dear to make again (blocks/greedy.py); the dynamic program
+(table.py) picks one for every block, and what to checkpoint. `rockmate` adds options from integer
+programs. Blocks that are alike share the search for options, not the choice.
+
+What differs from the paper: an option's cost is replayed on its runs; parameter gradients and shared tensors
+are counted (chains/costs.py); the table goes on above the budget, and of its sequences the fastest whose
+simulated peak fits is taken, as sizes are rounded up to slots (checkpointing/rotor.py says why). Rotor's own
+answer is one of the candidates, so none here is slower. Nothing is claimed: the status is `heuristic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.errors import InputError
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.schedule.sequence import schedule_of
+from ...candidates import Candidate, infeasible, judged, plain_candidate
+from ...chains.problem import ChainProblem, chain_problem
+from ...chains.runs import block_runs
+from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
+from ..blocks.greedy import greedy_options
+from ..blocks.option import Option
+from ..blocks.placed import PlacedBlock, anonymous, groups, placed_blocks
+from ..checkpointing import rotor
+from .costs import OptionCosts, OptionMove, Segment, option_costs, sequence
+from .least import LeastOptionMemory
+from .table import Choice, RkRotorTable
+
+NAME = "rk-rotor"
+
+WIDTHS = (1, 2, 4, 8)
+"""How many neighbouring blocks are joined for an option."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
+    tries: sets of kept tensors looked at for a kind of block."""
+
+    slots: int = 500
+    blocks: int = 120
+    tries: int = 300
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("slots", self.slots, 1),
+            ("blocks", self.blocks, 2),
+            ("tries", self.tries, 1),
+        ):
+            if value < least:
+                raise InputError(f"{name} must be {least} or more, not {value}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    search = ChainSearch(NAME, problem, options, settings.blocks)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= search.chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    try:
+        search.start()
+        found = [greedy_options(kind, settings.tries, search.proceed) for kind in search.kinds()]
+        search.improve(found, settings.slots)
+    except KeyboardInterrupt:
+        search.interrupted = True
+    return search.answer()
+
+
+class ChainSearch:
+    """The best of Rotor's answer and of what the dynamic program finds with the options given.
+
+    chained: the graph's chain. segments: its blocks, and neighbours joined; alike: groups of them.
+    best: so far.
+    least: the smallest peak seen above the budget, bytes.
+    """
+
+    def __init__(self, name: str, problem: Problem, options: Options, blocks: int) -> None:
+        self.name, self.problem, self.report = name, problem, options.report
+        self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.chained: ChainProblem = chain_problem(name, problem, blocks)
+        self.segments = self._segments()
+        self.alike = groups([segment.block for segment in self.segments])
+        self.best: Candidate | None = None
+        self.interrupted, self.least = False, inf
+
+    def start(self) -> None:
+        """Rotor's answer."""
+        try:
+            answer = rotor.solve(self.problem, Options(self.left()))
+        except InfeasibleError as refusal:
+            self.least = refusal.least or inf
+        else:
+            self.best = judged(self.problem.graph, answer.schedule)
+            self.interrupted = answer.interrupted
+
+    def _segments(self) -> list[Segment]:
+        """The blocks, and neighbours joined: windows of so many blocks, at multiples of their width.
+
+        Elsewhere only windows that are like one of these, as they cost no search for options.
+        """
+        whole, count = self.chained, self.chained.blocks
+        found: list[Segment] = []
+        known: set[Hashable] = set()
+        for width in WIDTHS:
+            for shift in range(width):
+                firsts = [*([0] if shift else []), *range(shift, count, width)]
+                chain = whole.chain.joined(firsts)
+                blocks = placed_blocks(whole.graph, chain, block_runs(whole.graph, chain))
+                ends = [*(first - 1 for first in firsts[1:]), count - 1]
+                for first, last, block in zip(firsts, ends, blocks, strict=True):
+                    form = anonymous(block)
+                    if last - first + 1 == width and (shift == 0 or form in known):
+                        known.add(form)
+                        found.append(Segment(first, last, block))
+        return found
+
+    def kinds(self) -> list[list[PlacedBlock]]:
+        """The blocks, joined ones too, that are alike."""
+        return [[self.segments[number].block for number in numbers] for numbers in self.alike]
+
+    def costs(self, options: Sequence[Iterable[Option]]) -> OptionCosts:
+        chained = self.chained
+        alike = ([self.segments[number] for number in numbers] for numbers in self.alike)
+        kinds = zip(alike, options, strict=True)
+        return option_costs(chained.graph, chained.chain, chained.runs, kinds)
+
+    def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[Choice]:
+        """Algorithm 5, and the search for the fastest of the table's sequences that fits: its choices.
+
+        options: by kind.
+        """
+        costs = self.costs(options)
+        chained = self.chained
+        free = max(0, chained.limit - costs.chain.resident_bytes)
+        slot_bytes = max(1, -(-free // slots))
+        whole, spare = divmod(free, slot_bytes)
+        above = min(slots // 20, whole) + chained.blocks // 2
+        table = RkRotorTable(costs, whole + above, slot_bytes, spare, self.proceed)
+        found = self._search(costs, table) if table.complete else None
+        if self.best is None:
+            least = LeastOptionMemory(costs)
+            for memory in (least.bytes, max(least.bytes, free)):
+                self._fits(costs, least.moves(memory))
+        return [] if found is None else list(table.choices(found))
+
+    def _search(self, costs: OptionCosts, table: RkRotorTable) -> int | None:
+        """The most slots found that fit."""
+        times = table.times()
+        drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
+        low, high, found = 0, len(drops) - 1, None
+        while low <= high and self.proceed():
+            middle = (low + high) // 2
+            if self._fits(costs, table.moves(drops[middle])):
+                low, found = middle + 1, drops[middle]
+            else:
+                high = middle - 1
+        return found
+
+    def _fits(self, costs: OptionCosts, moves: Iterable[OptionMove]) -> bool:
+        chained = self.chained
+        runs = sequence(chained.chain, chained.runs, costs, moves)
+        candidate = judged(chained.graph, schedule_of(chained.graph, runs))
+        if candidate.peak > chained.limit:
+            self.least = min(self.least, candidate.peak)
+            return False
+        if self.best is None or candidate.time < self.best.time:
+            self.best = candidate
+        return True
+
+    def answer(self) -> Answer:
+        """Raises InfeasibleError; NotFoundError where the time was too short to say."""
+        if self.best is None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            least = None if self.least == inf else int(self.least)
+            if least is None or not self.proceed():
+                floor = memory_floor(self.problem.graph, self.problem.machine)
+                raise NotFoundError(self.name, self.chained.limit, floor, least)
+            raise infeasible(self.name, self.problem, least)
+        status = Status.HEURISTIC if self.proceed() and not self.interrupted else Status.FEASIBLE
+        return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
+
+    def proceed(self) -> bool:
+        return monotonic() < self.deadline
+
+    def left(self) -> float | None:
+        return None if self.deadline == inf else max(0.0, self.deadline - monotonic())

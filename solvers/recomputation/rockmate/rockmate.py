@@ -1,0 +1,157 @@
+"""Rockmate: Rk-Checkmate inside each kind of block, Rk-Rotor over the sequence of blocks (Algorithm 3).
+
+Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 2024, chapter 2. The graph is cut into a
+chain of blocks (graphs/structure/chain.py); blocks that are alike are solved once (blocks/placed.py), on a
+grid of budgets (M_peak, M_save), by checkmate/rk_model.py; the dynamic program (table.py) then picks
+options and checkpoints.
+
+What differs from the paper, besides what rk_rotor.py and checkmate/rk_model.py say:
+
+- there are greedy options as well, which start the integer programs and stand in for those that are too large
+  or for which there is no time; so the answer is never slower than rk-rotor's or rotor's;
+- M_save ends at what the plain schedule keeps, and a pair whose optimum is known is not solved again;
+- after the grid, and before it when time is limited, budgets come from the dynamic program: for every block
+  that it runs once, the memory that it has there and what it keeps. As columns in column generation, such
+  options fit where they are wanted; it ends when none of them is better.
+
+Time is shared: an integer program gets at most a part of what is left, its best answer so far is an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ....graphs.errors import InputError
+from ....planner.bounds import time_bound
+from ...candidates import plain_candidate
+from ...milp.result import Settings as MilpSettings
+from ...problem import Answer, Options, Problem, Status
+from ..blocks.kinds import BlockOptions, Budgets
+from .rk_rotor import ChainSearch
+from .table import Choice
+
+NAME = "rockmate"
+
+
+@dataclass(frozen=True)
+class Settings(MilpSettings):
+    """gap: of each integer program. peaks, saves: budgets of each kind for a block. seconds: the most for
+    one integer program. slots, blocks, tries: as of rk-rotor."""
+
+    gap: float = 1e-3
+    peaks: int = 6
+    saves: int = 6
+    seconds: float = 10.0
+    slots: int = 500
+    blocks: int = 120
+    tries: int = 300
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits = (("peaks", 1), ("saves", 1), ("slots", 1), ("blocks", 2), ("tries", 1))
+        for name, least in limits:
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be {least} or more, not {getattr(self, name)}")
+        if self.seconds <= 0:
+            raise InputError(f"seconds must be above 0, not {self.seconds:g}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings: Settings = options.settings or Settings()
+    search = ChainSearch(NAME, problem, options, settings.blocks)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= search.chained.limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    try:
+        search.start()
+        _Rockmate(search, settings).run()
+    except KeyboardInterrupt:
+        search.interrupted = True
+    return search.answer()
+
+
+SHARE = 0.25
+"""Of the time that is left, what one integer program may take."""
+
+STEPS = (1.0, 0.85, 1.2, 0.7)
+"""M_save for a block, over what it now keeps beside its output."""
+
+Question = tuple[BlockOptions, Budgets]
+
+
+class _Rockmate:
+    """kinds: of blocks, those joined too. reserve: seconds that the dynamic program takes."""
+
+    def __init__(self, search: ChainSearch, settings: Settings) -> None:
+        self.search, self.settings = search, settings
+        self.kinds = [BlockOptions(alike, settings.tries, search.proceed) for alike in search.kinds()]
+        pairs = zip(search.alike, self.kinds, strict=True)
+        self.kind_of = {search.segments[n]: kind for numbers, kind in pairs for n in numbers}
+        self.reserve = 0.0
+
+    def run(self) -> None:
+        wanted = self._improve()
+        limited = self.search.left() is not None
+        rounds = [self._in_turn, self._grid, self._in_turn] if limited else [self._grid, self._in_turn]
+        for each in rounds:
+            while self._answer(each(wanted)):
+                wanted = self._improve()
+
+    def _improve(self) -> list[Choice]:
+        start = monotonic()
+        wanted = self.search.improve([kind.options for kind in self.kinds], self.settings.slots)
+        self.reserve = monotonic() - start
+        best, solved = self.search.best, sum(len(kind.asked) for kind in self.kinds)
+        if best:
+            self.search.report(f"{best.time:.6g} s after {solved} integer programs")
+        return wanted
+
+    def _answer(self, questions: Iterable[Question]) -> bool:
+        """Solve those that are open: whether any was."""
+        any_solved = False
+        for kind, budgets in questions:
+            left = self._left()
+            if left <= 0:
+                break
+            if kind.is_open(*budgets, self.settings.gap):
+                kind.solve(*budgets, self.settings, min(self.settings.seconds, max(1.0, SHARE * left), left))
+                any_solved = True
+        return any_solved
+
+    def _left(self) -> float:
+        """Seconds before the dynamic program is to run for the last time."""
+        left = self.search.left()
+        return inf if left is None else left - 1.5 * self.reserve - 0.5
+
+    def _in_turn(self, wanted: Iterable[Choice]) -> Iterator[Question]:
+        """What the dynamic program has at each block that it runs once, what it keeps there first.
+
+        Small blocks first: their programs are solved soonest.
+        """
+        small_first = sorted(wanted, key=lambda each: len(each.segment.block.members))
+        for step in STEPS:
+            for each in small_first:
+                kind = self.kind_of[each.segment]
+                peak = min(each.forward, each.backward + kind.entering)
+                saved = kind.saved_by(each.option)
+                least = kind.saves[0]
+                yield kind, kind.clamped(peak, least + int((saved - least) * step))
+
+    def _grid(self, _wanted: Iterable[Choice]) -> Iterator[Question]:
+        """Evenly spaced budgets (thesis 2.6), large ones first."""
+        peaks, saves = self.settings.peaks, self.settings.saves
+        for p in range(peaks):
+            for s in range(saves):
+                for kind in self.kinds:
+                    peak = _spaced(kind.peaks, peaks, p)
+                    highest = min(peak, kind.saves[1])
+                    yield kind, (peak, _spaced((kind.saves[0], highest), saves, s))
+
+
+def _spaced(ends: tuple[int, int], count: int, step: int) -> int:
+    """The step-th of `count` evenly spaced values from the higher end."""
+    low, high = ends
+    return high - (high - low) * step // max(1, count - 1)

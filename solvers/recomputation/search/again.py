@@ -1,0 +1,138 @@
+"""Make a tensor again right before a use, so that it need not be kept until then.
+
+What its making needs is kept longer, or made again too: where keeping it is too much, nearly always.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graphs.compiled import compiled
+from .events import ADD, EMPTY, MAKE, READ, Sequence, find_event
+from .instance import Instance
+from .rules import may_repeat
+from .sequence import has_room, put, take
+from .slots import REACH, between, random_run
+from .tree import largest_in, peak_slot
+
+DONE, FAILED, CROWDED = 0, 1, 2
+"""What became of a move. CROWDED: no empty slot where one is needed; `spread` helps."""
+
+_DEPTH = 24
+"""How many runs one tensor may cost at most to be made again."""
+
+_TIGHT, _ROOMY = 0.9, 0.1
+"""How probably an input is made again instead of kept longer: where keeping it is too much, where it fits."""
+
+_SAMPLES = 24
+"""How many tensors are looked at to find one kept across the peak."""
+
+
+@compiled
+def make_again(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int) -> int:
+    """Make `item` right before `slot`, and what is not there for that."""
+    items, slots = np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64)
+    items[0], slots[0] = item, slot
+    waiting, made = 1, 0
+    while waiting:
+        waiting -= 1
+        x, until = items[waiting], slots[waiting]
+        way = instance.items[x].maker
+        if way < 0:
+            return FAILED
+        operation = instance.ways[way].operation
+        if not has_room(instance, sequence, way):
+            return FAILED
+        at = _room_before(instance, sequence, until)
+        if at < 0:
+            return CROWDED if made < 8 else FAILED
+        if not may_repeat(instance, sequence, operation, at):
+            return FAILED
+        place = find_event(sequence, x, at)
+        if place == sequence.items[x].start or sequence.events[place].slot > until:
+            return FAILED
+        put(instance, sequence, at, way)
+        made += 1
+        for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
+            y = instance.members[k]
+            place = find_event(sequence, y, at)
+            if place == sequence.items[y].start:
+                return FAILED
+            end = sequence.items[y].start + sequence.items[y].count
+            if instance.items[y].summed:
+                for later in range(place + 1, end):
+                    if sequence.events[later].kind == ADD:
+                        return FAILED
+                continue
+            is_last = place + 1 == end or sequence.events[place + 1].kind == MAKE
+            since = sequence.events[place - 1].slot
+            if not is_last or since + 1 >= at:
+                continue
+            y_way = instance.items[y].maker
+            if y_way < 0 or not instance.operations[instance.ways[y_way].operation].again:
+                continue
+            tight = largest_in(sequence.tree, since + 1, at) > limit
+            if np.random.random() < (_TIGHT if tight else _ROOMY):
+                if waiting + made + 1 >= _DEPTH:
+                    return FAILED
+                items[waiting], slots[waiting] = y, at
+                waiting += 1
+    return DONE
+
+
+@compiled
+def make_again_anywhere(instance: Instance, sequence: Sequence, limit: int) -> int:
+    """Make a tensor again before a use of it, no matter which."""
+    slot = random_run(sequence)
+    operation = instance.ways[sequence.way[slot]].operation
+    first, last = instance.operations[operation].reads_start, instance.operations[operation].reads_end
+    if first == last:
+        return FAILED
+    x = instance.members[between(first, last)]
+    return make_again(instance, sequence, x, slot, limit)
+
+
+@compiled
+def make_again_across_peak(instance: Instance, sequence: Sequence, limit: int) -> int:
+    """Of some tensors kept across the peak, make again the one that is cheapest per byte."""
+    slot = peak_slot(sequence.tree)
+    chosen, use, least = -1, -1, np.inf
+    for _ in range(_SAMPLES):
+        x = between(0, instance.tensors)
+        way = instance.items[x].maker
+        if (
+            way < 0
+            or instance.items[x].size == 0
+            or not instance.operations[instance.ways[way].operation].again
+        ):
+            continue
+        place = find_event(sequence, x, slot)
+        end = sequence.items[x].start + sequence.items[x].count
+        if place == sequence.items[x].start or place == end:
+            continue
+        at = sequence.events[place].slot
+        if at == slot or sequence.events[place].kind != READ or at >= len(sequence.way) - 2:
+            continue
+        price = instance.ways[way].seconds / instance.items[x].size * (0.3 + np.random.random())
+        if price < least:
+            chosen, use, least = x, at, price
+    if chosen < 0:
+        return FAILED
+    return make_again(instance, sequence, chosen, use, limit)
+
+
+@compiled
+def _room_before(instance: Instance, sequence: Sequence, slot: int) -> int:
+    """An empty slot right before `slot`; where there is none, runs make room to the left."""
+    if sequence.way[slot - 1] == EMPTY:
+        return slot - 1
+    at = slot - 2
+    while sequence.way[at] != EMPTY:
+        at -= 1
+    if at <= 1 or slot - at > REACH:
+        return -1
+    for moved in range(at + 1, slot):
+        way = sequence.way[moved]
+        take(instance, sequence, moved)
+        put(instance, sequence, moved - 1, way)
+    return slot - 1

@@ -1,0 +1,124 @@
+"""Simulated annealing over sequences of runs, within a budget.
+
+Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit.
+A move that lifts the peak above the limit is followed by a few that lower it again, and
+all together are kept or undone. S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Optimization by simulated
+annealing, Science 220, 1983; for recomputation first in Imanishi et al., NeurIPS 2023 (FastSA).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ....graphs.arrays import Floats, Ints
+from ....graphs.compiled import compiled
+from .again import CROWDED, DONE, make_again_across_peak, make_again_anywhere
+from .events import Sequence
+from .instance import Instance
+from .moves import clear_useless, remove_repeat, run_another_way, shift
+from .sequence import spread, undo, ways_of_sequence
+from .tree import peak
+
+STRICTNESS = 5.0
+
+_REPAIRS, _GIVE_UP = 4, 0.2
+"""At most so many moves bring the peak back below the limit; before each, the chance to leave it there."""
+
+
+class Best(NamedTuple):
+    """The best sequence so far: least peak above the limit, then least seconds; one number each.
+
+    ways: its runs in order, the first `length` of them, with room for as many as a sequence has slots.
+    """
+
+    peak: Ints
+    seconds: Floats
+    length: Ints
+    ways: Ints
+
+
+@compiled
+def anneal(
+    instance: Instance, sequence: Sequence, limit: int, moves: int, hot: float, cold: float, best: Best
+) -> None:
+    """Try `moves` moves while the temperature falls from `hot` to `cold` seconds.
+
+    `sequence` is changed, and `best` where a better one is found. Random numbers: numba's, seeded by `seed`.
+    """
+    least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways[: best.length[0]]
+    energy = _energy(sequence, limit)
+    now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
+    unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
+    if unsaved:
+        least_peak, least_seconds = now, seconds
+    for step in range(moves):
+        sequence.journal[0, 0] = 0
+        sequence.useless[0] = 0
+        outcome = _move(instance, sequence, limit)
+        if outcome == DONE:
+            _repair(instance, sequence, limit)
+            after = _energy(sequence, limit)
+            temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
+            if after <= energy or np.random.random() < np.exp((energy - after) / temperature):
+                energy = after
+                now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
+                if now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12)):
+                    least_peak, least_seconds, unsaved = now, seconds, True
+                elif unsaved and (now > least_peak or seconds > least_seconds):
+                    ways, unsaved = _ways_before(sequence), False
+                continue
+        undo(instance, sequence)
+        if outcome == CROWDED:
+            spread(instance, sequence)
+    if unsaved:
+        ways = ways_of_sequence(sequence)
+    best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(ways)
+    best.ways[: len(ways)] = ways
+
+
+@compiled
+def seed(number: int) -> None:
+    np.random.seed(number)
+
+
+@compiled
+def _energy(sequence: Sequence, limit: int) -> float:
+    excess = max(0, peak(sequence.tree) - limit)
+    return sequence.seconds[0] * (1.0 + STRICTNESS * excess / max(1, limit))
+
+
+@compiled
+def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
+    choice = np.random.random()
+    if choice < (0.45 if peak(sequence.tree) > limit else 0.1):
+        return make_again_across_peak(instance, sequence, limit)
+    if choice < 0.45:
+        return make_again_anywhere(instance, sequence, limit)
+    if choice < 0.8:
+        return remove_repeat(instance, sequence)
+    if choice < 0.84 and len(instance.ways) > len(instance.operations):
+        return run_another_way(instance, sequence)
+    return shift(instance, sequence)
+
+
+@compiled
+def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
+    clear_useless(instance, sequence)
+    for _ in range(_REPAIRS):
+        if peak(sequence.tree) <= limit or np.random.random() < _GIVE_UP:
+            return
+        if make_again_across_peak(instance, sequence, limit) != DONE:
+            return
+        clear_useless(instance, sequence)
+
+
+@compiled
+def _ways_before(sequence: Sequence) -> Ints:
+    """The ways as they were before what the journal has."""
+    way = sequence.way.copy()
+    journal = sequence.journal
+    for row in range(journal[0, 0], 0, -1):
+        way[journal[row, 0]] = -1 if journal[row, 2] else journal[row, 1]
+    return way[way >= 0]

@@ -1,0 +1,122 @@
+"""The events of a sequence, and what follows from them for memory and use.
+
+Every item has the sorted list of its events: the slots where a run makes it or reads it. Between two
+neighbouring events a tensor is there if and only if the second reads it (`sequence.schedule_of` places the
+deletes so). One more or one less event thus adds to, or takes from, one range of slots: O(log slots).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ....graphs.arrays import Floats, Ints
+from ....graphs.compiled import compiled
+from .instance import Instance
+from .tree import MemoryTree, add
+
+MAKE, READ, ADD = 0, 1, 2
+"""Kinds of events. ADD: a contribution to a summed tensor; it keeps the tensor there as a read does."""
+
+EMPTY = -1
+
+
+class Sequence(NamedTuple):
+    """The runs and what follows from them.
+
+    way: per slot, the way that runs there, or EMPTY.  useful: per slot, how many tensors are made for use.
+    items: records (start, end, count): the events are start … start + count − 1, with room up to `end`.
+    events: records (slot, kind), per item sorted by slot.
+    seconds: one number, the sum over the runs.  useless: slots where `useful` has become 0; entry 0 counts.
+    journal: what has been done since it was cleared, rows (slot, way, 1 if put, 0 if taken); row 0 counts.
+    """
+
+    way: Ints
+    useful: Ints
+    tree: MemoryTree
+    items: Any
+    events: Any
+    seconds: Floats
+    useless: Ints
+    journal: Ints
+
+
+@compiled
+def find_event(sequence: Sequence, item: int, slot: int) -> int:
+    """The index of the item's first event at `slot` or later."""
+    low = sequence.items[item].start
+    high = low + sequence.items[item].count
+    while low < high:
+        middle = (low + high) // 2
+        if sequence.events[middle].slot < slot:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def insert_event(instance: Instance, sequence: Sequence, item: int, slot: int, kind: int) -> None:
+    events = sequence.events
+    start = sequence.items[item].start
+    place = start + sequence.items[item].count
+    while place > start and events[place - 1].slot > slot:
+        events[place].slot, events[place].kind = events[place - 1].slot, events[place - 1].kind
+        place -= 1
+    events[place].slot, events[place].kind = slot, kind
+    sequence.items[item].count += 1
+    _weigh(instance, sequence, item, place, 1)
+
+
+@compiled
+def remove_event(instance: Instance, sequence: Sequence, item: int, slot: int) -> None:
+    events = sequence.events
+    place = find_event(sequence, item, slot)
+    _weigh(instance, sequence, item, place, -1)
+    sequence.items[item].count -= 1
+    for k in range(place, sequence.items[item].start + sequence.items[item].count):
+        events[k].slot, events[k].kind = events[k + 1].slot, events[k + 1].kind
+
+
+@compiled
+def _weigh(instance: Instance, sequence: Sequence, item: int, place: int, sign: int) -> None:
+    """What the event at `place` changes: in memory, and in which runs are useful. sign: 1 put, −1 taken."""
+    events = sequence.events
+    start = sequence.items[item].start
+    end = start + sequence.items[item].count
+    slot, kind = events[place].slot, events[place].kind
+    has_left, has_right = place > start, place + 1 < end
+    read_right = has_right and events[place + 1].kind != MAKE
+    made_left = has_left and events[place - 1].kind == MAKE
+    size = instance.items[item].size * sign
+    if has_left and read_right:
+        if kind == MAKE:
+            if size:
+                add(sequence.tree, events[place - 1].slot + 1, slot - 1, -size)
+            _use(sequence, slot, sign)
+            if made_left:
+                _use(sequence, events[place - 1].slot, -sign)
+        return
+    first = events[place - 1].slot + 1 if has_left and kind != MAKE else slot
+    last = events[place + 1].slot - 1 if read_right else slot
+    if size:
+        add(sequence.tree, first, last, size)
+    if kind == MAKE:
+        if read_right:
+            _use(sequence, slot, sign)
+    elif made_left:
+        _use(sequence, events[place - 1].slot, sign)
+
+
+@compiled
+def _use(sequence: Sequence, slot: int, sign: int) -> None:
+    sequence.useful[slot] += sign
+    if sign < 0 and sequence.useful[slot] == 0:
+        note_useless(sequence, slot)
+
+
+@compiled
+def note_useless(sequence: Sequence, slot: int) -> None:
+    useless = sequence.useless
+    if useless[0] + 1 < len(useless):
+        useless[0] += 1
+        useless[useless[0]] = slot

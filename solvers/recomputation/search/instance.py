@@ -1,0 +1,151 @@
+"""A graph as flat arrays, for the inner loops of the search.
+
+A *way* is an operation in one of its modes on the device. An *item* is what a sequence keeps events of: the
+tensors that come and go (the resident ones are always there), then the operations, as items of size 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....graphs.arrays import Ints
+from ....graphs.graph import Graph
+from ....planner.schedule.sequence import Run
+from ...stages.slots import Way, ways_of
+
+
+class Instance(NamedTuple):
+    """Records, since compiled code takes few arrays better than many.
+
+    ways: (operation, mode, seconds, workspace, writes_start, writes_end).
+    operations: (plain, again, reads_…, before_…, after_…, earlier, later). plain: its first way. again: it
+        may run again. before, after: whose runs come after (before) all of its own, since one changes what
+        the other touches. earlier, later: the random operations next to it in the file's order, or −1.
+    items: (size, summed, maker). summed: a tensor of several contributions. maker: the fastest way that
+        makes the tensor; −1 for summed tensors and operations.
+    members: the lists; `reads_start … reads_end − 1` are the places of one, and so on.
+    always: bytes of what is resident.  results: tensors to be there at the end.  tensors: their number.
+    """
+
+    ways: Any
+    operations: Any
+    items: Any
+    members: Ints
+    results: Ints
+    always: int
+    tensors: int
+
+
+_WAY = np.dtype(
+    [("operation", np.int64), ("mode", np.int64), ("seconds", np.float64), ("workspace", np.int64)]
+    + [(f"writes_{end}", np.int64) for end in ("start", "end")]
+)
+_LISTS = ("reads", "before", "after")
+_OPERATION = np.dtype(
+    [("plain", np.int64), ("again", np.bool_), ("earlier", np.int64), ("later", np.int64)]
+    + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
+)
+_ITEM = np.dtype([("size", np.int64), ("summed", np.bool_), ("maker", np.int64)])
+
+
+def instance_of(graph: Graph) -> Instance:
+    columns, count, tensors = graph.operations, len(graph.operations), len(graph.tensors)
+    resident = graph.resident
+    every = [(o, way) for o in range(count) for way in ways_of(graph, o)]
+    reads = [[x for x in graph.input_lists[o] if not resident[x]] for o in range(count)]
+    members = list[int]()
+
+    items = np.zeros(tensors + count, _ITEM)
+    items["size"][:tensors] = graph.tensors.bytes
+    items["summed"][:tensors] = graph.producers.counts() > 1
+    items["maker"] = -1
+
+    ways = np.zeros(len(every), _WAY)
+    for name, values in (("operation", [o for o, _way in every]), ("mode", [way.mode for _o, way in every])):
+        ways[name] = values
+    ways["seconds"] = [way.time for _o, way in every]
+    ways["workspace"] = [way.workspace for _o, way in every]
+    _append(members, ways, "writes", [way.writes for _o, way in every])
+
+    operations = np.zeros(count, _OPERATION)
+    operations["plain"] = np.searchsorted(ways["operation"], np.arange(count))
+    operations["again"] = columns.recompute & (columns.mutates.counts() == 0)
+    operations["earlier"], operations["later"] = _neighbours(np.flatnonzero(columns.random), count)
+    before, after = _sides(graph)
+    for name, rows in zip(_LISTS, (reads, before, after), strict=True):
+        _append(members, operations, name, rows)
+
+    _find_makers(items, operations, every)
+    return Instance(
+        ways,
+        operations,
+        items,
+        np.array(members, np.int64),
+        np.array([x for x in graph.results if not resident[x]], np.int64),
+        int(graph.tensors.bytes[resident].sum()),
+        tensors,
+    )
+
+
+def _find_makers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -> None:
+    """What adds to a summed tensor runs once; every other tensor is made again by the fastest way."""
+    fastest: dict[int, float] = {}
+    for number, (operation, way) in enumerate(ways):
+        for x in way.writes:
+            if items["summed"][x]:
+                operations["again"][operation] = False
+            elif way.time < fastest.get(x, inf):
+                fastest[x] = way.time
+                items["maker"][x] = number
+
+
+def ways_in(instance: Instance, runs: Iterable[Run]) -> Ints:
+    """A sequence of runs as ways."""
+    number = {
+        (operation, mode): way
+        for way, (operation, mode) in enumerate(
+            zip(instance.ways["operation"].tolist(), instance.ways["mode"].tolist(), strict=True)
+        )
+    }
+    return np.array([number[run] for run in runs], np.int64)
+
+
+def runs_in(instance: Instance, ways: Ints) -> list[Run]:
+    chosen = instance.ways[ways]
+    return list(zip(chosen["operation"].tolist(), chosen["mode"].tolist(), strict=True))
+
+
+def _append(members: list[int], records: Any, name: str, rows: Iterable[Iterable[int]]) -> None:
+    """Put the rows behind the members, and in the records where each is."""
+    for number, row in enumerate(rows):
+        records[f"{name}_start"][number] = len(members)
+        members.extend(row)
+        records[f"{name}_end"][number] = len(members)
+
+
+def _sides(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
+    """Per operation: whom its runs precede and whom they follow, as one changes what the other touches."""
+    count = len(graph.operations)
+    before: list[list[int]] = [[] for _ in range(count)]
+    after: list[list[int]] = [[] for _ in range(count)]
+    for x, changes in enumerate(graph.mutators.lists()):
+        if not changes:
+            continue
+        touching = {*graph.consumers[x].tolist(), *graph.producers[x].tolist(), *changes}
+        for change in changes:
+            for operation in sorted(touching - {change}):
+                first, second = min(operation, change), max(operation, change)
+                before[first].append(second)
+                after[second].append(first)
+    return before, after
+
+
+def _neighbours(members: Ints, count: int) -> tuple[Ints, Ints]:
+    earlier, later = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    earlier[members[1:]] = members[:-1]
+    later[members[:-1]] = members[1:]
+    return earlier, later

@@ -1,0 +1,113 @@
+"""Moves that take a run out, shift it, or run it another way.
+
+Every move leaves a valid sequence or says that it failed; then the caller undoes it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graphs.compiled import compiled
+from .again import DONE, FAILED
+from .events import ADD, EMPTY, READ, Sequence, find_event
+from .instance import Instance
+from .rules import first_slot, keeps_random_order, may_take, on_its_side
+from .sequence import has_room, put, take
+from .slots import REACH, between, empty_before, random_run
+
+
+@compiled
+def remove_repeat(instance: Instance, sequence: Sequence) -> int:
+    for _ in range(64):
+        slot = random_run(sequence)
+        if may_take(instance, sequence, slot):
+            take(instance, sequence, slot)
+            return DONE
+    return FAILED
+
+
+@compiled
+def shift(instance: Instance, sequence: Sequence) -> int:
+    """Move a run to another slot between what makes its inputs and the first use of its outputs."""
+    slot = random_run(sequence)
+    way = sequence.way[slot]
+    operation = instance.ways[way].operation
+    low, high = 0, len(sequence.way) - 2
+    for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
+        y = instance.members[k]
+        place = find_event(sequence, y, slot) - 1
+        start = sequence.items[y].start
+        while place > start and sequence.events[place].kind == READ:
+            place -= 1
+        low = max(low, sequence.events[place].slot)
+    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        x = instance.members[k]
+        place = find_event(sequence, x, slot) + 1
+        end = sequence.items[x].start + sequence.items[x].count
+        while place < end and sequence.events[place].kind == ADD:
+            place += 1
+        if place < end:
+            high = min(high, sequence.events[place].slot)
+        before = find_event(sequence, x, slot) - 1
+        if before >= sequence.items[x].start and not instance.items[x].summed:
+            low = max(low, sequence.events[before].slot)
+    if high - low < 3:
+        return FAILED
+    choice = np.random.random()
+    if choice < 0.25:
+        target = high
+    elif choice < 0.4 and low:
+        target = min(low + 1 + REACH // 2, high)
+    elif choice < 0.7:
+        target = between(low + 1, high)
+    else:
+        target = min(high, max(low + 2, slot + between(-40, 41)))
+    at = empty_before(sequence, target)
+    if at <= low or at == slot:
+        return FAILED
+    take(instance, sequence, slot)
+    if not on_its_side(instance, sequence, operation, at):
+        return FAILED
+    put(instance, sequence, at, way)
+    first = first_slot(instance, sequence, operation)
+    is_random = instance.operations[operation].earlier >= 0 or instance.operations[operation].later >= 0
+    if is_random and not keeps_random_order(instance, sequence, operation, first):
+        return FAILED
+    return DONE
+
+
+@compiled
+def run_another_way(instance: Instance, sequence: Sequence) -> int:
+    """The same operation in another of its modes."""
+    slot = random_run(sequence)
+    way = sequence.way[slot]
+    operation = instance.ways[way].operation
+    first = instance.operations[operation].plain
+    other = first
+    while other < len(instance.ways) and instance.ways[other].operation == operation:
+        other += 1
+    if other - first < 2:
+        return FAILED
+    chosen = between(first, other)
+    if chosen == way or not has_room(instance, sequence, chosen):
+        return FAILED
+    take(instance, sequence, slot)
+    put(instance, sequence, slot, chosen)
+    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        x = instance.members[k]
+        start = sequence.items[x].start
+        lost = sequence.items[x].count > 0 and sequence.events[start].kind == READ
+        if lost or (instance.items[x].summed and chosen != way):
+            return FAILED
+    return DONE
+
+
+@compiled
+def clear_useless(instance: Instance, sequence: Sequence) -> None:
+    """Take out the repeats that have become useless, and those that this makes useless."""
+    useless = sequence.useless
+    while useless[0]:
+        slot = useless[int(useless[0])]
+        useless[0] -= 1
+        if sequence.way[slot] != EMPTY and sequence.useful[slot] == 0 and may_take(instance, sequence, slot):
+            take(instance, sequence, slot)

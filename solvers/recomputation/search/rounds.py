@@ -1,0 +1,149 @@
+"""Rounds of annealing: one from a given sequence, hot enough to reorder it, then cooler ones from the best.
+
+A round ends after its share of the moves, or of the time if that is over first; its temperature falls with
+whichever is further on. Compiled code runs for a fifth of a second at a time, then this looks at the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.arrays import Ints
+from ....graphs.graph import Graph
+from ....planner.bounds import time_bound
+from ....planner.schedule.schedule import Schedule
+from ....planner.schedule.sequence import Run, schedule_of
+from ...problem import Options
+from .anneal import Best, anneal, seed
+from .events import Sequence
+from .instance import Instance, instance_of, runs_in, ways_in
+from .sequence import sequence
+
+ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
+"""Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
+
+COLD = 5e-4
+"""Where every temperature ends, likewise."""
+
+_MOST_MOVES = 3_000_000
+"""However large the graph is; one or two minutes."""
+
+_CHUNK_SECONDS = 0.2
+_SLOTS_A_RUN = 8
+
+
+def load(instance: Instance, options: Options) -> None:
+    """Have the compiled code at hand, so that it takes no time from the search."""
+    if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
+        options.report("compiling the search: half a minute, once on a machine")
+        seed(0)
+        nothing = np.zeros(0, np.int64)
+        at = sequence(instance, nothing)
+        anneal(instance, at, 1, 0, 1.0, 0.5, no_best(len(at.way)))
+
+
+def no_best(slots: int) -> Best:
+    return Best(np.full(1, 2**62), np.full(1, inf), np.zeros(1, np.int64), np.zeros(slots, np.int64))
+
+
+class Rounds:
+    """The best sequence so far. limit: device bytes. moves: for each operation of the graph, in all.
+
+    cut_short: time ended a round before its moves did. stopped: no time is left, or the user interrupted.
+    """
+
+    def __init__(self, graph: Graph, limit: int, moves: int, number: int, options: Options) -> None:
+        self.graph, self.limit, self.options = graph, limit, options
+        most = moves * len(graph.operations) if len(graph.tensors) else 0
+        self.moves, self.seed = min(_MOST_MOVES, most), number
+        self.instance = instance_of(graph)
+        load(self.instance, options)
+        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.mean = max(time_bound(graph) / max(1, len(graph.operations)), 1e-300)
+        self.total = time_bound(graph) or 1.0
+        self.best = no_best(0)
+        self.cut_short = self.stopped = self.interrupted = False
+
+    @property
+    def peak(self) -> int:
+        return int(self.best.peak[0])
+
+    @property
+    def seconds(self) -> float:
+        return float(self.best.seconds[0])
+
+    @property
+    def ways(self) -> Ints:
+        return self.best.ways[: self.best.length[0]]
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.limit
+
+    def runs(self) -> list[Run]:
+        return runs_in(self.instance, self.ways)
+
+    def schedule(self) -> Schedule:
+        return schedule_of(self.graph, self.runs())
+
+    def proceed(self) -> bool:
+        self.stopped = self.stopped or monotonic() > self.end or self.options.cancelled()
+        return not self.stopped
+
+    def rest(self) -> Options:
+        """The options with the time that is left."""
+        left = None if self.end == inf else max(0.0, self.end - monotonic())
+        return replace(self.options, time_limit=left)
+
+    def anneal(self, runs: list[Run]) -> None:
+        """The rounds, the first from these runs, in the time that is left; cool ones if the budget is met."""
+        seed(self.seed)
+        ways = ways_in(self.instance, runs)
+        begin = monotonic()
+        span = self.end - begin
+        done = 0.0
+        try:
+            for part, hot in ROUNDS:
+                if hot < 1.0 and not self.fits:
+                    break
+                done += part
+                self._round(ways, round(part * self.moves), hot, begin + span * done)
+                ways = self.ways
+        except KeyboardInterrupt:
+            self.stopped = self.interrupted = True
+
+    def _round(self, ways: Ints, moves: int, hot: float, until: float) -> None:
+        at = self._slots(ways)
+        begin, progress, chunk = monotonic(), 0.0, 100 if self.moves else 0
+        while progress < 1.0 and (self.proceed() or not self.best.length[0]):
+            following = min(1.0, progress + chunk / max(1, moves)) if chunk else 1.0
+            chunk_begin = monotonic()
+            before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
+            anneal(self.instance, at, self.limit, chunk, before, after, self.best)
+            now = monotonic()
+            by_time = (now - begin) / max(until - begin, 1e-9)
+            self.cut_short |= by_time > following
+            progress = max(following, by_time)
+            pace = chunk / max(now - chunk_begin, 1e-9)
+            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, round((1.0 - progress) * moves)))
+            self._tell()
+            if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
+                at = self._slots(at.way[at.way >= 0])
+
+    def _slots(self, ways: Ints) -> Sequence:
+        """The runs, with room between them; the best is given as much room."""
+        at = sequence(self.instance, ways, _SLOTS_A_RUN * (len(ways) + 2))
+        room = max(0, len(at.way) - len(self.best.ways))
+        self.best = self.best._replace(ways=np.append(self.best.ways, np.zeros(room, np.int64)))
+        return at
+
+    def _tell(self) -> None:
+        if self.fits:
+            over = 100 * (self.seconds / self.total - 1)
+            self.options.report(f"{self.seconds:.6g} s, {over:.2f} % above the plain time")
+        else:
+            self.options.report(f"peak {self.peak / max(1, self.limit) - 1:.1%} above the budget")

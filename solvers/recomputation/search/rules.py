@@ -1,0 +1,76 @@
+"""What the rules allow in a sequence: where a run may stand, which run may go."""
+
+from __future__ import annotations
+
+from ....graphs.compiled import compiled
+from .events import READ, Sequence, find_event
+from .instance import Instance
+
+
+@compiled
+def may_repeat(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
+    return instance.operations[operation].again and on_its_side(instance, sequence, operation, slot)
+
+
+@compiled
+def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
+    """No change in place of what the operation touches lies between `slot` and where it belongs."""
+    for k in range(instance.operations[operation].before_start, instance.operations[operation].before_end):
+        if first_slot(instance, sequence, instance.members[k]) < slot:
+            return False
+    for k in range(instance.operations[operation].after_start, instance.operations[operation].after_end):
+        if last_slot(instance, sequence, instance.members[k]) > slot:
+            return False
+    return True
+
+
+@compiled
+def first_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
+    item = instance.tensors + operation
+    if sequence.items[item].count == 0:
+        return len(sequence.way)
+    return sequence.events[sequence.items[item].start].slot
+
+
+@compiled
+def last_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
+    item = instance.tensors + operation
+    if sequence.items[item].count == 0:
+        return -1
+    return sequence.events[sequence.items[item].start + sequence.items[item].count - 1].slot
+
+
+@compiled
+def keeps_random_order(instance: Instance, sequence: Sequence, operation: int, first: int) -> bool:
+    """The operation's first run may be at `first`."""
+    earlier, later = instance.operations[operation].earlier, instance.operations[operation].later
+    if earlier >= 0 and first_slot(instance, sequence, earlier) > first:
+        return False
+    return not (later >= 0 and first_slot(instance, sequence, later) < first)
+
+
+@compiled
+def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
+    """The run is a repeat, what it makes is there without it, and random operations keep their order."""
+    way = sequence.way[slot]
+    operation = instance.ways[way].operation
+    item = instance.tensors + operation
+    if sequence.items[item].count < 2:
+        return False
+    start = sequence.items[item].start
+    is_first = sequence.events[start].slot == slot
+    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        x = instance.members[k]
+        place = sequence.items[x].start
+        if sequence.events[place].slot == slot:
+            is_last = sequence.items[x].count == 1
+            if not is_last and sequence.events[place + 1].kind == READ:
+                return False
+        if is_first and instance.items[x].summed:
+            following = find_event(sequence, x, sequence.events[start + 1].slot)
+            for place in range(find_event(sequence, x, slot), following):
+                if sequence.events[place].kind == READ:
+                    return False
+    if is_first:
+        return keeps_random_order(instance, sequence, operation, sequence.events[start + 1].slot)
+    return True

@@ -1,0 +1,150 @@
+"""Search: annealing over sequences of runs in any order, with exact memory at every step.
+
+    graph ──search_instance──▶ records ──search_sequence──▶ runs in slots ──events──▶ a tree of memory
+                                               ▲
+              search_anneal: keep or undo ──▶ search_again, search_moves: one run more, less, elsewhere
+
+A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
+to the byte, so the answer needs no margin. It is never above the starts it is given.
+
+Rounds: one from the file's order, hot enough to reorder it; then cooler ones from the best so far. Where the
+budget is not met, the sequences of least memory that others find are tried as starts. With a time limit,
+all is repeated with other random numbers while that helps; without, the same problem, settings and seed give
+the same answer. Nothing is proven here: the gap is to the bounds in residency/residency.py.
+
+What is new against FastSA (anneal.py): memory counted per tensor, with workspace, several outputs,
+summed gradients, changes in place and random operations; a dropped tensor is made again together with what
+that needs (one move); a move that breaks the budget is repaired at the peak before it is judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....graphs.errors import InputError
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.schedule.schedule import Schedule, Verb
+from ....planner.schedule.sequence import Run, in_plain_mode
+from ...candidates import device_limit, plain_candidate
+from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...stages import eviction
+from ..checkpointing import rotor
+from .rounds import Rounds
+
+NAME = "search"
+
+_EVICTION_OPERATIONS = 1500
+"""Greedy eviction, cubic at worst, is asked for a start up to this size."""
+
+_ROTOR_SECONDS = 10.0
+"""The most that rotor may take for such a start."""
+
+_BARREN = 3
+"""So many repetitions that find nothing end the search before its time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """moves: tried for each operation of the graph, 3,000,000 in all at most. seed: of the random numbers."""
+
+    moves: int = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.moves < 1:
+            raise InputError(f"moves must be 1 or more, not {self.moves}")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    graph, limit = problem.graph, device_limit(problem)
+    plain = plain_candidate(graph)
+    if plain.peak <= limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    return improved(problem, options, in_plain_mode(range(len(graph.operations))))
+
+
+def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
+    """The best of what annealing makes of the start, and of what else is known if that leads nowhere."""
+    settings: Settings = options.settings or Settings()
+    rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
+    try:
+        _anneal(problem, options, settings, rounds, start)
+    except KeyboardInterrupt:
+        if not rounds.fits:
+            raise
+        rounds.stopped = rounds.interrupted = True
+    status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
+    return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
+
+
+def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Rounds, start: list[Run]) -> None:
+    if rounds.limit >= memory_floor(problem.graph, problem.machine):
+        rounds.anneal(start)
+        if options.time_limit is not None and rounds.fits:
+            _again(rounds, start)
+        for runs in () if rounds.fits else _thrifty(problem, rounds):
+            if not rounds.fits and rounds.proceed():
+                rounds.anneal(runs)
+    if not rounds.fits:
+        _squeeze(problem, settings, rounds)
+
+
+def _again(rounds: Rounds, start: list[Run]) -> None:
+    """With other random numbers while there is time, until that has not helped for a while."""
+    barren = 0
+    while barren < _BARREN and rounds.proceed() and rounds.seconds > rounds.total:
+        before = rounds.seconds
+        rounds.seed += 1
+        rounds.anneal(start)
+        barren = 0 if rounds.seconds < before else barren + 1
+
+
+def runs_of(schedule: Schedule) -> list[Run]:
+    """A schedule's computations."""
+    return [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
+
+
+def _thrifty(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
+    """Sequences within the budget that others find."""
+    left = rounds.rest().time_limit
+    seconds = _ROTOR_SECONDS if left is None else min(_ROTOR_SECONDS, left)
+    with contextlib.suppress(NotAcceptedError, InfeasibleError):
+        answer = rotor.solve(problem, Options(seconds))
+        yield runs_of(answer.schedule)
+        if answer.interrupted:
+            raise KeyboardInterrupt
+    if len(problem.graph.operations) <= _EVICTION_OPERATIONS:
+        yield from eviction.sequences(problem.graph, rounds.limit, rounds.proceed)
+
+
+def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
+    """The least memory that annealing finds, whatever the budget; from there on, within the budget.
+
+    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out, and
+    KeyboardInterrupt where the user ended the search before it found anything.
+    """
+    graph, limit = problem.graph, device_limit(problem)
+    floor, nearest = memory_floor(graph, problem.machine), None
+    if rounds.proceed():
+        least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest())
+        least.anneal(in_plain_mode(range(len(graph.operations))))
+        while least.cut_short and least.peak > limit and least.proceed():
+            least.cut_short = False
+            least.anneal(in_plain_mode(range(len(graph.operations))))
+        rounds.interrupted |= least.interrupted
+        if least.peak <= limit:
+            rounds.anneal(least.runs())
+        elif not (least.stopped or least.cut_short):
+            raise InfeasibleError(NAME, limit, least.peak, floor)
+        else:
+            nearest = least.peak
+    if rounds.interrupted and not rounds.fits:
+        raise KeyboardInterrupt
+    if limit < floor:
+        raise InfeasibleError(NAME, limit, None, floor)
+    if not rounds.fits:
+        raise NotFoundError(NAME, limit, floor, nearest)

@@ -1,0 +1,162 @@
+"""A sequence of runs, changed run by run: its time, its peak and what is useless in it are always at hand.
+
+Runs stand in slots with empty ones between. Putting one in, or taking one out, changes the events of what it
+reads and makes (events.py), and is noted in a journal, so that a move can be undone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graphs.arrays import Ints
+from ....graphs.compiled import compiled
+from .events import ADD, EMPTY, MAKE, READ, Sequence, insert_event, note_useless, remove_event
+from .instance import Instance
+from .tree import add, memory_tree
+
+_ITEM = np.dtype([("start", np.int64), ("end", np.int64), ("count", np.int64)])
+_EVENT = np.dtype([("slot", np.int64), ("kind", np.int64)])
+
+
+def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
+    """The ways in this order, spread over at least `slots` slots (by default four a run)."""
+    size = 1 << max(4, int(max(slots, 4 * (len(ways) + 2)) - 1).bit_length())
+    count = np.zeros(len(instance.items), np.int64)
+    _count_events(instance, ways, count)
+    ends = np.cumsum(3 * count + 32)
+    items = np.zeros(len(ends), _ITEM)
+    items["start"][1:], items["end"] = ends[:-1], ends
+    made = Sequence(
+        way=np.full(size, EMPTY, np.int64),
+        useful=np.zeros(size, np.int64),
+        tree=memory_tree(size),
+        items=items,
+        events=np.zeros(ends[-1], _EVENT),
+        seconds=np.zeros(1),
+        useless=np.zeros(size + 1, np.int64),
+        journal=np.zeros((4 * size, 3), np.int64),
+    )
+    _fill(instance, made, ways)
+    return made
+
+
+@compiled
+def _count_events(instance: Instance, ways: Ints, count: Ints) -> None:
+    for x in instance.results:
+        count[x] += 1
+    for way in ways:
+        operation = instance.ways[way].operation
+        count[instance.tensors + operation] += 1
+        for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
+            count[instance.members[k]] += 1
+        for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+            count[instance.members[k]] += 1
+
+
+@compiled
+def _fill(instance: Instance, sequence: Sequence, ways: Ints) -> None:
+    slots = len(sequence.way)
+    add(sequence.tree, 1, slots - 2, instance.always)
+    for x in instance.results:
+        insert_event(instance, sequence, x, slots - 2, READ)
+    for k in range(len(ways)):
+        put(instance, sequence, (k + 1) * (slots - 3) // (len(ways) + 1), ways[k])
+    sequence.journal[0, 0] = 0
+
+
+@compiled
+def ways_of_sequence(sequence: Sequence) -> Ints:
+    return sequence.way[sequence.way >= 0]
+
+
+@compiled
+def has_room(instance: Instance, sequence: Sequence, way: int) -> bool:
+    """The items of this way can take one more event."""
+    operation = instance.ways[way].operation
+    if _is_full(sequence, instance.tensors + operation):
+        return False
+    for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
+        if _is_full(sequence, instance.members[k]):
+            return False
+    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        if _is_full(sequence, instance.members[k]):
+            return False
+    return sequence.journal[0, 0] + 2 < len(sequence.journal)
+
+
+@compiled
+def _is_full(sequence: Sequence, item: int) -> bool:
+    return sequence.items[item].start + sequence.items[item].count == sequence.items[item].end
+
+
+@compiled
+def put(instance: Instance, sequence: Sequence, slot: int, way: int) -> None:
+    """Run `way` in the empty `slot`."""
+    operation = instance.ways[way].operation
+    sequence.way[slot] = way
+    sequence.useful[slot] = 0
+    sequence.seconds[0] += instance.ways[way].seconds
+    add(sequence.tree, slot, slot, instance.ways[way].workspace)
+    insert_event(instance, sequence, instance.tensors + operation, slot, MAKE)
+    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        x = instance.members[k]
+        insert_event(instance, sequence, x, slot, ADD if instance.items[x].summed else MAKE)
+    for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
+        insert_event(instance, sequence, instance.members[k], slot, READ)
+    if sequence.useful[slot] == 0:
+        note_useless(sequence, slot)
+    _note(sequence, slot, way, 1)
+
+
+@compiled
+def take(instance: Instance, sequence: Sequence, slot: int) -> None:
+    """Empty the slot."""
+    way = sequence.way[slot]
+    operation = instance.ways[way].operation
+    for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
+        remove_event(instance, sequence, instance.members[k], slot)
+    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        remove_event(instance, sequence, instance.members[k], slot)
+    remove_event(instance, sequence, instance.tensors + operation, slot)
+    add(sequence.tree, slot, slot, -instance.ways[way].workspace)
+    sequence.seconds[0] -= instance.ways[way].seconds
+    sequence.way[slot] = EMPTY
+    sequence.useful[slot] = 0
+    _note(sequence, slot, way, 0)
+
+
+@compiled
+def _note(sequence: Sequence, slot: int, way: int, was_put: int) -> None:
+    journal = sequence.journal
+    journal[0, 0] += 1
+    row = journal[0, 0]
+    journal[row, 0], journal[row, 1], journal[row, 2] = slot, way, was_put
+
+
+@compiled
+def undo(instance: Instance, sequence: Sequence) -> None:
+    """Take back all that the journal has."""
+    journal = sequence.journal
+    for row in range(journal[0, 0], 0, -1):
+        journal[0, 0] = row
+        if journal[row, 2]:
+            take(instance, sequence, journal[row, 0])
+        else:
+            put(instance, sequence, journal[row, 0], journal[row, 1])
+    journal[0, 0] = 0
+    sequence.useless[0] = 0
+
+
+@compiled
+def spread(instance: Instance, sequence: Sequence) -> None:
+    """The same runs at equal distances."""
+    ways = ways_of_sequence(sequence)
+    sequence.way[:] = EMPTY
+    sequence.useful[:] = 0
+    sequence.tree.largest[:] = 0
+    sequence.tree.added[:] = 0
+    for item in range(len(sequence.items)):
+        sequence.items[item].count = 0
+    sequence.seconds[0] = 0.0
+    _fill(instance, sequence, ways)
+    sequence.useless[0] = 0

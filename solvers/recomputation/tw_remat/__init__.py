@@ -1,0 +1,1 @@
+"""tw-remat: separators of the graph are kept."""

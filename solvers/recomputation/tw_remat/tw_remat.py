@@ -1,0 +1,126 @@
+"""tw-remat: schedules by treewidth. A separator of the graph is kept, its sides are made again as needed.
+
+The undirected graph of the operations is taken apart by balanced separators along a tree decomposition
+(tree.py); a recursion over the pieces gives a sequence (order.py). In the paper it takes
+O(width · log n) memory and n^O(log width) runs, whatever the budget. Here a piece that makes at most
+`leaf_bytes` bytes keeps them, so there is a scale from the paper's schedule (0) to the plain one. Several
+steps of it are tried, with both of networkx's decompositions; then what the budget leaves is filled by
+keeping what would be made again (planner/repeats.py), and the fastest wins. 1,000 operations take seconds.
+
+    paper (3)                 here
+    G, n                      the operations; neighbours where one reads what the other makes
+    tree decomposition, k     networkx's approximations; bags of at most k + 1 operations
+    balanced separator X      Piece.separator
+    components of G − X       Piece.parts
+    schedule                  a sequence of runs; planner/schedule/sequence.py deletes as early as possible
+
+Where it differs: sizes are bytes and times seconds, not one each; leaves keep what they make, and what can
+run for good at the first visit does; operations that change tensors in place run last, those that can't run
+again are kept; first draws of random numbers keep the file's order. Operations run in their plain mode only.
+
+Reference: R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. R. Wang, Efficient Rematerialization for Deep
+Networks, NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+from ....graphs.errors import InputError
+from ....graphs.graph import Graph
+from ....planner.bounds import time_bound
+from ....planner.repeats import without_most_repeats, without_repeats
+from ....planner.schedule.sequence import Run, schedule_of
+from ...candidates import device_limit, infeasible, judged, plain_candidate
+from ...problem import Answer, Options, Problem, Status
+from .order import Dependencies, TooLongError, order
+from .tree import taken_apart
+
+NAME = "tw-remat"
+
+PROMISING = 3
+"""How many of the sequences are looked at repeat by repeat."""
+
+ENTRIES = 100_000
+"""The most entries of sequences that are judged for each of those."""
+
+LONGEST = 20
+"""The most runs in a sequence, as a multiple of the operations."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """steps: leaf sizes tried besides 0: a half of all bytes, a quarter, and so on."""
+
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise InputError(f"steps must be 0 or more, not {self.steps}")
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """At the time limit the best so far; at least one sequence is tried. So with Ctrl-C."""
+    graph, limit = problem.graph, device_limit(problem)
+    settings = options.settings or Settings()
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    plain = plain_candidate(graph)
+    if plain.peak <= limit:
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    found: list[_Found] = []
+    interrupted = False
+
+    def proceed() -> bool:
+        return monotonic() < deadline
+
+    def take(runs: list[Run]) -> None:
+        candidate = judged(graph, schedule_of(graph, runs))
+        found.append(_Found(max(0, candidate.peak - limit), candidate.time, runs))
+
+    try:
+        for runs in sequences(graph, settings.steps):
+            take(without_repeats(graph, runs, limit, proceed))
+            if not proceed():
+                break
+        for promising in sorted(found)[:PROMISING]:
+            tries = ENTRIES // max(1, len(promising.runs))
+            take(without_most_repeats(graph, promising.runs, limit, tries, proceed))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        interrupted = True
+    best = min(found)
+    if best.excess:
+        raise infeasible(NAME, problem, limit + best.excess)
+    return Answer(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)
+
+
+class _Found(NamedTuple):
+    """excess: bytes above the limit."""
+
+    excess: int
+    time: float
+    runs: list[Run]
+
+
+def sequences(graph: Graph, steps: int) -> Iterator[list[Run]]:
+    """From the paper's schedule to nearly the plain one, each once; by least degree, then least fill-in."""
+    sizes: list[int] = graph.tensors.bytes.tolist()
+    made = [sum(sizes[x] for x in row) for row in graph.operations.writes.lists()]
+    dependencies = Dependencies(graph)
+    finest = min(steps, sum(made).bit_length())
+    leaves = [0, *(sum(made) >> step for step in range(finest, 0, -1))]
+    seen: set[tuple[Run, ...]] = set()
+    for fill_in in (False, True):
+        root = taken_apart(dependencies.inner, fill_in=fill_in)
+        for leaf_bytes in leaves:
+            with suppress(TooLongError):
+                runs = order(dependencies, root, made, leaf_bytes, LONGEST * len(made))
+                if tuple(runs) not in seen:
+                    seen.add(tuple(runs))
+                    yield runs

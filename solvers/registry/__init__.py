@@ -1,0 +1,4 @@
+"""Who is there, and how an answer is judged.
+
+Doors: catalogue, run.
+"""

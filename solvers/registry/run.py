@@ -1,0 +1,102 @@
+"""How a solver is run and judged: its answer passes the simulator and gets its lower bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from time import perf_counter
+from typing import Any
+
+from ...planner.errors import InvalidScheduleError
+from ...planner.simulator.simulate import Figures, simulate
+from ..bounds.lower_bounds import PROVEN, lower_bounds
+from ..problem import Answer, Bound, Options, Problem, Solution, Status
+from ..settings_text import parse_settings
+from .catalogue import GROUP, Entry, entries, entry, module_of
+
+__all__ = ["GROUP", "Entry", "SolverFaultError", "entries", "entry", "solve"]
+
+BOUND_SECONDS = 10.0
+"""The most that is spent on lower bounds unless told otherwise."""
+
+
+class SolverFaultError(Exception):
+    """A solver's answer breaks a rule or the budget: the solver's fault, not the input's."""
+
+
+def solve(
+    name: str,
+    problem: Problem,
+    time_limit: float | None = None,
+    settings: Mapping[str, str] | None = None,
+    report: Callable[[str], None] = lambda _line: None,
+    bound_seconds: float = BOUND_SECONDS,
+) -> Solution:
+    """Run a solver and let the simulator judge its answer.
+
+    time_limit: seconds. settings: the solver's options as text. report: takes lines of progress.
+    bound_seconds: the most that is then spent on lower bounds; 0 for none but the time of all operations.
+    Raises InputError (name, settings), InfeasibleError, NotAcceptedError, SolverFaultError.
+    """
+    module = module_of(entry(name))
+    chosen = parse_settings(name, module.Settings, settings or {})
+    start = perf_counter()
+    answer: Answer = module.solve(problem, Options(time_limit, chosen, report))
+    seconds = perf_counter() - start
+    figures = _judge(name, problem, answer)
+    notes = list(answer.notes)
+    bounds = _bounds(name, problem, answer, figures, 0.0 if answer.interrupted else bound_seconds, notes)
+    lower_bound = bounds[0].seconds
+    proven = figures.time <= lower_bound * (1.0 + PROVEN)
+    return Solution(
+        name,
+        answer.schedule,
+        figures,
+        lower_bound,
+        Status.OPTIMAL if proven else answer.status,
+        seconds,
+        asdict(chosen),
+        answer.interrupted,
+        bounds,
+        tuple(notes),
+    )
+
+
+def _bounds(
+    name: str, problem: Problem, answer: Answer, figures: Figures, seconds: float, notes: list[str]
+) -> tuple[Bound, ...]:
+    """The largest that holds for every schedule, then those that hold for fewer and are larger, growing.
+
+    notes: takes a line for each bound that could not be computed. Raises SolverFaultError where the schedule
+    is faster than the first.
+    """
+    claimed = [Bound(answer.lower_bound, name, "any")] if answer.lower_bound is not None else []
+    computed = lower_bounds(problem, answer.schedule, figures.time, seconds, notes)
+    found = sorted([*answer.bounds, *claimed, *computed], key=lambda bound: bound.seconds)
+    best = max((bound for bound in found if bound.general), key=lambda bound: bound.seconds)
+    if best.seconds > figures.time * (1.0 + PROVEN):
+        raise SolverFaultError(
+            f"the lower bound {best.seconds:.9g} s of {best.name} is above the {figures.time:.9g} s "
+            "of a schedule that holds"
+        )
+    above = best.seconds * (1.0 + PROVEN)
+    larger = {(bound.order, bound.transfers): bound for bound in found if bound.seconds > above}
+    return replace(best, seconds=min(best.seconds, figures.time)), *larger.values()
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """A solver's settings with their defaults. Imports the solver."""
+    return asdict(module_of(entry(name)).Settings())
+
+
+def chosen_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """All settings of a solver, these among them as given. Raises InputError. Imports the solver."""
+    return asdict(parse_settings(name, module_of(entry(name)).Settings, settings))
+
+
+def _judge(name: str, problem: Problem, answer: Answer) -> Figures:
+    try:
+        replay = simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine)
+    except InvalidScheduleError as error:
+        raise SolverFaultError(f"the schedule that {name} gave is refused: {error}") from error
+    return replay.figures

@@ -1,0 +1,63 @@
+"""What a list of runs needs and takes, by one scan from the last run to the first; linear in the runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from ...graphs.graph import Graph
+from ...planner.schedule.sequence import Run, backward_scan
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """runs: those that make something needed. peak: bytes. needed: contributions that are there before."""
+
+    runs: list[Run]
+    peak: int
+    needed: dict[int, int]
+
+
+def scan(
+    graph: Graph,
+    runs: Sequence[Run],
+    after: Mapping[int, int],
+    given: AbstractSet[int],
+    always: AbstractSet[int] = frozenset(),
+) -> Scanned:
+    """From the last run to the first. after: contributions needed behind them. given: tensors left out.
+
+    always: operations whose first run stays, needed or not.
+    """
+    whole = graph.whole_contributions
+    need = defaultdict(int, {x: bits for x, bits in after.items() if x not in given})
+
+    def made(operation: int, mode: int) -> list[tuple[int, int]]:
+        return [(x, bit) for x, bit in graph.contributions(operation, mode) if x not in given]
+
+    def inputs(operation: int) -> list[int]:
+        return [x for x in graph.input_lists[operation] if x not in given]
+
+    kept = backward_scan(runs, made, inputs, whole, need, always)
+    needed = {x: bits for x, bits in need.items() if bits}
+    alive = set(needed)
+    now = peak = bytes_of(graph, alive)
+    for (operation, mode), dead in kept:
+        new = {x for x, _bit in made(operation, mode)} - alive
+        now += bytes_of(graph, new)
+        peak = max(peak, now + _workspace(graph, operation, mode))
+        now -= bytes_of(graph, dead)
+        alive |= new
+        alive.difference_update(dead)
+    return Scanned([run for run, _dead in kept], peak, needed)
+
+
+def _workspace(graph: Graph, operation: int, mode: int) -> int:
+    columns = graph.operations
+    return columns.modes[operation][mode - 1].workspace if mode else columns.workspace.item(operation)
+
+
+def bytes_of(graph: Graph, tensors: Iterable[int]) -> int:
+    return sum(graph.tensors.bytes.item(x) for x in tensors)

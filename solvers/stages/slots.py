@@ -1,0 +1,100 @@
+"""A schedule in stages: stage t ends with the first run of operation t, the file's order kept.
+
+Before that first run, any of the operations 0 … t − 1 may run again, each at most once and in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...graphs.arrays import Floats
+from ...graphs.graph import Graph
+from ...planner.schedule.schedule import PLAIN
+from ...planner.schedule.sequence import Run
+
+Slot = tuple[int, int]
+"""(stage, operation): where an operation may run. Slots come in this order."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run an operation on the device alone. time: seconds. workspace: bytes."""
+
+    mode: int
+    time: float
+    workspace: int
+    writes: tuple[int, ...]
+
+
+def ways_of(graph: Graph, operation: int) -> list[Way]:
+    """The plain one first."""
+    plain = graph.operation(operation)
+    return [Way(PLAIN, plain.time, plain.workspace, plain.writes)] + [
+        Way(number, mode.time, mode.workspace, mode.writes)
+        for number, mode in enumerate(plain.modes, 1)
+        if not mode.on_host and not mode.reads_host
+    ]
+
+
+def slots_of(last: Sequence[int]) -> Iterator[Slot]:
+    """last: as `last_stages`."""
+    for stage in range(len(last)):
+        for operation in range(stage + 1):
+            if stage <= last[operation]:
+                yield stage, operation
+
+
+def last_stages(graph: Graph) -> list[int]:
+    """Per operation: the last stage in which it may run, and something later may use what it makes.
+
+    It runs in its own stage only if it mutates or must not be recomputed, and no later than the stage in
+    which a tensor that it touches is changed in place.
+    """
+    results = set(graph.results)
+    count = len(graph.operations)
+    last = list(range(count))
+    for operation in range(count - 1, -1, -1):
+        if graph.mutate_lists[operation] or not graph.operations.recompute[operation]:
+            continue
+        written: list[int] = graph.operations.writes[operation].tolist()
+        useful = [operation]
+        for tensor in written:
+            users = [*graph.consumers[tensor].tolist(), *graph.mutators[tensor].tolist()]
+            useful += [count - 1] if tensor in results else [last[user] for user in users]
+        changes = [
+            change
+            for tensor in {*written, *graph.read_lists[operation]}
+            for change in graph.mutators[tensor].tolist()
+            if change > operation
+        ]
+        last[operation] = min([max(useful), *changes])
+    return last
+
+
+@dataclass(frozen=True)
+class RunColumns:
+    """Which columns of a program are runs: slot -> (mode, column) pairs."""
+
+    of: Mapping[Slot, Sequence[tuple[int, int]]]
+
+    def sequence(self, x: Floats) -> list[Run]:
+        """The runs of an answer, in order."""
+        return [
+            (operation, mode)
+            for (_stage, operation), ways in self.of.items()
+            for mode, column in ways
+            if x[column] > 0.5
+        ]
+
+    def values(self, sequence: Sequence[Run]) -> dict[int, float] | None:
+        """The columns' values for a sequence; None where it is not cut into these stages."""
+        x = {column: 0.0 for ways in self.of.values() for _mode, column in ways}
+        stage, before = 0, -1
+        for operation, mode in sequence:
+            columns = dict(self.of.get((stage, operation), ()))
+            if operation <= before or mode not in columns:
+                return None
+            x[columns[mode]] = 1.0
+            stage, before = (stage + 1, -1) if operation == stage else (stage, operation)
+        return x

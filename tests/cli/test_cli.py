@@ -1,0 +1,467 @@
+"""The command line without torch: what it prints, what it writes, and every error a user can cause."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.main import main
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.generators import chain, layered
+from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.schedule.file import load_schedule, save_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.problem import Solution
+from memplan.solvers.registry import run as registry
+
+Plan = Callable[..., Result]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Run `plan` in a folder with chain.json (a chain of 8 blocks), dag.json and machine.yaml."""
+    monkeypatch.chdir(tmp_path)
+    save_graph(chain(8), "chain.json")
+    save_graph(layered(20), "dag.json")
+    Path("machine.yaml").write_text("device: {capacity: 40MB}\n")
+    Path("folder.json").mkdir()
+    Path("half.json").write_text(Path("chain.json").read_text()[:500])
+    Path("slow.yaml").write_text("device: {capacity: lots}\n")
+    return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def solved(plan: Plan, *more: str) -> dict[str, Any]:
+    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json", "--json", *more)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_solve_check_and_show_agree(plan: Plan) -> None:
+    found = solved(plan)
+    graph = load_graph("chain.json")
+    plain = baseline(graph)
+    file = load_schedule("s.json", graph)
+    figures = simulate(graph, file.schedule, budget=file.budget).figures
+    assert file.budget == found["budget"] == plain.peak * 60 // 100
+    assert (found["time"], found["peak"]) == (figures.time, figures.peak)
+    assert (found["baseline_time"], found["baseline_peak"]) == (plain.time, plain.peak)
+    assert found["lower_bound"] <= found["time"]
+    assert found["solver"]["name"] == file.solver["name"] == "auto"
+    for key, value in file.predicted.items():
+        assert found[key] == value
+    checked = json.loads(plan("check", "s.json", "--graph", "chain.json", "--json").stdout)
+    assert checked["valid"]
+    assert all(checked[key] == found[key] for key in file.predicted)
+    shown = json.loads(plan("show", "s.json", "--graph", "chain.json", "--json").stdout)
+    assert max(shown["device_curve"]) == found["peak"]
+    assert sum(row["time"] for row in shown["phases"]) == pytest.approx(found["time"])
+    assert sum(row["again"] for row in shown["recomputed"]) == pytest.approx(found["time"] - plain.time)
+
+
+def test_the_figures_for_people(plan: Plan) -> None:
+    result = plan("solve", "chain.json", "--budget", "40MB")
+    assert result.exit_code == 0
+    assert "40MB = 40,000,000 B = 38.15 MiB" in result.stdout
+    assert "gap" in result.stdout
+    solved(plan)
+    shown = plan("show", "s.json", "--graph", "chain.json").stdout
+    assert "operations run again" in shown
+    assert "budget" in shown
+    assert max(len(line) for line in shown.splitlines() if "│" in line) <= 80
+
+
+def test_the_machine_gives_the_budget(plan: Plan) -> None:
+    result = plan("solve", "chain.json", "--machine", "machine.yaml", "--json")
+    assert json.loads(result.stdout)["budget"] == 40_000_000
+
+
+def test_the_device_is_not_overfilled(plan: Plan) -> None:
+    result = plan("solve", "chain.json", "--budget", "99%", "--machine", "machine.yaml", "--json")
+    assert json.loads(result.stdout)["budget"] == 40_000_000
+    assert "99% is above the device's capacity" in result.stderr
+    assert (
+        "above"
+        not in plan("solve", "chain.json", "--budget", "99%", "--machine", "machine.yaml", "-q").stderr
+    )
+
+
+def test_an_infeasible_budget_as_json(plan: Plan) -> None:
+    """A script that looks for the smallest budget reads it, and gets there."""
+    for solver in ("auto", "rotor"):
+        result = plan("solve", "chain.json", "--budget", "30%", "--json", "--solver", solver)
+        assert result.exit_code == 3
+        found = json.loads(result.stdout)
+        assert found["status"] == "no-schedule"
+        least = found["least_budget"]
+        assert found["floor"] <= least
+        assert plan("solve", "chain.json", "--budget", least, "--solver", solver).exit_code == 0
+        assert plan("solve", "chain.json", "--budget", found["floor"] - 1, "--solver", solver).exit_code == 3
+
+
+def test_solvers_are_listed(plan: Plan) -> None:
+    listed = json.loads(plan("solvers", "--json").stdout)["solvers"]
+    assert [row["name"] for row in listed][:5] == ["auto", "store-all", "chen-sqrt", "revolve", "rotor"]
+    assert all(row["accepts"] and row["source"] for row in listed)
+    for row in listed:
+        assert row["settings"] == registry.settings_of(row["name"])
+    assert "rotor" in plan("solvers").stdout
+
+
+ERRORS: dict[str, tuple[list[str], int, str]] = {
+    "no-command": ([], 2, "Usage"),
+    "unknown-command": (["sovle"], 2, "No such command 'sovle'"),
+    "unknown-option": (["solve", "chain.json", "--bugdet", "1GB"], 2, "--bugdet"),
+    "no-such-graph": (["solve", "none.json", "--budget", "1GB"], 2, "none.json: no such file"),
+    "graph-of-another-suffix": (["solve", "machine.toml", "--budget", "1GB"], 2, "the suffix must be"),
+    "not-a-graph": (["solve", "machine.yaml", "--budget", "1GB"], 2, "format is None"),
+    "unknown-unit": (["solve", "chain.json", "--budget", "12Gbit"], 2, "unknown unit 'Gbit'"),
+    "no-unit-at-all": (["solve", "chain.json", "--budget", "much"], 2, "'much' is not a number of bytes"),
+    "negative-budget": (["solve", "chain.json", "--budget", "-1GB"], 2, "-1GB"),
+    "zero-budget": (["solve", "chain.json", "--budget", "0%"], 2, "must be above 0"),
+    "nan-budget": (["solve", "chain.json", "--budget", "nan%"], 2, "is not a percentage"),
+    "no-budget": (["solve", "chain.json"], 2, "give a --budget"),
+    "unknown-solver": (["solve", "chain.json", "--budget", "60%", "--solver", "rotar"], 2, "rotor"),
+    "unknown-setting": (
+        ["solve", "chain.json", "--budget", "60%", "--set", "slot=3"],
+        2,
+        "no setting 'slot'",
+    ),
+    "setting-without-value": (["solve", "chain.json", "--budget", "60%", "--set", "slots"], 2, "key=value"),
+    "setting-twice": (
+        ["solve", "chain.json", "--budget", "60%", "--set", "slots=3", "--set", "slots=4"],
+        2,
+        "given twice",
+    ),
+    "setting-of-another-type": (
+        ["solve", "chain.json", "--budget", "60%", "--set", "slots=many", "--solver", "rotor"],
+        2,
+        "must be a whole number",
+    ),
+    "time-limit-that-is-no-number": (
+        ["solve", "chain.json", "--budget", "60%", "--time-limit", "nan"],
+        2,
+        "above 0 and finite",
+    ),
+    "missing-solver": (
+        ["solve", "chain.json", "--budget", "60%", "--solver", "checkmate", "--set", "backend=MOSEK"],
+        4,
+        "MOSEK is not installed",
+    ),
+    "folder-as-graph": (["solve", "folder.json", "--budget", "1GB"], 2, "cannot be read: it is a folder"),
+    "half-a-file": (["solve", "half.json", "--budget", "1GB"], 2, "half.json: line 1: not JSON"),
+    "negative-time-limit": (
+        ["solve", "chain.json", "--budget", "60%", "--time-limit", "-1"],
+        2,
+        "time-limit",
+    ),
+    "no-chain": (["solve", "dag.json", "--budget", "80%", "--solver", "rotor"], 2, "checkmate"),
+    "bad-machine": (
+        ["solve", "chain.json", "--machine", "slow.yaml"],
+        2,
+        "slow.yaml: field 'device.capacity'",
+    ),
+    "no-such-machine": (["solve", "chain.json", "--machine", "no.yaml"], 2, "no.yaml: no such file"),
+    "output-suffix": (["solve", "chain.json", "--budget", "60%", "-o", "s.txt"], 2, "the suffix must be"),
+    "output-in-no-folder": (
+        ["solve", "chain.json", "--budget", "60%", "-o", "no/s.json"],
+        2,
+        "cannot be written",
+    ),
+    "output-is-a-folder": (
+        ["solve", "chain.json", "--budget", "60%", "-o", "folder.json"],
+        2,
+        "it is a folder",
+    ),
+    "output-over-the-graph": (
+        ["solve", "chain.json", "--budget", "60%", "-o", "./chain.json"],
+        2,
+        "-o would write over the input",
+    ),
+    "huge-percentage": (["solve", "chain.json", "--budget", "99999999999%"], 2, "is not a percentage"),
+    "infeasible": (["solve", "chain.json", "--budget", "30%"], 3, "the smallest budget auto can reach is"),
+    "below-the-floor": (["solve", "chain.json", "--budget", "1KB"], 3, "is below the floor"),
+    "no-such-schedule": (["check", "no.json", "--graph", "chain.json"], 2, "no.json: no such file"),
+    "check-without-graph": (["check", "no.json"], 2, "--graph"),
+    "estimate-without-gpu": (["profile", "m.py", "--estimate"], 2, "go together"),
+    "estimate-on-a-device": (
+        ["profile", "m.py", "--estimate", "--gpu", "a100", "--device", "cpu"],
+        2,
+        "does not go with --estimate",
+    ),
+    "run-without-model": (["run", "s.json", "--graph", "chain.json"], 2, "--model"),
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None:
+    arguments, code, expected = ERRORS[fault]
+    result = plan(*arguments)
+    assert result.exit_code == code, result.stderr
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    if arguments:
+        lines = result.stderr.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith("plan: error: ")
+    assert result.stdout == ""
+
+
+def test_a_refused_schedule_names_step_tensor_and_rule(plan: Plan) -> None:
+    solved(plan)
+    document = json.loads(Path("s.json").read_text())
+    document["steps"].insert(1, ["delete", "x1"])
+    Path("bad.json").write_text(json.dumps(document))
+    result = plan("check", "bad.json", "--graph", "chain.json")
+    assert result.exit_code == 5
+    assert "x1" in result.stderr
+    assert "reads-present" in result.stderr or "delete-present" in result.stderr
+    assert "step" in result.stderr
+    as_json = json.loads(plan("check", "bad.json", "--graph", "chain.json", "--json").stdout)
+    assert as_json["valid"] is False
+    assert as_json["tensor"] == "x1"
+
+
+def test_a_smaller_budget_is_refused(plan: Plan) -> None:
+    solved(plan)
+    result = plan("check", "s.json", "--graph", "chain.json", "--budget", "10%")
+    assert result.exit_code == 5
+    assert "capacity" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("time", 1.0),
+        ("peak", 1),
+        ("baseline_peak", 10**12),
+        ("lower_bound", 1e6),
+        ("lower_bound", float("nan")),
+        ("time", "fast"),
+        ("host_peak", True),
+    ],
+)
+def test_wrong_figures_are_refused(plan: Plan, figure: str, value: object) -> None:
+    solved(plan)
+    document = json.loads(Path("s.json").read_text())
+    document["predicted"][figure] = value
+    Path("boast.yaml").write_text(json.dumps(document).replace("NaN", ".nan"))
+    result = plan("check", "boast.yaml", "--graph", "chain.json", "--json")
+    assert result.exit_code == 5, result.stderr
+    assert f"recorded {figure}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    found = json.loads(result.stdout)
+    assert (found["valid"], found["rule"]) == (False, None)
+    assert plan("show", "boast.yaml", "--graph", "chain.json", "--json").exit_code == 0
+
+
+def test_another_graph_is_a_mismatch(plan: Plan) -> None:
+    solved(plan)
+    save_graph(chain(8, seed=1), "other.json")
+    result = plan("check", "s.json", "--graph", "other.json")
+    assert result.exit_code == 6
+    assert "another graph" in result.stderr
+
+
+def test_the_graph_files_own_digest_is_accepted(plan: Plan) -> None:
+    import hashlib
+
+    solved(plan)
+    document = json.loads(Path("s.json").read_text())
+    document["graph"]["sha256"] = hashlib.sha256(Path("chain.json").read_bytes()).hexdigest()
+    Path("byfile.json").write_text(json.dumps(document))
+    assert plan("check", "byfile.json", "--graph", "chain.json").exit_code == 0
+
+
+def test_the_end_of_some_file_is_no_interruption(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_args: object, **_more: object) -> None:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("memplan.solvers.registry.run.solve", ended)
+    result = plan("solve", "chain.json", "--budget", "60%")
+    assert result.exit_code == 1
+    assert "a fault of ours: EOFError" in result.stderr
+
+
+def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object, **_more: object) -> None:
+        raise RuntimeError("out of cheese")
+
+    monkeypatch.setattr("memplan.solvers.registry.run.solve", broken)
+    result = plan("solve", "chain.json", "--budget", "60%")
+    assert result.exit_code == 1
+    assert "a fault of ours: RuntimeError: out of cheese" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in plan("solve", "chain.json", "--budget", "60%", "--debug").stderr
+    assert "Traceback" in plan("--debug", "solve", "chain.json", "--budget", "60%").stderr
+
+
+def test_flags_stand_before_the_command_too(plan: Plan) -> None:
+    command = ("solve", "chain.json", "--budget", "60%", "--solver", "rotor")
+    before, behind = plan("--json", "-q", *command), plan(*command, "--json", "-q")
+    assert json.loads(before.stdout)["time"] == json.loads(behind.stdout)["time"]
+    assert not before.stderr
+
+
+def test_no_host_peak_without_transfers(plan: Plan) -> None:
+    assert "host peak" not in plan("solve", "chain.json", "--budget", "60%", "--solver", "rotor").stdout
+
+
+def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    call = [sys.executable, "-c", "from memplan.cli.main import main; main()", *arguments]
+    return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+WITHOUT_TORCH = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" or name.startswith("torch."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
+sys.meta_path.insert(0, Blocked())
+from memplan.cli.main import main
+main()
+"""
+
+
+def test_without_torch_graphs_are_solved_and_models_are_not(plan: Plan) -> None:
+    solve = ["solve", "chain.json", "--budget", "60%", "-o", "t.json"]
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *solve], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    Path("m.py").write_text("def build(): ...\n")
+    profile = [sys.executable, "-c", WITHOUT_TORCH, "profile", "m.py"]
+    failed = subprocess.run(profile, capture_output=True, text=True)
+    assert failed.returncode == 4
+    assert "torch" in failed.stderr
+    assert "pip install 'memplan[torch]'" in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+
+
+def test_graph_files_need_no_torch(plan: Plan) -> None:
+    """Nor wait for it where it is installed."""
+    solved(plan)
+    listing = (
+        "import sys\nfrom memplan.cli.main import main\n"
+        "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    for call in (
+        ["--help"],
+        ["run", "--help"],
+        ["profile", "--help"],
+        ["solvers"],
+        ["solve", "chain.json", "--budget", "60%"],
+        ["check", "s.json", "--graph", "chain.json"],
+        ["show", "s.json", "--graph", "chain.json"],
+    ):
+        done = subprocess.run([sys.executable, "-c", listing, *call], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.strip()) == (0, "False"), call
+
+
+def test_files_of_any_name(plan: Plan) -> None:
+    folder = Path("Ünï çode")
+    folder.mkdir()
+    graph = folder / "グラフ.yaml.gz"
+    save_graph(chain(3), graph)
+    for name in ("ś.json", "s.yml.gz", "[bold]s.yaml"):
+        result = plan("solve", graph, "--budget", "90%", "-o", folder / name)
+        assert result.exit_code == 0, result.stderr
+        assert str(folder / name) in result.stdout
+        assert plan("check", folder / name, "--graph", graph).exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_behind_standard_output(plan: Plan) -> None:
+    with Path("/dev/full").open("w") as full:
+        call = [sys.executable, "-c", "from memplan.cli.main import main; main()", "solvers"]
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("plan: error: standard output cannot be written")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_terminal_without_block_characters(plan: Plan) -> None:
+    solved(plan)
+    call = [sys.executable, "-c", "from memplan.cli.main import main; main()"]
+    done = subprocess.run(
+        [*call, "show", "s.json", "--graph", "chain.json"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert b"####" in done.stdout
+
+
+def test_a_closed_pipe_is_no_fault(plan: Plan) -> None:
+    process = command("show", "s.json", "--graph", "chain.json")
+    process.communicate()
+    graph = load_graph("chain.json")
+    save_schedule("p.json", graph, plain_schedule(graph))
+    process = command("show", "p.json", "--graph", "chain.json", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    assert process.wait() == 0
+
+
+def test_interrupted_the_best_so_far_is_written(plan: Plan) -> None:
+    """Checkmate, stopped while it searches, on a graph that it needs long for."""
+    save_graph(chain(30), "long.json")
+    with Path("progress").open("wb") as progress:
+        call = [sys.executable, "-c", "from memplan.cli.main import main; main()", "solve", "long.json"]
+        process = subprocess.Popen(
+            [*call, "--budget", "45%", "--solver", "checkmate", "-o", "best.json"],
+            stdout=subprocess.DEVNULL,
+            stderr=progress,
+            env={**os.environ, "FORCE_COLOR": "1"},
+        )
+        end = time.monotonic() + 100
+        while b"elapsed" not in Path("progress").read_bytes():
+            assert process.poll() is None, "solved too fast to be interrupted"
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == 130
+    assert plan("check", "best.json", "--graph", "long.json").exit_code == 0
+
+
+def test_interrupted_without_a_schedule(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_args: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memplan.solvers.registry.run.solve", stopped)
+    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json")
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "plan: interrupted"
+    assert not Path("s.json").exists()
+
+
+def test_an_interrupted_answer_is_written_and_says_so(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = registry.solve
+
+    def stopped(*args: Any, **more: Any) -> Solution:
+        return replace(whole(*args, **more), interrupted=True)
+
+    monkeypatch.setattr("memplan.solvers.registry.run.solve", stopped)
+    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json", "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["interrupted"] is True
+    assert "best schedule so far" in result.stderr
+    assert plan("check", "s.json", "--graph", "chain.json").exit_code == 0
+
+
+def test_version_and_help(plan: Plan) -> None:
+    assert "0.1.0" in plan("--version").stdout
+    for name in ("profile", "solve", "check", "show", "run", "solvers"):
+        assert name in plan("--help").stdout
+        assert plan(name, "--help").exit_code == 0

@@ -1,0 +1,224 @@
+"""`plan size`: batches and budgets of a model on a GPU that is not here, and what a call can have wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.main import main
+from memplan.graphs.machines.presets import find_preset
+from memplan.solvers.registry import run as registry
+
+Plan = Callable[..., Result]
+LITTLE = "2.3MB"
+"""A batch of 1 takes about 2.1 MB."""
+
+MODEL = """
+import torch
+from torch import nn
+
+def layers(*more):
+    return nn.Sequential(nn.Linear(256, 256), nn.GELU(), *more, nn.Linear(256, 256), nn.GELU())
+
+def build(batch=8):
+    return layers(), (torch.ones(batch, 256),), torch.sum
+
+def deep(batch=2048):
+    return nn.Sequential(*(layers() for _ in range(5))), (torch.ones(batch, 256),), torch.sum
+
+def rows():
+    return layers(), (torch.ones(3, 256),), torch.sum
+
+def norm(batch=8):
+    return layers(nn.BatchNorm1d(256)), (torch.ones(batch, 256),), torch.sum
+
+def even(batch=2):
+    if batch % 2:
+        raise ValueError("an odd batch")
+    return build(batch)
+
+def fixed():
+    targets = torch.zeros(3, 256)
+    return layers(), (torch.ones(3, 256),), lambda output: nn.functional.mse_loss(output, targets)
+
+def scalar():
+    return layers(), {}, torch.sum
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def sized(plan: Plan, *arguments: object, model: str = "model.py") -> dict[str, Any]:
+    """By the plain schedule, whose peak tells what fits."""
+    result = plan("size", model, "--gpu", "rtx3060", "--solver", "store-all", "--json", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_the_largest_batch_is_the_last_whose_plain_peak_fits(plan: Plan) -> None:
+    told = sized(plan, "--budget", LITTLE)
+    trials = {one["batch"]: one for one in told["batches"]}
+    largest = told["largest_batch"]["batch"]
+    assert largest > 8
+    assert trials[largest]["fits"]
+    assert trials[largest]["baseline_peak"] <= told["budget"] == 2_300_000
+    above = min(batch for batch in trials if batch > largest)
+    assert above <= 1.03 * largest
+    assert not trials[above]["fits"]
+    assert trials[above]["baseline_peak"] > told["budget"]
+    assert trials[largest]["samples_per_second"] == pytest.approx(largest / trials[largest]["time"])
+
+
+def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> None:
+    told = sized(plan, "--batch", "4, 2,16")
+    assert [one["batch"] for one in told["batches"]] == [2, 4, 16]
+    assert told["budget"] == find_preset("rtx3060").machine.device_capacity
+    assert told["smallest_budget"]["batch"] == 2
+    assert told["smallest_budget"]["budget"] == told["batches"][0]["baseline_peak"]
+    assert told["largest_batch"]["batch"] == 16
+    assert told["smallest_budget"]["overhead"] == 0
+
+
+def test_an_optimizer_takes_memory_and_time(plan: Plan) -> None:
+    """AdamW has two states a weight, SGD none; without an optimizer the gradients stay as results."""
+    none, sgd, adamw = (
+        sized(plan, "--batch", 4, "--optimizer", name)["batches"][0] for name in ("none", "sgd", "adamw")
+    )
+    weights = 4 * 2 * (256 * 256 + 256)
+    assert adamw["baseline_peak"] > sgd["baseline_peak"] + 2 * weights - 1
+    updates = adamw["baseline_time"] - none["baseline_time"]
+    assert weights / 16.6e9 < updates < weights / 16.6e9 + 5e-5  # four updates are launched
+    assert none["baseline_time"] < sgd["baseline_time"] < adamw["baseline_time"]
+
+
+def test_updates_may_wait_for_the_end_of_backward(plan: Plan) -> None:
+    early, late = (
+        sized(plan, "--batch", 4, "--update", when, model="model.py:deep")["batches"][0]["baseline_peak"]
+        for when in ("in-backward", "after")
+    )
+    assert early < late
+
+
+def test_rows_are_repeated_where_the_batch_is_no_parameter(plan: Plan) -> None:
+    asked, repeated = (sized(plan, "--batch", 5, model=f"model.py:{entry}") for entry in ("build", "rows"))
+    assert asked == repeated
+
+
+def test_the_search_starts_at_a_batch_that_can_be(plan: Plan) -> None:
+    told = sized(plan, "--budget", LITTLE, model="model.py:norm")
+    assert told["smallest_budget"]["batch"] == 2
+
+
+def test_a_machine_may_replace_that_of_the_gpu(plan: Plan) -> None:
+    Path("m.yaml").write_text("device: {capacity: 2.2MB}\n")
+    small = sized(plan, "--machine", "m.yaml")
+    assert small["budget"] == 2_200_000
+    assert small["largest_batch"]["batch"] < sized(plan, "--budget", LITTLE)["largest_batch"]["batch"]
+    named = sized(plan, "--machine", "rtx4080", "--batch", 1)
+    assert named["budget"] == find_preset("rtx4080").machine.device_capacity
+
+
+def test_the_table(plan: Plan) -> None:
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--batch", "1,2,4096",
+                  "--budget", "5MB")  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split()[-1] for line in lines if line.endswith(" fits")] == ["fits", "fits"]
+    assert any("4,096" in line and line.endswith("no: below the floor") for line in lines)
+    assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
+    assert any(line.startswith("largest batch    batch 2 within 5,000,000 B") for line in lines)
+    assert result.stderr == ""
+
+
+def test_a_solver_reaches_below_the_plain_peak(plan: Plan) -> None:
+    told = sized(plan, "--solver", "tw-remat", "--batch", "2048", model="model.py:deep")
+    assert told["smallest_budget"]["floor"] <= told["smallest_budget"]["budget"]
+    assert told["smallest_budget"]["budget"] < told["batches"][0]["baseline_peak"]
+
+
+def test_nothing_fits(plan: Plan) -> None:
+    result = plan(
+        "size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--budget", "1MB", "--json"
+    )
+    told = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert told["largest_batch"] is None
+    assert told["smallest_budget"]["budget"] > 1_000_000
+    line = result.stderr.strip()
+    assert line.startswith("plan: error: batch 1 does not fit within 1,000,000 B")
+    assert f"the smallest budget found is {told['smallest_budget']['budget']:,} B" in line
+    assert "\n" not in line
+
+
+def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = registry.solve, list[str]()
+
+    def solve(*arguments: Any) -> Any:
+        calls.append("")
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(registry, "solve", solve)
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 130
+    assert told["interrupted"]
+    assert [one["batch"] for one in told["batches"]] == [1, 2]
+    assert told["largest_batch"]["batch"] == 2
+    assert told["smallest_budget"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["model.py"], "Missing option '--gpu'"),
+        (["model.py", "--gpu", "rtx306"], "no GPU or machine named 'rtx306' is known; close names: rtx3060"),
+        (["no.py", "--gpu", "a100"], "no.py: no such file"),
+        (["model.py:nope", "--gpu", "a100"], "no function nope()"),
+        (["model.py", "--gpu", "a100", "--batch", "0"], "'0' is no list of batches"),
+        (
+            ["model.py", "--gpu", "a100", "--batch", f"{10**30}"],
+            "is no list of batches, like 1,2,4, from 1",
+        ),
+        (["model.py", "--gpu", "a100", "--batch", "-1"], "'-1' is no list of batches"),
+        (["model.py", "--gpu", "a100", "--batch", "1,,2"], "'1,,2' is no list of batches"),
+        (["model.py", "--gpu", "a100", "--batch", "two"], "'two' is no list of batches"),
+        (["model.py", "--gpu", "a100", "--batch", ""], "'' is no list of batches"),
+        (["model.py", "--gpu", "a100", "--budget", "60%"], "a percentage is of a plain peak"),
+        (["model.py", "--gpu", "a100", "--solver", "magic"], "magic"),
+        (["model.py", "--gpu", "a100", "--set", "speed=1"], "speed"),
+        (["model.py", "--gpu", "a100", "--time-limit", "0"], "is no time"),
+        (["model.py", "--gpu", "a100", "--optimizer", "lion"], "'lion' is not one of"),
+        (["model.py", "--gpu", "a100", "--machine", "no.yaml"], "no.yaml: no such file"),
+        (["model.py", "--gpu", "a100", "--machine", "typo.yaml"], "unknown field 'linsk': is it 'links'?"),
+        (["model.py", "--gpu", "a100", "--machine", "any.yaml"], "has no device capacity: give a --budget"),
+        (["model.py:even", "--gpu", "a100", "--batch", "2,3"], "batch 3: model.py:22: even(batch=3) fails"),
+        (["model.py:fixed", "--gpu", "a100", "--batch", "4"], "batch 4: "),
+        (["model.py:scalar", "--gpu", "a100"], "have no batch to change: give the function a parameter"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_wrong_call_is_one_line(plan: Plan, arguments: list[str], line: str) -> None:
+    Path("typo.yaml").write_text("linsk: {d2h: 1e9}\n")
+    Path("any.yaml").write_text("links: {d2h: 1e9, h2d: 1e9}\n")
+    result = plan("size", *arguments)
+    assert result.exit_code == 2
+    assert line in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_budget_above_the_capacity(plan: Plan) -> None:
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--batch", "1", "--json",
+                  "--budget", "1TB")  # fmt: skip
+    assert json.loads(result.stdout)["budget"] == find_preset("rtx3060").machine.device_capacity
+    assert "above the device's capacity" in result.stderr

@@ -1,0 +1,181 @@
+"""The command line on models whose weights are updated: profile, solve, run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import memplan
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from memplan.cli.main import main
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.transformations.updates import with_updates
+from memplan.planner.plain import baseline
+from torch import nn
+
+Plan = Callable[..., Result]
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(width=64, batch=512):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)) for _ in range(4)]
+    return nn.Sequential(*layers), (torch.randn(batch, width),), lambda output: output.square().mean()
+
+def frozen():
+    module, *rest = build()
+    return module.requires_grad_(False), *rest
+"""
+
+STORE_ALL = ("--solver", "store-all", "--budget", "100%", "-o", "schedule.json")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def updates_of(graph: Graph) -> list[int]:
+    phases = graph.operations.phase.tolist()
+    return [o for o, phase in enumerate(phases) if phase == Phase.UPDATE]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--optimizer adamw --lr 0.01",
+        "--optimizer sgd --momentum 0.9 --weight-decay 0.1 --update after",
+    ],
+)
+def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) -> None:
+    result = plan("profile", "model.py", *options.split(), "-o", "graph.json")
+    assert result.exit_code == 0, result.stderr
+    assert "weights, states and buffers of 3 iterations bitwise equal" in result.stdout
+    graph = load_graph(Path("graph.json"))
+    assert len(updates_of(graph)) == 8
+    assert [graph.tensors.name[x] for x in graph.results] == ["loss"]
+    for update in map(graph.operation, updates_of(graph)):
+        (mode,) = update.modes
+        assert (mode.name, mode.on_host) == ("host", True)
+        assert mode.time > 0
+    solve = ("solve", "graph.json", "--budget", "75%", "--solver", "rotor")
+    assert plan(*solve, "-o", "schedule.json").exit_code == 0
+    run = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
+    result = plan(*run, "--json", "--repeats", "2")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["equal"] is True
+    assert found["predicted"]["peak"] <= 0.75 * baseline(graph).peak
+    assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.001)
+
+
+def test_all_states_on_the_host_and_updated_there(plan: Plan) -> None:
+    """What ZeRO-Offload does, by its schedule, and bit by bit what torch.optim does."""
+    assert plan("profile", "model.py", "--optimizer", "adamw", "-o", "graph.json").exit_code == 0
+    solve = ("solve", "graph.json", "--solver", "zero-offload", "--machine", "rtx3060")
+    result = plan(*solve, "-o", "schedule.json")
+    assert result.exit_code == 0, result.stderr
+    run = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
+    result = plan(*run, "--json", "--repeats", "1")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["equal"] is True
+
+
+def test_an_estimate_has_states_and_both_speeds(plan: Plan) -> None:
+    result = plan(
+        *("profile", "model.py", "--estimate", "--gpu", "rtx3060", "--optimizer", "adamw"),
+        *("--update", "after", "--betas", "0.9", "0.95", "-o", "graph.json"),
+    )
+    assert result.exit_code == 0, result.stderr
+    graph = load_graph(Path("graph.json"))
+    assert graph.source["optimizer"] == {"name": "adamw", "update": "after", "betas": [0.9, 0.95]}
+    sizes = graph.tensors.bytes
+    states = sizes[graph.tensors.kind == Kind.OPTIMIZER_STATE].sum()
+    assert states == 2 * sizes[graph.tensors.kind == Kind.PARAMETER].sum()
+    operations = len(graph.operations)
+    assert updates_of(graph) == list(range(operations - 8, operations))
+    update = graph.operation(graph.operation_index["0.0.weight/update"])
+    assert update.modes[0].time == pytest.approx(4 * 64 * 64 / 1.1e9)
+
+
+def test_a_graph_updated_afterwards_can_not_be_run(plan: Plan) -> None:
+    assert plan("profile", "model.py", "-o", "plain.json").exit_code == 0
+    graph = with_updates(
+        load_graph(Path("plain.json")), optimizer="adamw", when="in-backward", device_rate=1e9
+    )
+    save_graph(graph, Path("graph.json"))
+    assert plan("solve", "graph.json", *STORE_ALL).exit_code == 0
+    result = plan("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
+    assert result.exit_code == 2
+    assert "no fingerprint" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "line"),
+    [
+        ({"name": "sgd"}, 6, "fingerprint"),
+        ({"weight_decay": 0.5}, 6, "fingerprint"),
+        ({"name": "__import__"}, 2, "no optimizer '__import__'"),
+        ({"decay": 0.5}, 2, "unknown field 'decay'"),
+    ],
+)
+def test_another_optimizer_is_a_mismatch(plan: Plan, change: dict[str, object], code: int, line: str) -> None:
+    assert plan("profile", "model.py", "--optimizer", "adamw", "-o", "graph.json").exit_code == 0
+    assert plan("solve", "graph.json", *STORE_ALL).exit_code == 0
+    document = json.loads(Path("graph.json").read_text())
+    document["source"]["optimizer"] |= change
+    Path("graph.json").write_text(json.dumps(document))
+    result = plan("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
+    assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.stderr
+    assert line in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["model.py", "--lr", "0.1"], "--lr goes with --optimizer"),
+        (["model.py", "--update", "after"], "--update goes with --optimizer"),
+        (["model.py", "--optimizer", "lion"], "'lion' is not one of 'adamw', 'sgd'"),
+        (["model.py", "--optimizer", "sgd", "--eps", "1"], "sgd has no eps"),
+        (["model.py", "--optimizer", "adamw", "--lr", "nan"], "adamw: a number is not finite"),
+        (["model.py", "--optimizer", "adamw", "--lr", "-1"], "adamw: Invalid learning rate: -1.0"),
+        (["model.py:frozen", "--optimizer", "sgd"], "sgd: optimizer got an empty parameter list"),
+    ],
+)
+def test_an_error_is_one_line(plan: Plan, arguments: list[str], line: str) -> None:
+    result = plan("profile", *arguments)
+    assert result.exit_code == 2
+    assert line in result.stderr
+    assert result.stderr.count("\n") == 1 or "Usage" in result.stderr
+
+
+def test_optimize_takes_the_optimizer() -> None:
+    """The step updates the weights: as a loop of PyTorch does."""
+
+    def made() -> tuple[nn.Module, tuple[torch.Tensor], torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        module = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)))
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, foreach=False)
+        return module, (torch.randn(256, 32),), optimizer
+
+    module, inputs, optimizer = made()
+    step = memplan.optimize(
+        module, inputs, budget="90%", loss_fn=torch.sum, optimizer=optimizer, solver="rotor"
+    )
+    losses = [step(*inputs).item() for _ in range(3)]
+    other, inputs, eager = made()
+    for expected in losses:
+        eager.zero_grad()
+        loss = other(*inputs).sum()
+        loss.backward()
+        eager.step()
+        assert loss.item() == expected
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))

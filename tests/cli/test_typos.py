@@ -1,0 +1,90 @@
+"""A typo in any argument of any command: one line, exit code 2, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.main import COMMANDS, main
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.generators import chain
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.file import save_schedule
+
+Plan = Callable[[list[str]], Result]
+
+SOUND = {
+    "profile": ["m.py"],
+    "solve": ["g.json", "--budget", "100%", "--solver", "store-all"],
+    "check": ["s.json", "--graph", "g.json"],
+    "show": ["s.json", "--graph", "g.json"],
+    "run": ["s.json", "--graph", "g.json", "--model", "m.py"],
+    "bench": ["g.json", "--solvers", "store-all", "--budgets", "100%"],
+    "machine": ["rtx3060"],
+    "size": ["m.py", "--gpu", "rtx3060"],
+    "partition": ["g.json"],
+    "solvers": [],
+}
+"""Of each command what it needs at least. The model's file can't be read: nothing is traced."""
+
+WRONG = ["typo", "-", "nan%", "x" * 400]
+
+
+def cases() -> Iterator[tuple[str, list[str]]]:
+    for name in COMMANDS:
+        command, sound = main.get_command(click.Context(main), name), SOUND[name]
+        assert command
+        for one in command.params:
+            option = max(one.opts, key=len)
+            if isinstance(one, click.Argument):
+                yield from ((name, [wrong, *sound[1:]]) for wrong in WRONG)
+            elif one.opts == ["--help"]:
+                continue
+            else:
+                yield name, [*sound, f"{option[:-1]}ö", "1"]
+                if isinstance(one, click.Option) and not one.is_flag:
+                    yield name, [*sound, option]
+                    yield from ((name, [*sound, option, *[wrong] * one.nargs]) for wrong in WRONG)
+        yield name, [*sound, "--typo"]
+        yield name, [*sound, "one", "two"]
+    yield "sovle", ["g.json"]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("typos"))
+        save_graph(chain(4), "g.json")
+        save_schedule("s.json", graph := load_graph("g.json"), plain_schedule(graph))
+        Path("m.py").write_text("typo typo\n")
+        yield lambda words: CliRunner().invoke(main, words)
+
+
+NUMBERS = ["", "1.5", "9" * 25, "9" * 400, "-1", "100000"]
+COUNTED = {"checkmate": "threads", "auto": "workers", "hiremate": "workers", "h-ilp": "workers"}
+
+
+@pytest.mark.parametrize("solver", COUNTED)
+def test_a_setting_beyond_reason_is_refused(solver: str, plan: Plan) -> None:
+    for number in NUMBERS:
+        setting = f"{COUNTED[solver]}={number}"
+        result = plan(["solve", "g.json", "--budget", "80%", "--solver", solver, "--set", setting])
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), (setting, result.stderr)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "sovle"])
+def test_a_typo_is_one_line_before_any_work(name: str, plan: Plan) -> None:
+    before = set(Path().iterdir())
+    for _name, words in (case for case in cases() if case[0] == name):
+        start = perf_counter()
+        result = plan([name, *words])
+        assert (result.exit_code, result.stdout) == (2, ""), (words, result.stderr)
+        assert result.stderr.startswith("plan: error: "), words
+        assert len(result.stderr.splitlines()) == 1, words
+        assert len(result.stderr) < 2000, words
+        assert perf_counter() - start < 20
+    assert set(Path().iterdir()) == before

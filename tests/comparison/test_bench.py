@@ -1,0 +1,384 @@
+"""`plan bench`: rows that can be trusted, a table that goes on where it stood, solvers that break."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.bench_tables import comparison_lines
+from memplan.cli.main import main
+from memplan.comparison import run as comparison_run
+from memplan.comparison.file import append_row, prepare, read_rows
+from memplan.comparison.published import load_published, matches
+from memplan.comparison.summary import refuted, standings
+from memplan.comparison.trials import Contender, Outcome, Row, Trial, instance, row
+from memplan.graphs.files.files import graph_digest, save_graph
+from memplan.graphs.generators import chain, layered, unet
+from memplan.planner.bounds import memory_floor
+from memplan.planner.budget import parse_budget
+from memplan.planner.plain import baseline
+from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
+
+FAKES = """
+import os, subprocess, sys, time
+from dataclasses import dataclass
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.schedule import Schedule
+from memplan.solvers.problem import Answer, Status
+
+@dataclass(frozen=True)
+class Settings:
+    does: str = "works"
+    note: str = ""
+    cache: str = ""
+
+def solve(problem, options):
+    schedule, does = plain_schedule(problem.graph), options.settings.does
+    if problem.graph.name == "chain-8-seed0":
+        does = "warms up"
+    elif options.settings.note:
+        with open(options.settings.note, "a") as note:
+            note.write("solved\\n")
+    if does == "lies":
+        schedule = Schedule(schedule.verbs[1:], schedule.targets[1:], schedule.wheres[1:])
+    if does == "aborts":
+        os.abort()
+    if does == "raises":
+        raise ZeroDivisionError("over nothing")
+    if does == "exits":
+        sys.exit(3)
+    if does == "hangs":
+        sleeper = "import time; time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-c", sleeper])
+        print(child.pid, file=open(options.settings.note + ".pid", "w"))
+        while True:
+            try:
+                time.sleep(600)
+            except KeyboardInterrupt:
+                pass
+    return Answer(schedule, Status.HEURISTIC, lower_bound=0.0)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run `plan bench` in a folder with graphs/, and a solver `fake` of another package."""
+    (tmp_path / "fake_solver.py").write_text(FAKES)
+    metadata = tmp_path / "fakes-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{registry.GROUP}]\nfake = fake_solver\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("graphs").mkdir()
+    save_graph(chain(6), "graphs/chain.json")
+    save_graph(unet(2), "graphs/unet.yaml.gz")
+    Path("graphs/plan.json").write_text('{"format": "plan-schedule/1"}')
+    Path("graphs/half.json").write_text('{"format": "plan-gr')
+    Path("graphs/read.me").write_text("no graph")
+    return lambda *words: CliRunner().invoke(main, ["bench", *(str(word) for word in words)])
+
+
+def table(path: str = "rows.csv") -> list[Row]:
+    return list(read_rows(Path(path)).values())
+
+
+def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callable[..., Result]) -> None:
+    words = ["graphs", "--solvers", "rotor,store-all", "--budgets", "100%,70%,20%", "--time-limit", "30"]
+    result = bench(*words, "-o", "rows.csv", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "not graphs, left out: graphs/half.json, graphs/plan.json" in result.stderr
+    told = json.loads(result.stdout)
+    rows = {(row.graph, row.budget_text, row.solver): row for row in table()}
+    assert len(rows) == len(told["rows"]) == 2 * 3 * 2
+    for graph in (chain(6), unet(2)):
+        plain = baseline(graph)
+        for percent in (100, 70, 20):
+            budget = plain.peak * percent // 100
+            row = rows[graph.name, f"{percent}%", "rotor"]
+            assert (row.budget, row.plain_time, row.plain_peak) == (budget, plain.time, plain.peak)
+            assert (row.operations, row.sha256) == (len(graph.operations), graph_digest(graph))
+            assert json.loads(row.settings) == registry.settings_of("rotor")
+            if row.solved:
+                found = registry.solve("rotor", Problem(graph, budget))
+                assert (row.time, row.peak) == (found.figures.time, found.figures.peak)
+                assert row.lower_bound == pytest.approx(found.lower_bound)
+                file_order = [bound.seconds for bound in found.bounds if bound.order == "file"]
+                assert row.file_order_bound == (pytest.approx(file_order[0]) if file_order else None)
+                assert row.time is not None
+                assert row.overhead_percent == pytest.approx(100 * (row.time / plain.time - 1))
+                assert row.gap_percent == pytest.approx(100 * (1 - found.lower_bound / row.time))
+            else:
+                assert row.outcome == Outcome.INFEASIBLE
+                assert row.least_budget is not None
+                assert max(budget, memory_floor(graph) - 1) < row.least_budget
+    assert sum(row.solved for row in rows.values()) >= 5
+    assert 20 * baseline(unet(2)).peak // 100 < memory_floor(unet(2))
+    assert {rows[unet(2).name, "20%", solver].lower_bound for solver in ("rotor", "store-all")} == {inf}
+    assert "Infinity" not in result.stdout
+    assert rows[chain(6).name, "100%", "store-all"].overhead_percent == 0.0
+    assert rows[chain(6).name, "70%", "store-all"].least_budget == baseline(chain(6)).peak
+
+
+def test_what_the_table_has_is_not_solved_again(bench: Callable[..., Result]) -> None:
+    def solved() -> int:
+        return Path("notes").read_text().count("solved")
+
+    def run(budgets: str, *more: str) -> None:
+        note = Path("notes").absolute()
+        words = ["graphs/chain.json", "--solvers", "fake", "--set", f"fake.note={note}", "-o", "rows.csv"]
+        assert bench(*words, "--budgets", budgets, "--workers", 2, *more).exit_code == 0
+
+    run("100%,120%")
+    before = Path("rows.csv").read_bytes()
+    assert (solved(), len(table())) == (2, 2)
+    run("100%,120%")
+    assert solved() == 2
+    assert Path("rows.csv").read_bytes() == before
+    run("100%,130%")
+    assert (solved(), len(table())) == (3, 3)
+    run("100%", "--time-limit", "50")  # another limit is another trial
+    assert (solved(), len(table())) == (4, 4)
+    run("120%", "--again")
+    assert (solved(), len(table())) == (5, 4)
+    whole = Path("rows.csv").read_bytes()
+    Path("rows.csv").write_bytes(whole[:-40])  # killed while it wrote
+    assert len(table()) == 4
+    run("100%,120%,130%")
+    assert Path("rows.csv").read_bytes().count(b"\n") == 1 + 4
+    Path("rows.csv").write_bytes(before[:30])
+    run("100%")
+    assert (len(table()), solved()) == (1, 6)
+
+
+def test_solvers_are_compared_cold(bench: Callable[..., Result]) -> None:
+    """With a cache on disk, a row's time would depend on the rows before it."""
+    words = ["graphs/chain.json", "--solvers", "fake", "--budgets", "100%", "-o", "rows.csv"]
+    assert bench(*words).exit_code == 0
+    assert bench(*words, "--set", "fake.cache=here").exit_code == 0
+    assert [json.loads(row.settings)["cache"] for row in table()] == ["off", "here"]
+
+
+@pytest.mark.parametrize(
+    ("does", "outcome", "message"),
+    [
+        ("lies", Outcome.FAULT, "the schedule that fake gave is refused: step 0"),
+        ("aborts", Outcome.FAULT, "its process crashed: exit status -6"),
+        ("raises", Outcome.FAULT, "ZeroDivisionError: over nothing"),
+        ("exits", Outcome.FAULT, "its process crashed: exit status 3"),
+    ],
+)
+def test_a_solver_that_breaks_costs_its_own_row(
+    bench: Callable[..., Result], does: str, outcome: Outcome, message: str
+) -> None:
+    words = ["graphs/chain.json", "--solvers", "fake,store-all", "--budgets", "100%", "-o", "rows.csv"]
+    result = bench(*words, "--set", f"fake.does={does}")
+    assert result.exit_code == 0
+    assert message in result.stdout
+    broken, other = table()
+    assert broken.outcome == outcome
+    assert broken.message.startswith(message)
+    assert (broken.time, broken.overhead_percent) == (None, None)
+    assert other.outcome == Outcome.OK
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_solver_that_hangs_is_ended_with_what_it_started(
+    bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison_run, "GRACE_SECONDS", 4.0)
+    monkeypatch.setattr("memplan.solvers.child.PATIENCE_SECONDS", 0.5)
+    words = ["graphs/chain.json", "--solvers", "fake,store-all", "--budgets", "100%", "-o", "rows.csv"]
+    note = Path("hung").absolute()
+    result = bench(*words, "--set", "fake.does=hangs", "--set", f"fake.note={note}", "--time-limit", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "fake on" in result.stdout
+    assert [row.outcome for row in table()] == [Outcome.TIMEOUT, Outcome.OK]
+    assert not alive(int(Path("hung.pid").read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sends a POSIX signal, looks into /proc")
+def test_ctrl_c_leaves_the_rows_and_no_process(bench: Callable[..., Result], tmp_path: Path) -> None:
+    del bench
+    run = [sys.executable, "-c", "from memplan.cli.main import main; main()", "bench", "graphs/chain.json"]
+    words = ["--solvers", "store-all,fake", "--budgets", "100%", "-o", "rows.csv"]
+    note = tmp_path / "hung"
+    fake = ["--set", "fake.does=hangs", "--set", f"fake.note={note}"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen([*run, *words, *fake], env=environment, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not (Path("hung.pid").exists() and Path("hung.pid").read_text().strip()):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _out, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: 1 of 2 rows are in rows.csv" in said
+    assert [row.outcome for row in table()] == [Outcome.OK]
+    assert not alive(int(Path("hung.pid").read_text()))
+
+
+ERRORS: dict[str, tuple[list[str], int, str]] = {
+    "no-graph": ([], 2, "Missing argument 'GRAPHS...'"),
+    "no-such-graph": (["none.json"], 2, "none.json: no such file"),
+    "folder-without-graphs": (["empty"], 2, "empty: there is no graph in this folder"),
+    "a-file-that-is-no-graph": (["graphs/plan.json"], 2, "graphs/plan.json: format is"),
+    "unknown-solver": (["graphs", "--solvers", "rotor,chekmate"], 2, "did you mean checkmate"),
+    "empty-solver": (["graphs", "--solvers", "rotor,"], 2, "unknown solver ''"),
+    "unknown-setting": (["graphs", "--solvers", "rotor", "--set", "rotor.slot=3"], 2, "no setting 'slot'"),
+    "wrong-setting": (["graphs", "--solvers", "rotor", "--set", "rotor.slots=x"], 2, "a whole number"),
+    "setting-of-nobody": (
+        ["graphs", "--solvers", "rotor", "--set", "slots=3"],
+        2,
+        "--set slots: settings are SOLVER.KEY=VALUE, and the solvers are rotor",
+    ),
+    "setting-of-another": (["graphs", "--solvers", "rotor", "--set", "fake.does=x"], 2, "solvers are rotor"),
+    "no-budget": (["graphs", "--budgets", "75%,much"], 2, "'much' is not a number of bytes"),
+    "zero-budget": (["graphs", "--budgets", "0%"], 2, "must be above 0"),
+    "time-limit": (["graphs", "--time-limit", "-1"], 2, "it must be above 0 and finite"),
+    "workers": (["graphs", "--workers", "0"], 2, "0 is not in the range x>=1"),
+    "suffix": (["graphs", "-o", "rows.json"], 2, "rows.json: the suffix must be .csv"),
+    "folder-as-table": (["graphs", "-o", "graphs.csv"], 2, "cannot be written: it is no regular file"),
+    "no-such-folder": (["graphs", "-o", "none/rows.csv"], 2, "none/rows.csv: cannot be written"),
+    "another-table": (["graphs", "-o", "other.csv"], 2, "other.csv: not a table of plan bench"),
+    "another-line": (["graphs", "-o", "line.csv"], 2, "line.csv: not a table of plan bench"),
+    "no-text": (["graphs", "-o", "bytes.csv"], 2, "bytes.csv: not UTF-8 text"),
+    "spoilt-row": (["graphs", "-o", "spoilt.csv"], 2, "spoilt.csv: line 2 is no row of this table"),
+    "published": (["graphs", "--published", "graphs/plan.json"], 2, "not a table of published results"),
+    "published-huge": (["graphs", "--published", "huge.json"], 2, "not a table of published results"),
+    "published-rows": (["graphs", "--published", "bad.json"], 2, "not a table of published results"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_are_one_line(bench: Callable[..., Result], case: str) -> None:
+    words, code, line = ERRORS[case]
+    Path("empty").mkdir()
+    Path("graphs.csv").mkdir()
+    others = {
+        "other.csv": "a,b\n1,2\n",
+        "line.csv": "one precious line",
+        "bad.json": '{"rows": [{"graph": 1}]}',
+        "huge.json": f'{{"rows": [{{"graph": "g", "budget_percent": {10**400}}}]}}',
+    }
+    for name, text in others.items():
+        Path(name).write_text(text)
+    Path("bytes.csv").write_bytes(b"\xff\xfe\n")
+    prepare(Path("spoilt.csv"))
+    with Path("spoilt.csv").open("a") as stream:
+        stream.write("1,2,3\n")
+    result = bench(*words)
+    assert result.exit_code == code
+    assert line in result.stderr
+    assert len(result.stderr.strip().splitlines()) <= 2
+    assert "Traceback" not in result.stderr
+    for name, text in others.items():
+        assert Path(name).read_text() == text
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Callable[..., Row]:
+    """A row of a solver on a graph: its overhead in percent, or None."""
+    save_graph(layered(5), tmp_path / "g.json")
+    on = instance(tmp_path / "g.json")
+
+    def make(solver: str, graph: str, percent: int, overhead: float | None, seconds: float = 1.0) -> Row:
+        one = replace(on, graph=graph, sha256=graph, plain_time=100.0, plain_peak=1000)
+        trial = Trial(one, parse_budget(f"{percent}%"), Contender(solver, {}, "{}"), 60.0)
+        if overhead is None:
+            return row(trial, {"outcome": Outcome.INFEASIBLE, "seconds": seconds})
+        ending: dict[str, Any] = {"time": 100.0 + overhead, "peak": 400, "lower_bound": 100.0}
+        return row(trial, {"outcome": Outcome.OK, "seconds": seconds, **ending})
+
+    return make
+
+
+def test_the_standings(rows: Callable[..., Row]) -> None:
+    """Three places. a: 10, 20, -; b: 10, 10, 25; c solves nothing, and leaves the others' means alone."""
+    a = [rows("a", "g", 60, 10.0, 2.0), rows("a", "g", 50, 20.0, 4.0), rows("a", "h", 60, None, 9.0)]
+    b = [rows("b", "g", 60, 10.0), rows("b", "g", 50, 10.0), rows("b", "h", 60, 25.0)]
+    found = {one.solver: one for one in standings([*a, *b, rows("c", "g", 60, None)])}
+    assert (found["a"].rows, found["a"].solved, found["a"].wins, found["a"].overhead) == (3, 2, 1, 15.0)
+    assert (found["b"].rows, found["b"].solved, found["b"].wins, found["b"].overhead) == (3, 3, 3, 10.0)
+    assert (found["c"].solved, found["c"].wins, found["c"].overhead, found["c"].gap) == (0, 0, None, None)
+    assert found["a"].common == 2
+    assert found["a"].seconds == 3.0
+    assert found["b"].gap == pytest.approx(100 * (10 / 110 + 10 / 110 + 25 / 125) / 3)
+    assert standings([]) == []
+
+
+def test_bounds_are_shared_and_a_wrong_one_is_told(rows: Callable[..., Row]) -> None:
+    """At one place: a takes 120 s and claims 115, b takes 110 s."""
+    a, b = rows("a", "g", 60, 20.0), rows("b", "g", 60, 10.0)
+    better = replace(b, lower_bound=105.0)
+    assert [one.gap for one in standings([a, better])] == [100 * 15 / 120, 100 * 5 / 110]
+    assert refuted([a, better]) == []
+    wrong = replace(a, lower_bound=115.0)
+    assert refuted([wrong, b]) == [(wrong, b)]
+    lines = [str(line) for line in comparison_lines([wrong, b], [])]
+    assert "a on g at 60%: the lower bound 115 s is wrong, b takes 110 s" in lines
+
+
+def test_a_row_survives_the_file(rows: Callable[..., Row], tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    awkward = replace(
+        rows("a", 'a "graph", with\ncommas', 60, 1 / 3),
+        message='"quoted", and more',
+        settings="x",
+        file_order_bound=inf,
+    )
+    prepare(path)
+    for one in (awkward, rows("b", "g", 50, None)):
+        append_row(path, one)
+    assert list(read_rows(path).values()) == [awkward, rows("b", "g", 50, None)]
+
+
+def test_published_results_stand_beside_ours(rows: Callable[..., Row], tmp_path: Path) -> None:
+    """g at 60 %: ours ties within the rounding; at 50 %: the published 1.0 is over the budget, 5.0 is not;
+    h: nothing published keeps the budget."""
+    path = tmp_path / "published.json"
+    lines = [
+        {"graph": "g", "budget_percent": 60, "exact": [10.0, 60.0, 9.0], "fast": [12.0, 55.0, 1.0]},
+        {
+            "graph": "g",
+            "budget_percent": 50,
+            "exact": None,
+            "fast": [1.0, 53.0, 1.0],
+            "slow": [5.0, 50.0, 8.0],
+        },
+        {"graph": "h", "budget_percent": 60, "fast": [1.0, 70.0, 1.0], "over": True},
+    ]
+    path.write_text(json.dumps({"rows": lines, "source": "none"}))
+    ours = [
+        rows("a", "g", 60, 10.04),
+        rows("b", "g", 60, 11.0),
+        rows("a", "g", 50, 6.0),
+        rows("a", "h", 60, 9.0),
+    ]
+    found = matches([*ours, rows("a", "k", 60, 1.0)], load_published(path))
+    assert [(one.graph, one.percent) for one in found] == [("g", 60.0), ("g", 50.0), ("h", 60.0)]
+    assert [one.published.method for one in found] == ["exact", "slow", ""]
+    assert [one.ours and one.ours.solver for one in found] == ["a", "a", "a"]
+    assert [one.at_least_as_good for one in found] == [True, False, True]
+    assert not matches([rows("a", "g", 60, None)], load_published(path))[0].at_least_as_good

@@ -1,0 +1,80 @@
+"""What Python calls of compiled code gives a number or nothing back, and writes the rest into arrays.
+
+To make an object compiled code calls Python, where a Ctrl-C that waits is raised, and then crashes. Here the
+sources are read: every function under `@compiled`, and everyone who names it outside of such functions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import memplan
+from memplan.graphs import compiled as room
+
+PACKAGE = Path(memplan.__file__).parent
+FOLDERS = ("graphs", "planner", "instances", "solvers", "comparison", "runtime", "cli")
+FILES = {path: ast.parse(path.read_text()) for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")}
+SAFE = {"None", "int", "float", "bool"}
+ALLOWED: set[str] = set()
+"""Names of functions that may give back something else."""
+
+Function = tuple[Path, str]
+
+
+def compiled_functions() -> dict[Function, ast.FunctionDef]:
+    return {
+        (path, node.name): node for path, tree in FILES.items() for node in tree.body if is_compiled(node)
+    }
+
+
+def is_compiled(node: ast.AST) -> bool:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    return any(isinstance(each, ast.Name) and each.id == "compiled" for each in decorators)
+
+
+def outside(node: ast.AST) -> Iterator[ast.AST]:
+    """All below it that is not compiled."""
+    for below in ast.iter_child_nodes(node):
+        if not is_compiled(below):
+            yield below
+            yield from outside(below)
+
+
+def named(path: Path, tree: ast.Module, within: Iterable[ast.AST]) -> Iterator[Function]:
+    """The functions of the package that these nodes of a file name, and much else."""
+    bound: dict[str, tuple[Path, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                bound[alias.asname or alias.name] = (folder.with_suffix(".py"), alias.name)
+    for node in within:
+        if isinstance(node, ast.Name):
+            yield bound.get(node.id, (path, node.id))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound:
+            module, name = bound[node.value.id]
+            yield module.with_suffix("") / f"{name}.py", node.attr
+
+
+def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
+    functions = compiled_functions()
+    called = {
+        one for path, tree in FILES.items() for one in named(path, tree, outside(tree))
+    } & functions.keys()
+    assert len(functions) > 60
+    assert len(called) > 10
+    gives = {one: ast.unparse(functions[one].returns or ast.Name("anything")) for one in called}
+    boxed = {f"{path.stem}.{name}" for (path, name), what in gives.items() if what not in SAFE}
+    assert boxed == ALLOWED
+
+
+def test_the_cache_knows_the_files_of_all_that_compiled_code_calls() -> None:
+    """A change in any of them makes another folder."""
+    functions = compiled_functions()
+    for path, tree in FILES.items():
+        inside = [node for node in tree.body if is_compiled(node)]
+        for node in inside:
+            called = {one for one in named(path, tree, ast.walk(node)) if one in functions}
+            assert {file for file, _name in called} <= set(room.sources(path))

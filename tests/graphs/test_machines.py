@@ -1,0 +1,130 @@
+"""Machine files with update speeds, and machines by name against what their sources print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memplan.graphs.errors import InputError
+from memplan.graphs.files.documents import write_document
+from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
+from memplan.graphs.machine import Links, Machine, Updates
+from memplan.graphs.machines.gpus import GIB, GPUS
+from memplan.graphs.machines.presets import HOST_UPDATES, find_machine, find_preset, presets
+
+rates = st.none() | st.integers(1, 10**13).map(float) | st.floats(1e-6, 1e13)
+capacities = st.none() | st.integers(0, 2**50)
+machines = st.builds(
+    Machine,
+    capacities,
+    capacities,
+    capacities,
+    st.builds(Links, rates, rates, rates, rates),
+    st.builds(Updates, rates, rates),
+)
+
+
+@given(machines)
+def test_what_is_written_is_read_back(machine: Machine) -> None:
+    assert machine_from_document(machine_to_document(machine)) == machine
+
+
+def test_a_machine_without_update_speeds_is_as_it_was() -> None:
+    document = {"device": {"capacity": 5}, "links": {"d2h": 1.0, "h2d": 2.0}}
+    machine = machine_from_document(document)
+    assert machine.updates == Updates()
+    assert machine_to_document(machine) == document
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        ({"linsk": {}}, "unknown field 'linsk': is it 'links'?"),
+        ({"links": {"h2g": 1}}, "unknown field 'h2g': is it 'h2d'?"),
+        ({"updates": {"hots": 1e9}}, "unknown field 'hots': is it 'host'?"),
+        ({"device": {"capcity": 1}}, "unknown field 'capcity': is it 'capacity'?"),
+        ({"updates": {"host": 0}}, "field 'host': 0 is not a rate"),
+        ({"updates": {"device": "fast"}}, "field 'device': 'fast' is not a number of bytes"),
+        ({"updates": 1e9}, "updates must be a mapping"),
+        ({"gpu": "rtx3060"}, "unknown field 'gpu'"),
+        ([], "a machine must be a mapping"),
+    ],
+)
+def test_a_malformed_machine_is_one_line(document: object, line: str, tmp_path: Path) -> None:
+    write_document(document, tmp_path / "m.yaml")
+    with pytest.raises(InputError) as error:
+        load_machine(tmp_path / "m.yaml")
+    assert line in str(error.value)
+    assert str(error.value).startswith(str(tmp_path / "m.yaml"))
+    assert "\n" not in str(error.value)
+
+
+# ── presets ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_machine_of_the_thesis() -> None:
+    machine = find_preset("RTX 3060").machine
+    assert machine == Machine(
+        12 * GIB, 128 * 10**9, None, Links(10.4e9, 10.4e9), updates=Updates(16.6e9, 1.1e9)
+    )
+
+
+def test_a_link_is_most_of_its_pcie_generation_and_twice_that_of_the_one_before() -> None:
+    links = {3: find_preset("v100"), 4: find_preset("a100"), 5: find_preset("h100")}
+    for generation, preset in links.items():
+        assert preset.gpu.pcie == generation
+        assert preset.machine.links.d2h == pytest.approx(0.8 * 15.75e9 * 2 ** (generation - 3), rel=1e-3)
+
+
+def test_the_rule_for_updates_gives_back_what_it_is_made_from() -> None:
+    rule = find_preset("T4").machine.updates.device
+    assert rule is not None
+    assert rule / find_preset("T4").gpu.bandwidth == pytest.approx(16.6 / 360)
+
+
+@pytest.mark.parametrize("preset", presets().values(), ids=lambda preset: preset.name)
+def test_presets_are_plausible_and_sourced(preset) -> None:
+    machine = preset.machine
+    assert find_preset(preset.name) == preset
+    assert machine.device_capacity == preset.gpu.memory
+    assert machine.host_capacity is None or 100e9 < machine.host_capacity < 1e12
+    assert 10e9 <= machine.links.d2h == machine.links.h2d <= 63e9 * 0.9
+    assert (machine.links.disk_read is None) == (machine.disk_capacity is None)
+    assert machine.updates.host == HOST_UPDATES < machine.updates.device < preset.gpu.bandwidth / 7
+    parts = {"gpu", "links", "updates.device", "updates.host"}
+    parts |= {"host"} if machine.host_capacity else set()
+    parts |= {"disk"} if machine.disk_capacity else set()
+    assert set(preset.sources) == parts
+    assert all(preset.sources.values())
+
+
+def test_every_gpu_has_a_preset_under_any_spelling() -> None:
+    for gpu in GPUS:
+        assert find_preset(gpu.name) is not None
+        assert find_preset(f"NVIDIA {gpu.name}").gpu is gpu
+        assert find_preset(gpu.key).name == gpu.key
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [("rtx306", "rtx3060"), ("lohen", "lohan"), ("memfery-a100", "memferry-a100"), ("?", "known: rtx3060")],
+)
+def test_an_unknown_name_is_one_line_with_close_names(name: str, close: str) -> None:
+    with pytest.raises(InputError) as error:
+        find_preset(name)
+    assert close in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_machine("lohan") == find_preset("lohan").machine
+    write_document({"device": {"capacity": 7}}, Path("lohan.yaml"))
+    assert find_machine(Path("lohan.yaml")) == Machine(7)
+    with pytest.raises(InputError, match="no such file"):
+        find_machine("rtx3060.yaml")
+    Path("rtx3060").write_text("device: {capacity: 7}")
+    with pytest.raises(InputError, match="suffix"):
+        find_machine("rtx3060")

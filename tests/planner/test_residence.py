@@ -1,0 +1,181 @@
+"""Decisions become schedules: whatever is away, on the host or the disk, and wherever it moves, the simulator
+accepts what residence/residence.py makes of it, with as many transfers as the versions of the tensors
+need."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import baseline
+from memplan.planner.residence.lives import lives
+from memplan.planner.residence.residence import Place, Residence, residence_schedule
+from memplan.planner.schedule.schedule import Initial, compute, delete, offload, prefetch
+from memplan.planner.schedule.sequence import Run, in_plain_mode, prune
+from memplan.planner.simulator.simulate import simulate
+
+HOST, DISK = Memory.HOST, Memory.DISK
+LINKED = Machine(links=Links(d2h=3.0, h2d=5.0, disk_read=2.0, disk_write=1.5))
+HOST_MODE = 1
+
+
+def training(layers: int, *, frozen: int = 0, result: bool = False) -> Graph:
+    """F_1 … F_L, B_L, U_L … B_1, U_1: weights, gradients, states; layer `frozen` is never updated.
+
+    result: the gradient of layer 1 is left as a result, without an update.
+    """
+    draft = Draft("training")
+    x = [draft.tensor("x0", 2, Kind.INPUT)]
+    weights = [draft.tensor(f"w{i}", 4 + i, Kind.PARAMETER) for i in range(1, layers + 1)]
+    for i, weight in enumerate(weights, 1):
+        x.append(draft.tensor(f"x{i}", 3))
+        draft.operation(f"F{i}", time=1, reads=[x[-2], weight], writes=[x[-1]])
+    g, results = x[-1], list[int]()
+    for i in range(layers, 0, -1):
+        weight = weights[i - 1]
+        gradient = draft.tensor(f"d{i}", 4 + i, Kind.PARAMETER_GRADIENT)
+        below = draft.tensor(f"g{i}", 3, Kind.GRADIENT)
+        trained = i != frozen
+        draft.operation(
+            f"B{i}",
+            time=2,
+            reads=list(dict.fromkeys([g, x[i - 1], weight])),
+            writes=[below, gradient] if trained else [below],
+            phase=Phase.BACKWARD,
+        )
+        g = below
+        if not trained:
+            continue
+        if result and i == 1:
+            results.append(gradient)
+            continue
+        state = draft.tensor(f"s{i}", 8, Kind.OPTIMIZER_STATE)
+        draft.operation(
+            f"U{i}",
+            time=0.5,
+            reads=[gradient],
+            mutates=[weight, state],
+            phase=Phase.UPDATE,
+            modes=(Mode("host", 3.0, 0, (), on_host=True),),
+        )
+    return draft.graph(results)
+
+
+def named(graph: Graph, runs: list[Run], away: dict[tuple[str, str], Memory]) -> dict[Place, Memory]:
+    """Absences by the names of the tensor and of the operation after whose (last) run it leaves."""
+    last = {operation: position for position, (operation, _mode) in enumerate(runs)}
+    return {
+        (graph.tensor_index[x], last[graph.operation_index[o]]): memory for (x, o), memory in away.items()
+    }
+
+
+def test_nothing_away_is_the_plain_schedule() -> None:
+    graph = training(3)
+    runs = in_plain_mode(range(len(graph.operations)))
+    figures = simulate(graph, residence_schedule(graph, Residence(runs))).figures
+    assert figures == baseline(graph)
+
+
+def test_one_offload_serves_two_absences() -> None:
+    """w1 leaves after its update and again after F1: one copy out, two in; it starts on the host."""
+    graph = training(2)
+    runs = in_plain_mode(range(len(graph.operations)))
+    w1, away = graph.tensor_index["w1"], {("w1", "U1"): HOST, ("w1", "F1"): HOST}
+    schedule = residence_schedule(graph, Residence(runs, named(graph, runs, away)))
+    simulate(graph, schedule, machine=LINKED)
+    of_w1 = [step for step in schedule if step.verb and step.target == w1]
+    assert of_w1 == [
+        prefetch(w1),
+        delete(w1),
+        prefetch(w1),
+        delete(w1, HOST),
+        offload(w1),
+        delete(w1),
+    ]
+    assert schedule.initial == Initial(host=frozenset({w1}))
+
+
+def test_an_update_on_the_host_brings_the_gradient_down_and_the_weight_up() -> None:
+    graph = training(1)
+    runs: list[Run] = [(0, 0), (1, 0), (2, HOST_MODE)]
+    w, d, s = (graph.tensor_index[name] for name in ("w1", "d1", "s1"))
+    schedule = residence_schedule(graph, Residence(runs))
+    simulate(graph, schedule, machine=LINKED)
+    assert [
+        step for step in schedule if step == compute(2, 1) or (step.verb and step.target in (w, d, s))
+    ] == [
+        prefetch(w),
+        offload(d),
+        delete(d),
+        delete(w),
+        compute(2, HOST_MODE),
+        delete(d, HOST),
+    ]
+    assert schedule.initial == Initial(host=frozenset({w, s}))
+
+
+def test_a_frozen_weight_is_never_copied_out() -> None:
+    graph = training(2, frozen=2)
+    runs = in_plain_mode(range(len(graph.operations)))
+    away = {("w2", "F2"): HOST, ("w2", "B2"): HOST}
+    schedule = residence_schedule(graph, Residence(runs, named(graph, runs, away)))
+    simulate(graph, schedule, machine=LINKED)
+    w2 = graph.tensor_index["w2"]
+    assert offload(w2) not in list(schedule)
+    assert schedule.initial.host == {w2}
+
+
+def test_a_result_may_end_on_the_host() -> None:
+    graph = training(1, result=True)
+    runs = in_plain_mode(range(len(graph.operations)))
+    schedule = residence_schedule(graph, Residence(runs, named(graph, runs, {("d1", "B1"): HOST})))
+    d1 = graph.tensor_index["d1"]
+    assert [step for step in schedule if step.verb and step.target == d1] == [offload(d1), delete(d1)]
+    simulate(graph, schedule, machine=LINKED)
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
+    random = Random(seed)
+    graph = training(random.randint(1, 4), frozen=random.randint(0, 3), result=random.random() < 0.3)
+    runs = random_runs(graph, random)
+    away: dict[Place, Memory] = {}
+    leave: dict[Place, int] = {}
+    back: dict[Place, int] = {}
+    for life in lives(graph, runs):
+        x = life.tensor
+        if graph.tensors.kind[x] == Kind.INPUT:
+            continue
+        for use, after in zip(life.uses, [*life.uses[1:], None], strict=True):
+            position = use.moment // 2
+            if use.memory == HOST and life.cyclic and random.random() < 0.2:
+                away[x, position] = DISK
+            if use.memory == HOST or random.random() < 0.4:
+                continue
+            away[x, position] = random.choice([HOST, HOST, DISK])
+            if after is not None and after.memory == Memory.DEVICE:
+                leave[x, position] = random.randint(position + 1, after.moment // 2)
+                back[x, after.moment // 2] = random.randint(leave[x, position], after.moment // 2)
+    try:
+        schedule = residence_schedule(graph, Residence(runs, away, leave, back))
+    except InvalidScheduleError as refusal:
+        if refusal.rule != "initial":
+            raise
+        return
+    simulate(graph, schedule, machine=LINKED)
+
+
+def random_runs(graph: Graph, random: Random) -> list[Run]:
+    """The file's order, some updates on the host, some forward operations again before the backward."""
+    runs: list[Run] = []
+    forward = [o for o, phase in enumerate(graph.operations.phase) if phase == Phase.FORWARD]
+    for operation in range(len(graph.operations)):
+        if operation == len(forward):
+            runs += [(o, 0) for o in forward[:-1] if random.random() < 0.5]
+        on_host = operation in graph.operations.modes and random.random() < 0.5
+        runs.append((operation, HOST_MODE if on_host else 0))
+    return prune(graph, runs)

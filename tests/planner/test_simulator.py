@@ -1,0 +1,82 @@
+"""The simulator against a second replay on random cases (tests/two_replays.py).
+
+More cases than fit in a test run: benchmarks/fuzz.py --only schedules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from memplan.graphs.machine import Links
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.simulate import Figures, simulate
+from strategies import Case, cases, random_case
+from two_replays import disagreement, judged
+
+
+@settings(max_examples=600)
+@given(cases())
+def test_both_replays_agree(case: Case) -> None:
+    assert disagreement(case) is None
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_both_replays_agree_on_seeded_cases(batch: int) -> None:
+    for seed in range(500 * batch, 500 * batch + 500):
+        difference = disagreement(random_case(Random(seed)))
+        assert difference is None, f"random_case(Random({seed}))\n{difference}"
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_least_budget_is_the_least(case: Case) -> None:
+    """With it the schedule is valid and counts the same; with a byte less it is refused for capacity."""
+    figures = judged(case)
+    if isinstance(figures, InvalidScheduleError):
+        return
+    least = judged(case._replace(budget=figures.least_budget))
+    assert isinstance(least, Figures)
+    assert least.peak == least.least_budget == figures.least_budget <= figures.peak
+    if figures.least_budget:
+        refusal = judged(case._replace(budget=figures.least_budget - 1))
+        assert isinstance(refusal, InvalidScheduleError)
+        assert refusal.rule == "capacity"
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_time_never_changes_memory(case: Case) -> None:
+    """Links a thousand times slower: the same bytes, and no less time."""
+    figures = judged(case)
+    if isinstance(figures, InvalidScheduleError) or case.machine is None:
+        return
+    links = case.machine.links
+    slow = Links(
+        *(rate and rate / 1024 for rate in (links.d2h, links.h2d, links.disk_read, links.disk_write))
+    )
+    slower = judged(case._replace(machine=replace(case.machine, links=slow)))
+    assert isinstance(slower, Figures)
+    assert replace(slower, time=figures.time) == figures
+    assert slower.time >= figures.time * (1 - 1e-9)
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_the_curve_is_the_peak_drawn(case: Case) -> None:
+    """One value per step; without transfers its largest is the peak, where residents alone are not more."""
+    if isinstance(judged(case), InvalidScheduleError):
+        return
+    outcome = simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+    assert len(outcome.device_curve) == len(case.schedule)
+    assert all(0 <= value <= outcome.figures.peak for value in outcome.device_curve.tolist())
+    if all(verb < Verb.OFFLOAD for verb, _target, _where in case.schedule.rows()):
+        start = sum(
+            case.graph.tensor(x).bytes
+            for x in range(len(case.graph.tensors))
+            if case.graph.resident[x] and x not in case.schedule.initial.host | case.schedule.initial.disk
+        )
+        assert max([start, *outcome.device_curve.tolist()]) == outcome.figures.peak

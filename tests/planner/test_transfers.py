@@ -1,0 +1,93 @@
+"""Prefetches are placed so that they are hidden where link and memory allow it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.plain import baseline
+from memplan.planner.residence.demand import Demand
+from memplan.planner.residence.lives import lives
+from memplan.planner.residence.residence import Place, Residence, residence_schedule
+from memplan.planner.residence.transfers import placed
+from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.simulator.simulate import simulate
+from test_residence import LINKED, random_runs, training
+
+HOST = Memory.HOST
+
+
+def chain_of_weights(layers: int, weight: int = 10) -> Graph:
+    """F_1 … F_L then B_L … B_1, 1 s each; a frozen weight of `weight` bytes a layer, nothing else."""
+    draft = Draft("weights")
+    weights = [draft.tensor(f"w{i}", weight, Kind.PARAMETER) for i in range(layers)]
+    for i in range(layers):
+        draft.operation(f"F{i}", time=1, reads=[weights[i]], writes=[draft.tensor(f"x{i}", 0)])
+    for i in reversed(range(layers)):
+        out = draft.tensor(f"g{i}", 0, Kind.GRADIENT)
+        draft.operation(f"B{i}", time=1, reads=[weights[i]], writes=[out], phase=Phase.BACKWARD)
+    return draft.graph()
+
+
+def all_away(graph: Graph) -> Residence:
+    """Every weight leaves after each use but those whose next use is the next run."""
+    runs = in_plain_mode(range(len(graph.operations)))
+    away: dict[Place, Memory] = {}
+    for life in lives(graph, runs):
+        positions = [use.moment // 2 for use in life.uses]
+        following = [*positions[1:], *(p + len(runs) for p in positions[:1])]
+        for position, after in zip(positions, following, strict=True):
+            if life.cyclic and after > position + 1:
+                away[life.tensor, position] = HOST
+    return Residence(runs, away)
+
+
+@pytest.mark.parametrize("layers", [3, 6])
+def test_a_fast_link_hides_all(layers: int) -> None:
+    """A weight takes 1 s, as long as an operation: two weights of room are enough, one is not."""
+    graph = chain_of_weights(layers)
+    machine = Machine(links=Links(d2h=10.0, h2d=10.0))
+    two = placed(graph, machine, 20, all_away(graph))
+    one = placed(graph, machine, 10, all_away(graph))
+    assert two is not None
+    assert one is not None
+    assert two[1].time == pytest.approx(2 * layers)
+    assert one[1].time > 2 * layers + 1
+    assert placed(graph, machine, 9, all_away(graph)) is None
+
+
+def test_a_slow_link_takes_its_time_and_no_more() -> None:
+    """Each of the 2 L - 2 copies up takes 3 s: the link never rests."""
+    graph = chain_of_weights(6)
+    found = placed(graph, Machine(links=Links(d2h=10.0, h2d=10 / 3)), 40, all_away(graph))
+    assert found is not None
+    assert found[1].time == pytest.approx(3 * 10)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) -> None:
+    random = Random(seed)
+    graph = training(random.randint(2, 5), frozen=random.randint(0, 3))
+    runs = random_runs(graph, random)
+    away: dict[Place, Memory] = {
+        (life.tensor, use.moment // 2): HOST
+        for life in lives(graph, runs)
+        for use in life.uses
+        if use.memory == Memory.DEVICE and random.random() < 0.5 and life.uses[0].changes == (not life.cyclic)
+    }
+    residence = Residence(runs, away)
+    late = simulate(graph, residence_schedule(graph, residence), machine=LINKED).figures
+    demand = Demand(graph, LINKED, residence)
+    assert demand.peak == late.least_budget
+    budget = random.randint(late.least_budget, baseline(graph).peak + 40)
+    late = simulate(graph, residence_schedule(graph, residence), budget=budget, machine=LINKED).figures
+    found = placed(graph, LINKED, budget, residence)
+    assert found is not None
+    assert found[1].time <= late.time * (1 + 1e-9)
+    assert found[1].peak <= budget
+    assert placed(graph, LINKED, late.least_budget - 1, residence) is None
+    assert np.all(demand.curve >= 0)

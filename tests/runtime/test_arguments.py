@@ -1,0 +1,99 @@
+"""What users give to `memplan.optimize` and to its step: taken as meant, or refused in one line."""
+
+import memplan
+import pytest
+import torch
+from memplan.runtime.run.execute import PlannedStep
+from torch import nn
+
+
+def optimize(module, inputs, **options):
+    chosen = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "compare": False}
+    return memplan.optimize(module, inputs, **{**chosen, **options})
+
+
+@pytest.fixture(scope="module")
+def step():
+    return optimize(nn.Linear(3, 2), (torch.ones(4, 3),))
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(4, 3), [torch.ones(4, 3)], {"input": torch.ones(4, 3)}])
+def test_one_tensor_a_list_and_names_are_inputs(inputs):
+    made = optimize(nn.Linear(3, 2), inputs)
+    assert isinstance(made, PlannedStep)
+    x = torch.ones(4, 3)
+    assert torch.isfinite(made(input=x) if isinstance(inputs, dict) else made(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"budget": 0.8}, "budget=0.8 is no number of bytes: a share of the plain peak is 80%, in quotes"),
+        ({"budget": "80"}, "budget='80' is 80 bytes: write '80%' for a share"),
+        ({"budget": 0}, "must be above 0"),
+        ({"budget": "much"}, "'much' is not a number of bytes"),
+        ({"update": "before"}, "update='before': an update is 'in-backward' or 'after'"),
+        ({"optimizer": torch.optim.AdamW}, "the optimizer is a class AdamW, not one of torch.optim"),
+        ({"optimizer": "adamw"}, "the optimizer is a str"),
+        ({"optimizer": torch.optim.SGD([torch.ones(1)], 0.1)}, "no parameter of the module"),
+        ({"solver": "magic"}, "magic"),
+        ({"inputs": None}, "inputs is a NoneType: give a tensor, a tuple of positional or a dict"),
+        ({"module": torch.sum}, "the module is a builtin_function_or_method, not a torch.nn.Module"),
+    ],
+)
+def test_what_is_not_meant_is_refused(options, line):
+    given = {"module": nn.Linear(3, 2), "inputs": torch.ones(4, 3), **options}
+    with pytest.raises(memplan.MemplanError, match=line) as refused:
+        optimize(**given)
+    assert "\n" not in str(refused.value)
+
+
+def test_inputs_of_a_step_that_are_no_tensors(step):
+    x = torch.ones(4, 3)
+    with pytest.raises(memplan.MismatchError, match="input 0 is a list or another nest"):
+        step([x])
+    with pytest.raises(memplan.MismatchError, match="input 0 is of type ndarray; the plan is for a tensor"):
+        step(x.numpy())
+    with pytest.raises(memplan.MismatchError, match="input 0 is missing"):
+        step()
+
+
+def test_errors_are_there_by_name():
+    names = [name for name in memplan.__all__ if name.endswith("Error")]
+    assert len(names) > 6
+    for name in names:
+        assert issubclass(getattr(memplan, name), memplan.MemplanError)
+
+
+def test_gradients_beside_the_plan_are_told_of():
+    """Once, and only where they are added to."""
+    made = optimize(nn.Linear(3, 2), torch.ones(4, 3))
+    x = torch.ones(4, 3)
+    made(x)
+    with pytest.warns(UserWarning, match=r"the gradients in .grad take 32 bytes beside the plan, which"):
+        made(x)
+    made(x)
+
+
+@pytest.mark.filterwarnings("error")
+def test_gradients_that_the_budget_has_room_for_are_not_told_of():
+    made = optimize(nn.Linear(3, 2), torch.ones(4, 3), budget="200%")
+    made(torch.ones(4, 3))
+    made(torch.ones(4, 3))
+
+
+def test_an_optimizer_whose_updates_are_planned_has_no_step_of_its_own():
+    module = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    made = optimize(module, torch.ones(4, 3), optimizer=optimizer)
+    made(torch.ones(4, 3))
+    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    with pytest.raises(
+        memplan.MemplanError, match=r"optimizer.step\(\) has no gradients: the planned step has"
+    ):
+        optimizer.step()
+    module(torch.ones(2, 3)).sum().backward()
+    optimizer.step()  # an iteration of another form, run plainly
+    del made
+    optimizer.zero_grad()
+    optimizer.step()

@@ -1,0 +1,116 @@
+"""The caching allocator's rules, step by step as `CUDACachingAllocator.cpp` has them."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from memplan.runtime.simulated.caching import KIB, MIB, CachingAllocator, NoRoomError, segment_size
+
+
+@pytest.fixture
+def allocator():
+    return CachingAllocator(64 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("size", "segment"),
+    [
+        (1, 2 * MIB),
+        (MIB, 2 * MIB),
+        (MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (10 * MIB + 512, 12 * MIB),
+    ],
+)
+def test_segments(allocator, size, segment):
+    assert segment_size(size) == segment
+    allocator.malloc(size)
+    assert allocator.reserved == segment
+
+
+def test_sizes_are_rounded_up_to_blocks_of_512(allocator):
+    sizes = [allocator.malloc(size).size for size in (1, 512, 513, 1000)]
+    assert sizes == [512, 512, 1024, 1024]
+    assert (allocator.allocated, allocator.reserved) == (3072, 2 * MIB)
+
+
+def test_small_blocks_are_cut_to_512_bytes_large_ones_to_1_mib(allocator):
+    """A large block keeps a remainder of up to 1 MiB, and it counts."""
+    allocator.malloc(MIB - 512)
+    assert (allocator.allocated, allocator.malloc(MIB).start) == (MIB - 512, MIB - 512)
+    large = CachingAllocator(64 * MIB)
+    assert large.malloc(19 * MIB).size == 20 * MIB  # a segment of its own: 20 MiB, 1 MiB left, kept
+    assert large.malloc(19 * MIB - 512).size == 19 * MIB - 512  # more than 1 MiB left, cut off
+    other = CachingAllocator(64 * MIB)
+    assert other.malloc(9 * MIB).size == 9 * MIB  # 11 of 20 MiB are left, and cut off
+    assert other.malloc(10 * MIB).size == 11 * MIB  # 1 MiB would be left, and stays
+    assert (other.allocated, other.reserved, other.largest_free) == (20 * MIB, 20 * MIB, 0)
+
+
+def test_the_best_fit_is_taken_then_the_lowest_address(allocator):
+    blocks = [allocator.malloc(size * KIB) for size in (8, 4, 16, 4, 8, 4)]
+    for index in (4, 2, 0):
+        allocator.free(blocks[index])
+    assert allocator.malloc(7 * KIB).start == blocks[0].start
+    assert allocator.malloc(8 * KIB).start == blocks[4].start
+    assert allocator.malloc(5 * KIB).start == blocks[2].start
+
+
+def test_free_neighbours_are_united(allocator):
+    one, two, three, last = (allocator.malloc(4 * KIB) for _ in range(4))
+    allocator.free(one)
+    allocator.free(three)
+    assert allocator.malloc(8 * KIB).start == 16 * KIB
+    allocator.free(two)
+    assert allocator.malloc(12 * KIB).start == 0
+    allocator.free(last)
+
+
+def test_memory_stays_with_its_stream(allocator):
+    first = allocator.malloc(4 * KIB, stream=0)
+    allocator.free(first)
+    assert allocator.malloc(4 * KIB, stream=1).start == 2 * MIB
+    assert allocator.malloc(4 * KIB, stream=0).start == 0
+    assert allocator.reserved == 4 * MIB
+
+
+def test_fragmentation_and_the_return_of_free_segments():
+    """12 MiB are free in two segments; 12 MiB in one piece come only once a whole segment has gone back."""
+    allocator = CachingAllocator(44 * MIB)
+    kept, left = allocator.malloc(12 * MIB), allocator.malloc(12 * MIB)
+    halves = [allocator.malloc(9 * MIB), allocator.malloc(11 * MIB)]
+    assert (allocator.allocated, allocator.reserved) == (44 * MIB, 44 * MIB)
+    allocator.free(halves[0])
+    with pytest.raises(NoRoomError):
+        allocator.malloc(10 * MIB)
+    allocator.free(left)
+    assert allocator.malloc(4 * MIB).size == 4 * MIB  # from the 9, the best fit
+    assert allocator.reserved == 44 * MIB
+    assert allocator.malloc(11 * MIB).size == 12 * MIB
+    allocator.free(kept)
+    assert allocator.malloc(1).size == 512  # no small segment was there: that of `kept` goes back
+    assert allocator.reserved == 34 * MIB
+    assert (allocator.reserved_peak, allocator.allocated_peak) == (44 * MIB, 44 * MIB)
+
+
+def test_blocks_never_overlap_and_all_comes_back():
+    """At random, against a map of who has which bytes."""
+    rng = random.Random(0)
+    allocator, taken = CachingAllocator(128 * MIB), []
+    for _step in range(3000):
+        if taken and rng.random() < 0.5:
+            allocator.free(taken.pop(rng.randrange(len(taken))))
+        else:
+            size = rng.choice((700, 5 * KIB, 300 * KIB, 2 * MIB, 11 * MIB))
+            try:
+                taken.append(allocator.malloc(rng.randrange(1, size), rng.randrange(2)))
+            except NoRoomError:
+                continue
+        spans = sorted((block.start, block.start + block.size) for block in taken)
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        assert allocator.allocated == sum(block.size for block in taken) <= allocator.reserved <= 128 * MIB
+    for block in taken:
+        allocator.free(block)
+    allocator.release_cached()
+    assert (allocator.allocated, allocator.reserved) == (0, 0)

@@ -1,0 +1,264 @@
+"""Weights and states that a step has moved are the true ones for whoever asks, and training goes on.
+
+The oracle: the same training in eager PyTorch.
+"""
+
+import copy
+import io
+import pickle
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from memplan.graphs.errors import InputError, MemplanError, MismatchError
+from memplan.graphs.graph import Mode
+from memplan.graphs.machine import Memory
+from memplan.planner.plain import plain_schedule
+from memplan.runtime.compare.peaks import peaks
+from memplan.runtime.program.program import Value
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.storage.away import Away, put_away, restore
+from memplan.runtime.trace.trace import trace
+from torch import nn
+from transfers import MACHINE, absent, adamw, assert_equal, everything, seeded, train_eagerly, unmeasured
+
+HOST, DISK = Memory.HOST, Memory.DISK
+
+
+def moving(iteration, seed=0, memories=(HOST, DISK)):
+    """A step that moves all weights; with updates on the CPU, and so the states on the host."""
+    program = trace(iteration)
+    graph = unmeasured(program)
+    graph, runs = with_updates_on_cpu(graph, program)
+    weights = {program.values[value].storage for value in program.parameters.values()}
+    for number in range(seed, seed + 100):
+        schedule = absent(graph, runs, random.Random(number), share=0.9, memories=memories)
+        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+        if step.cycle is not None and weights <= step.cycle.moved:
+            return step
+    raise AssertionError("no schedule moves all weights")
+
+
+def with_updates_on_cpu(graph, program):
+    """The graph with modes for that, and all runs of a plain iteration in these."""
+    updates = [i for i, operation in enumerate(program.operations) if operation.name.endswith("/update")]
+    modes = {i: (Mode("host", 1.0, 0, (), on_host=True),) for i in updates}
+    graph = replace(graph, operations=replace(graph.operations, modes=modes))
+    return graph, [(index, int(index in modes)) for index in range(len(program.operations))]
+
+
+def trained(iteration, steps, turns=4):
+    """As train_eagerly, by several steps in turn."""
+    outcomes = []
+    for turn in range(turns):
+        torch.manual_seed(turn)
+        outcomes.append(steps[turn % len(steps)].run(iteration.inputs))
+    return outcomes, everything(iteration)
+
+
+def form_of(tensor):
+    return Value(0, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, tensor.device)
+
+
+def away(iteration):
+    there = [*iteration.module.parameters(), *iteration.module.buffers()]
+    if iteration.updates is not None:
+        there += [t for row in iteration.updates.optimizer.state.values() for t in row.values()]
+    return sum(isinstance(tensor, Away) for tensor in there)
+
+
+def saved(thing):
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def averaged(iteration):
+    average = torch.optim.swa_utils.AveragedModel(iteration.module)
+    average.update_parameters(iteration.module)
+    average.update_parameters(iteration.module)
+    return average.module.state_dict()
+
+
+def run_plainly(iteration):
+    torch.manual_seed(9)
+    with torch.no_grad():
+        return {"loss": iteration.loss_fn(iteration.module(*iteration.inputs))}
+
+
+def by_index(state_dict):
+    return {f"{i}.{name}": tensor for i, row in state_dict["state"].items() for name, tensor in row.items()}
+
+
+READS = {
+    "state_dict": lambda it: it.module.state_dict(),
+    "save": lambda it: saved(it.module.state_dict()),
+    "save the module": lambda it: saved(it.module).state_dict(),
+    "pickle": lambda it: pickle.loads(pickle.dumps(it.module)).state_dict(),
+    "deepcopy": lambda it: copy.deepcopy(it.module).state_dict(),
+    "deepcopy one": lambda it: {"w": copy.deepcopy(next(it.module.parameters()))},
+    "data": lambda it: {name: p.data.clone() for name, p in it.module.named_parameters()},
+    "numpy": lambda it: {n: torch.from_numpy(p.detach().numpy()) for n, p in it.module.named_parameters()},
+    "vector": lambda it: {"all": nn.utils.parameters_to_vector(it.module.parameters())},
+    "norm": lambda it: {"norm": torch._foreach_norm(list(it.module.parameters()))[0]},
+    "print": lambda it: {str(next(it.module.parameters())): torch.zeros(1)},
+    "average": averaged,
+    "forward": run_plainly,
+    "optimizer": lambda it: by_index(saved(it.updates.optimizer.state_dict())),
+    "deepcopy of the optimizer": lambda it: by_index(copy.deepcopy(it.updates.optimizer).state_dict()),
+    "type": lambda it: it.module.to(torch.float64).to(torch.float32).state_dict(),
+}
+
+
+def test_no_address_of_what_is_away_is_given_to_others():
+    """PyTorch does not tell of `to_dlpack`, which would export an empty tensor."""
+    weight = torch.randn(4, 8)
+    true = weight.clone()
+    put_away(weight, form_of(weight), lambda: restore(weight, true))
+    with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+        torch.utils.dlpack.to_dlpack(weight)
+    assert isinstance(weight, Away)
+    assert torch.equal(torch.from_dlpack(weight), true)
+    assert type(weight) is torch.Tensor
+
+
+def test_what_undo_keeps_counts_on_the_host():
+    iteration = seeded("perceptron", adamw)
+    program = trace(iteration)
+    schedule = plain_schedule(unmeasured(program))
+    taken = [
+        peaks(PlannedStep(iteration, program, schedule, undo=undo), iteration.inputs).host
+        for undo in (False, True)
+    ]
+    weights = sum(p.nbytes for p in iteration.module.parameters())
+    assert taken[0] == 0
+    assert 3 * weights <= taken[1] < 3.2 * weights
+    step = moving(iteration)
+    terms = Terms(step.cycle.graph, None, replace(MACHINE, host_capacity=step.cycle.host.needed + weights))
+    PlannedStep(iteration, step.program, step.cycle.schedule, terms)
+    with pytest.raises(
+        InputError, match=r"undo=True keeps .* bytes in host memory beside the .* of the schedule"
+    ):
+        PlannedStep(iteration, step.program, step.cycle.schedule, terms, undo=True)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_who_reads_what_is_away_gets_the_true_values(read):
+    eager = seeded("perceptron", adamw)
+    train_eagerly(eager, 2)
+    expected = {name: tensor.detach().clone() for name, tensor in READS[read](eager).items()}
+    iteration = seeded("perceptron", adamw)
+    step = moving(iteration)
+    for turn in range(2):
+        torch.manual_seed(turn)
+        step.run(iteration.inputs)
+    assert away(iteration) > 3
+    found = READS[read](iteration)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert type(tensor) in (torch.Tensor, nn.Parameter)
+        assert torch.equal(tensor, expected[name]), name
+    torch.manual_seed(2)
+    loss = step.run(iteration.inputs).loss
+    torch.manual_seed(2)
+    assert torch.equal(loss, eager.loss_fn(eager.module(*eager.inputs)))
+
+
+def test_form_and_gradients_are_asked_for_without_bringing_anything_back():
+    iteration = seeded("perceptron", adamw)
+    forms = [(p.shape, p.stride(), p.numel(), p.nbytes, p.device) for p in iteration.module.parameters()]
+    step = moving(iteration)
+    step.run(iteration.inputs)
+    before = away(iteration)
+    iteration.module.zero_grad()
+    iteration.updates.optimizer.zero_grad()
+    assert [p.grad for p in iteration.module.parameters() if p.requires_grad] == [None] * len(forms)
+    assert [
+        (p.shape, p.stride(), p.numel(), p.nbytes, p.device) for p in iteration.module.parameters()
+    ] == forms
+    assert before == away(iteration) > 3
+
+
+def test_one_that_is_read_comes_back_alone():
+    iteration = seeded("perceptron", adamw)
+    step = moving(iteration)
+    step.run(iteration.inputs)
+    before = away(iteration)
+    next(p for p in iteration.module.parameters() if isinstance(p, Away)).sum()
+    assert away(iteration) == before - 1
+
+
+def test_two_steps_that_move_the_same_weights_train_as_one():
+    """Each takes from the other what it needs; a step that moves nothing does so too."""
+    eager = train_eagerly(seeded("perceptron", adamw), 6)
+    iteration = seeded("perceptron", adamw)
+    program = trace(iteration)
+    plain = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    steps = [moving(iteration), moving(iteration, 20), plain]
+    assert_equal(trained(iteration, steps, 6), eager)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_what_is_loaded_is_trained_on(assign):
+    """Values copied into the weights, and other tensors in their places; and into the optimizer."""
+    eager = seeded("perceptron", adamw)
+    train_eagerly(eager, 2)
+    weights = copy.deepcopy(eager.module.state_dict())
+    states = copy.deepcopy(eager.updates.optimizer.state_dict())
+    expected = train_eagerly(eager, 3)
+    iteration = seeded("perceptron", adamw)
+    step = moving(iteration)
+    for turn in range(3):
+        torch.manual_seed(turn)
+        step.run(iteration.inputs)
+    if assign:
+        for name, parameter in list(iteration.module.named_parameters()):
+            parameter.data = weights[name].clone()
+    else:
+        iteration.module.load_state_dict(weights)
+    iteration.updates.optimizer.load_state_dict(states)
+    assert_equal(trained(iteration, [step], 3), expected)
+
+
+def test_a_step_that_is_gone_leaves_the_true_values():
+    eager = train_eagerly(seeded("perceptron", adamw), 2)
+    iteration = seeded("perceptron", adamw)
+    step = moving(iteration)
+    outcomes, _ = trained(iteration, [step], 1)
+    torch.manual_seed(1)
+    outcomes.append(step.run(iteration.inputs))
+    del step
+    assert_equal((outcomes, everything(iteration)), eager)
+
+
+def test_no_memory_to_bring_one_back(monkeypatch):
+    """Refused in one line, and nothing is lost."""
+    iteration = seeded("perceptron")
+    step = moving(iteration, memories=(HOST,))
+    expected = {name: tensor.clone() for name, tensor in iteration.module.state_dict().items()}
+    step.place()
+    fetched = step.cycle._fetched
+
+    def full(_copy):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step.cycle, "_fetched", full)
+    with pytest.raises(MemplanError, match=r"no memory on the device to bring .* back"):
+        iteration.module.state_dict()
+    monkeypatch.setattr(step.cycle, "_fetched", fetched)
+    for name, tensor in iteration.module.state_dict().items():
+        assert torch.equal(tensor, expected[name])
+
+
+def test_weights_of_another_form_are_refused():
+    iteration = seeded("perceptron")
+    step = moving(iteration)
+    step.run(iteration.inputs)
+    iteration.module.double()
+    with pytest.raises(MismatchError, match=r"is torch.float64 .*; the plan is for torch.float32"):
+        step.run(iteration.inputs)
+    iteration.module.float()
+    assert torch.isfinite(step.run(iteration.inputs).loss)

@@ -1,0 +1,547 @@
+"""Schedules with transfers and modes, run: bit by bit what eager gives, in exactly the memory planned.
+
+The oracles are eager PyTorch over several iterations, and the simulator. Queues are made late at random: what
+a step does not wait for is then seen.
+"""
+
+import gc
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+import torch
+from memplan.graphs.errors import InputError, MemplanError
+from memplan.graphs.graph import Kind, Mode
+from memplan.graphs.machine import Machine, Memory
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
+from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.code.host_calls import check_mode
+from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.peaks import peaks
+from memplan.runtime.device.choice import device_of
+from memplan.runtime.model.iteration import Iteration, on_device
+from memplan.runtime.program.graph import graph_of
+from memplan.runtime.program.program import Value
+from memplan.runtime.run import queues
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.simulated.simulated import SimulatedDevice
+from memplan.runtime.storage import blocks, places
+from memplan.runtime.storage.away import Away
+from memplan.runtime.storage.copies import value
+from memplan.runtime.storage.places import Disk, File, Host
+from memplan.runtime.trace.trace import trace
+from program_replay import ProgramReplay
+from torch import nn
+from transfers import (
+    MACHINE,
+    absent,
+    adamw,
+    assert_equal,
+    seeded,
+    train_by_plan,
+    train_eagerly,
+    unmeasured,
+    wandering,
+    with_modes,
+)
+
+TURNS = 4
+HOST, DISK = Memory.HOST, Memory.DISK
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Some jobs start up to some milliseconds late."""
+    rng = random.Random(0)
+    punctual = queues.Job.run
+
+    def run(job):
+        work = job.work
+
+        def late_work(*arguments):
+            if rng.random() < 0.3:
+                time.sleep(rng.random() * 0.003)
+            work(*arguments)
+
+        job.work = late_work
+        punctual(job)
+
+    monkeypatch.setattr(queues.Job, "run", run)
+
+
+def in_order(graph):
+    return in_plain_mode(range(len(graph.operations)))
+
+
+def measured(program, iteration):
+    """The graph with the true workspaces."""
+    return graph_of(program, ProgramReplay(program, iteration).run().costs())
+
+
+def some_budget(graph, schedule, rng, machine=MACHINE):
+    """None, or from the least that the schedule can have."""
+    figures = simulate(graph, schedule, machine=machine).figures
+    return rng.choice((None, figures.least_budget, (figures.least_budget + figures.peak) // 2))
+
+
+# ── results ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "count"),
+    [
+        ("perceptron", None, 8),
+        ("perceptron", adamw, 16),
+        ("tied", adamw, 12),
+        ("in_place", None, 5),
+        ("random_numbers", None, 3),
+        ("unet", None, 3),
+    ],
+)
+def test_random_schedules_give_what_eager_gives(name, optimizer, count, late):
+    """With all kinds of transfers, recomputation, runs on the CPU, reads of host memory, and little room."""
+    eager = train_eagerly(seeded(name, optimizer), TURNS)
+    moved = 0
+    for number in range(count):
+        rng = random.Random(number)
+        iteration = seeded(name, optimizer)
+        program = trace(iteration)
+        graph = with_modes(unmeasured(program), program, rng)
+        schedule = wandering(graph, rng)
+        budget = some_budget(graph, schedule, rng)
+        figures = simulate(graph, schedule, budget=budget, machine=MACHINE).figures
+        machine = replace(MACHINE, host_capacity=rng.choice((None, figures.host_peak)))
+        step = PlannedStep(iteration, program, schedule, Terms(graph, budget, machine))
+        assert_equal(train_by_plan(iteration, step, TURNS), eager)
+        if step.cycle is not None:
+            moved += 1
+            assert step.cycle.host.count.peak <= figures.host_peak
+            assert step.cycle.disk is None or step.cycle.disk.count.peak == figures.disk_peak
+    assert moved > count / 2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet"])
+def test_absences_at_random(name):
+    optimizer = adamw if name == "gpt2" else None
+    eager = train_eagerly(seeded(name, optimizer), TURNS)
+    for number in range(2):
+        rng = random.Random(number)
+        iteration = seeded(name, optimizer)
+        program = trace(iteration)
+        graph = unmeasured(program)
+        schedule = absent(graph, in_order(graph), rng)
+        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+        assert_equal(train_by_plan(iteration, step, TURNS), eager)
+
+
+def test_updates_on_the_cpu():
+    """All weights and states at home on the host; the gradients go there, and the weights come back."""
+    eager = train_eagerly(seeded("gpt2", adamw), TURNS)
+    iteration = seeded("gpt2", adamw)
+    program = trace(iteration)
+    graph = unmeasured(program)
+    updates = [i for i, operation in enumerate(program.operations) if operation.name.endswith("/update")]
+    graph = replace(
+        graph,
+        operations=replace(
+            graph.operations, modes={i: (Mode("host", 1.0, 0, (), on_host=True),) for i in updates}
+        ),
+    )
+    runs = [(index, int(index in updates)) for index in range(len(program.operations))]
+    schedule = absent(graph, runs, random.Random(0), share=0.2, kinds=(Kind.PARAMETER,), memories=(HOST,))
+    states = {x for x, storage in enumerate(program.storages) if storage.kind == Kind.OPTIMIZER_STATE}
+    assert states <= schedule.initial.host
+    step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+    assert_equal(train_by_plan(iteration, step, TURNS), eager)
+    assert step.cycle.host.count.peak == simulate(graph, schedule, machine=MACHINE).figures.host_peak
+
+
+def test_compare_and_recall():
+    """Between iterations the module's own tensors are away where they are moved; afterwards all is back."""
+    iteration = seeded("perceptron")
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = absent(graph, in_order(graph), random.Random(1), kinds=(Kind.PARAMETER,), share=0.5)
+    step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+    before = {name: tensor.clone() for name, tensor in iteration.module.state_dict().items()}
+    objects = dict(iteration.module.named_parameters())
+    assert compare(iteration, step).equal
+    step.run(iteration.inputs)
+    moved = {program.values[value].storage for value in program.parameters.values()} & step.cycle.moved
+    assert sum(isinstance(parameter, Away) for parameter in objects.values()) == len(moved) > 0
+    step.recall()
+    step.recall()
+    for name, tensor in iteration.module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert all(objects[name] is parameter for name, parameter in iteration.module.named_parameters())
+    assert compare(iteration, step).equal
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_steps_train_with_an_optimizer_of_ones_own(simulated):
+    device = SimulatedDevice() if simulated else None
+
+    def trained(make_step):
+        iteration = seeded("perceptron")
+        step, optimizer = make_step(iteration), adamw(iteration.module.parameters())
+        for turn in range(TURNS):
+            torch.manual_seed(turn)
+            optimizer.zero_grad()
+            step()
+            if device is not None:
+                device.synchronize()
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in iteration.module.parameters()]
+
+    def eagerly(iteration):
+        return lambda: iteration.loss_fn(iteration.module(*iteration.inputs)).backward()
+
+    def by_plan(iteration):
+        program = trace(iteration)
+        graph = unmeasured(program)
+        schedule = absent(graph, in_order(graph), random.Random(2))
+        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE, device=device))
+        return lambda: step(*iteration.inputs)
+
+    for one, other in zip(trained(eagerly), trained(by_plan), strict=True):
+        assert torch.equal(one, other)
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["unet", "resnet"])
+def test_the_peaks_are_the_planned_ones_to_the_byte(name):
+    for number in range(3):
+        rng = random.Random(number)
+        iteration = seeded(name)
+        program = trace(iteration)
+        graph = measured(program, seeded(name))
+        make = wandering if number % 2 else lambda graph, rng: absent(graph, in_order(graph), rng)
+        schedule = make(graph, rng)
+        budget = some_budget(graph, schedule, rng)
+        figures = simulate(graph, schedule, budget=budget, machine=MACHINE).figures
+        step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
+        assert peaks(step, iteration.inputs)[:3] == (figures.peak, figures.host_peak, figures.disk_peak)
+
+
+def test_nothing_is_left_when_the_step_is_gone():
+    iteration = seeded("perceptron")
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = absent(graph, in_order(graph), random.Random(2), memories=(DISK,))
+    step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+    train_by_plan(iteration, step, 2)
+    host, disk = step.cycle.host, step.cycle.disk
+    assert disk.count.peak > 0
+    folder = disk.new_path().parent
+    assert folder.is_dir()
+    assert not list(folder.glob("*.bytes"))
+    del step, disk
+    gc.collect()
+    assert host.count.bytes == 0
+    assert not folder.exists()
+
+
+# ── the code ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def linear_pair():
+    """x ── 0/mm ── 1/tanh ── 2/mm ── sum, and backward."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 3, bias=False))
+    return Iteration(module, (torch.ones(4, 2),), torch.sum)
+
+
+def swapping(graph):
+    """0/mm's result leaves behind tanh, whose result comes back into its room: of the same size."""
+    index = graph.operation_index
+    mm, tanh = (graph.tensor_index[name] for name in ("0/mm", "1/tanh"))
+    steps = []
+    for step in plain_schedule(graph):
+        if step == delete(mm):
+            continue
+        steps.append(step)
+        if step == compute(index["2/mm"]):
+            steps += [offload(tanh), delete(tanh), offload(mm), delete(mm), prefetch(tanh)]
+            steps += [prefetch(mm), delete(mm), delete(mm, HOST), delete(tanh, HOST)]
+    return Schedule.of(steps)
+
+
+def test_the_code():
+    """Offload, pending delete, prefetch into other memory, wait; in the order of the list."""
+    iteration = linear_pair()
+    program = trace(iteration)
+    graph = unmeasured(program)
+    tanh = graph.tensor_index["1/tanh"]
+    steps = []
+    for step in plain_schedule(graph):
+        steps.append(step)
+        if step == compute(graph.operation_index["2/mm"]):
+            steps += [offload(tanh), delete(tanh), prefetch(tanh), delete(tanh, HOST)]
+    schedule = Schedule.of(steps)
+    step = PlannedStep(iteration, program, schedule)
+    made = program.operations[graph.operation_index["1/tanh"]].call.outputs[0]
+    lines = [line.strip() for line in step.source.splitlines()]
+    start = lines.index(f"h{tanh} = host(raw(v{made}).nbytes).open()")
+    at = steps.index(offload(tanh))
+    assert lines[start + 1 : start + 8] == [
+        f"now[{at}] = add(D2H, offload, (v{made}, h{tanh}), (), ())",
+        f"leaving[{at + 1}] = (v{made}, )",
+        f"del v{made}",
+        f"d{tanh} = room(h{tanh}.size)",
+        f"now[{at + 2}] = add(H2D, prefetch, (h{tanh}, d{tanh}), (now[{at}], ), ())",
+        f"leaving[{at + 3}] = (h{tanh}, )",
+        f"del h{tanh}",
+    ]
+    assert f"wait(now[{at + 2}])" in lines[start + 8 :]
+    assert compare(iteration, step).equal
+
+
+def test_a_prefetch_takes_over_the_memory_that_it_waits_for():
+    """The computing thread then waits for neither."""
+    iteration = linear_pair()
+    program = trace(iteration)
+    graph = measured(program, linear_pair())
+    schedule = swapping(graph)
+    budget = simulate(graph, schedule, machine=MACHINE).figures.least_budget
+    step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
+    assert any("= raw(leaving.pop(" in line for line in step.source.splitlines())
+    assert_equal(train_by_plan(iteration, step, TURNS), train_eagerly(linear_pair(), TURNS))
+    assert peaks(step, iteration.inputs).device == budget
+
+
+@pytest.fixture
+def whole_blocks(monkeypatch):
+    """Sizes as CUDA's allocator counts them, above those of the memory itself."""
+    true = blocks.size_bytes
+    monkeypatch.setattr(blocks, "size_bytes", lambda *of: -(-true(*of) // 512) * 512)
+
+
+def test_a_prefetch_takes_over_memory_only_where_it_fits_to_the_byte(whole_blocks, late):
+    """The sizes that are planned with are equal for many a tensor, the memory is not."""
+    eager = train_eagerly(seeded("perceptron", adamw), 2)
+    for number in range(20):
+        rng = random.Random(number)
+        iteration = seeded("perceptron", adamw)
+        program = trace(iteration)
+        graph = with_modes(unmeasured(program), program, rng)
+        schedule = wandering(graph, rng)
+        budget = simulate(graph, schedule, machine=MACHINE).figures.least_budget
+        step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
+        assert_equal(train_by_plan(iteration, step, 2), eager)
+
+
+def test_bytes_that_are_too_few_for_a_value():
+    """Never memory without content."""
+    form = Value(0, (4, 3), (3, 1), 2, torch.float32, torch.device("cpu"))
+    assert form.end == 56
+    assert value(torch.zeros(56, dtype=torch.uint8), form).shape == (4, 3)
+    with pytest.raises(MemplanError, match="needs 56 bytes has come back with 55"):
+        value(torch.zeros(55, dtype=torch.uint8), form)
+
+
+# ── queues ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_queue_keeps_its_order_and_waits_for_tickets():
+    done = []
+    made = [queues.JobQueue("one"), queues.JobQueue("other")]
+    first = made[0].add(lambda: time.sleep(0.01), (), (), ())
+    second = made[0].add(done.append, (1,), (), ())
+    third = made[1].add(done.append, (2,), (second,), ())
+    last = made[1].add(done.append, (3,), (first,), ())
+    for ticket in (third, last):
+        ticket.wait()
+    assert done == [1, 2, 3]
+    for queue in made:
+        queue.close()
+
+
+def test_a_job_lets_go_of_what_it_holds_before_its_ticket_ends():
+    class Thing:
+        alive = 0
+
+        def __init__(self):
+            Thing.alive += 1
+
+        def __del__(self):
+            Thing.alive -= 1
+
+    queue = queues.JobQueue("one")
+    seen = []
+    tickets = [queue.add(lambda _: seen.append(Thing.alive), (Thing(),), (), (Thing(),)) for _ in range(1)]
+    for ticket in tickets:
+        ticket.wait()
+        assert Thing.alive == 0
+    assert seen == [1]
+    queue.close()
+
+
+def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
+    queue, other = queues.JobQueue("one"), queues.JobQueue("other")
+    failed = queue.add(lambda: 1 / 0, (), (), ())
+    behind = other.add(lambda: None, (), (failed,), ())
+    with pytest.raises(ZeroDivisionError):
+        behind.wait()
+    queue.add(lambda: None, (), (), ()).wait()
+    queue.close()
+    other.close()
+
+
+def test_the_collector_may_give_back_in_the_midst_of_taking():
+    count = places.Count()
+
+    class Size(int):
+        def __radd__(self, other):
+            count.give_back(0)
+            return other + int(self)
+
+    taking = Thread(target=count.take, args=(Size(8),), daemon=True)
+    taking.start()
+    taking.join(10)
+    assert not taking.is_alive()
+    assert count.bytes == 8
+
+
+def test_at_the_end_of_the_process_jobs_are_done():
+    """A daemon's job would be cut off wherever it is."""
+    script = """
+import time
+from memplan.runtime.run.queues import JobQueue
+queue = JobQueue("one")
+queue.add(lambda: (time.sleep(0.3), print("done", flush=True)), (), (), ())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "done\n"
+
+
+# ── refusals ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def moved_to(memory, terms=None, name="perceptron"):
+    iteration = seeded(name)
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = absent(graph, in_order(graph), random.Random(1), memories=(memory,))
+    return iteration, PlannedStep(iteration, program, schedule, (terms or Terms)(graph, None, MACHINE))
+
+
+def test_a_schedule_that_does_not_hold_is_refused():
+    iteration = seeded("perceptron")
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = Schedule.of([*plain_schedule(graph)], Initial(host=frozenset([0])))
+    with pytest.raises(InvalidScheduleError, match="reads-present"):
+        PlannedStep(iteration, program, schedule)
+    schedule = absent(graph, in_order(graph), random.Random(1))
+    with pytest.raises(InvalidScheduleError, match="the machine has no link"):
+        PlannedStep(iteration, program, schedule, Terms(graph, None, Machine()))
+
+
+def test_host_memory_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(places, "available_bytes", lambda: 100)
+    with pytest.raises(InputError, match=r"the schedule needs .* bytes of host memory, 100 are available"):
+        moved_to(HOST)
+
+
+def test_a_folder_that_is_not_there_or_full(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"nowhere: can't offload to it: No such file"):
+        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path / "nowhere"))
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(InputError, match=r"file: can't offload to it: Not a directory"):
+        moved_to(DISK, lambda *terms: Terms(*terms, file))
+    usage = places.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(places.shutil, "disk_usage", lambda _path: usage._replace(free=10))
+    with pytest.raises(InputError, match=r"the schedule needs .* bytes of disk, 10 are free"):
+        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path))
+
+
+def test_a_disk_that_fails_while_it_is_used(monkeypatch):
+    """One line, wherever it happens; the iteration's tensors are then lost, and that is said too."""
+    iteration, step = moved_to(DISK)
+    step.run(iteration.inputs)
+
+    def fail(_move, _tensor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(places, "_all", fail)
+    with pytest.raises(MemplanError, match=r"bytes: can't (read|write): No space left on device"):
+        train_by_plan(iteration, step, 3)
+    with pytest.raises(MemplanError, match=r"an iteration failed|can't (read|write)"):
+        step.run(iteration.inputs)
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    disk = Disk(0, tmp_path)
+    file, target = File(disk, 100), torch.zeros(100, dtype=torch.uint8)
+    file.write(torch.ones(50, dtype=torch.uint8))
+    file.read(target)
+    assert target.sum() == 50
+    with file._path.open("r+b") as cut:
+        cut.truncate(49)
+    with pytest.raises(MemplanError, match=r"can't read: the file is too short"):
+        file.read(target)
+
+
+def test_host_memory_is_counted_while_a_block_lives():
+    host = Host()
+    block = host.block(100)
+    assert host.count.bytes == 0
+    block.open().open()
+    assert (host.count.bytes, block.bytes.nbytes, block.bytes.data_ptr() % 64) == (100, 100, 0)
+    del block
+    assert (host.count.bytes, host.count.peak) == (0, 100)
+
+
+def test_modes_that_can_not_be_run():
+    program = trace(seeded("perceptron"))
+    dropout = next(operation for operation in program.operations if operation.random)
+    plain = next(operation for operation in program.operations if not operation.random)
+    on_cuda = replace(plain.call, keywords={"device": torch.device("cuda")})
+    host = Mode("host", 1.0, 0, plain.writes, on_host=True)
+    direct = Mode("dha", 1.0, 0, plain.writes, reads_host=plain.reads)
+    cpu, cuda = device_of("cpu"), device_of("cuda")
+    for operation, mode, device, why in (
+        (dropout, host, cpu, "it draws random numbers"),
+        (plain._replace(call=on_cuda), host, cuda, "its call names the device"),
+        (plain, direct, cuda, "PyTorch reads no host memory from cuda"),
+    ):
+        with pytest.raises(MemplanError, match=rf"can't run in mode {mode.name} here: {why}"):
+            check_mode(operation, mode, device)
+    for mode in (host, direct):
+        check_mode(plain, mode, cpu)
+
+
+# ── CUDA ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["perceptron", "gpt2"])
+def test_on_cuda(name):
+    for number in range(3):
+        rng = random.Random(number)
+        iteration = on_device(seeded(name), "cuda")
+        program = trace(iteration)
+        graph = unmeasured(program)
+        schedule = absent(graph, in_order(graph), rng)
+        budget = some_budget(graph, schedule, rng)
+        step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
+        assert compare(iteration, step).equal

@@ -1,0 +1,155 @@
+"""Kernels that return another form than the trace says: the program has the real one, on the whole path."""
+
+import random
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.machines.presets import find_preset
+from memplan.planner.plain import plain_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.below_autograd import as_traced
+from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.peaks import peaks
+from memplan.runtime.measuring.stand_ins import StandIns, substitute
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.profile.estimate import estimate_program
+from memplan.runtime.profile.profile import graph_from, measure_program, residents
+from memplan.runtime.program.graph import Cost, graph_of
+from memplan.runtime.program.program import values_read
+from memplan.runtime.refusals import TraceError
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.forms import results_of
+from memplan.runtime.trace.settle import settled
+from memplan.runtime.trace.trace import trace
+from recomputing import recomputing
+from torch import nn
+from transfers import MACHINE, absent
+from unusual_forms import UNUSUAL, patches, seeded
+
+NAMES = list(UNUSUAL)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def profiled(iteration):
+    program = settled(iteration)
+    return program, graph_from(program, measure_program(program, residents(program, iteration)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recomputing(name):
+    iteration = seeded(name)
+    program, graph = profiled(iteration)
+    schedule = recomputing(graph, random.Random(0), share=0.5)
+    step = PlannedStep(iteration, program, schedule, Terms(graph))
+    assert compare(iteration, step).equal
+    assert peaks(step, iteration.inputs).device == simulate(graph, schedule).figures.peak
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_offloading(name):
+    """What is put together again from its bytes has the real form."""
+    iteration = seeded(name)
+    program, graph = profiled(iteration)
+    for number in range(2):
+        runs = [(index, 0) for index in range(len(program.operations))]
+        schedule = absent(graph, runs, random.Random(number), share=0.7)
+        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+        assert compare(iteration, step).equal
+        figures = simulate(graph, schedule, machine=MACHINE).figures
+        assert peaks(step, iteration.inputs)[:3] == (figures.peak, figures.host_peak, figures.disk_peak)
+        step.recall()
+
+
+@pytest.mark.parametrize("name", ["lstm", "points"])
+def test_optimize(name):
+    iteration = seeded(name)
+    before = [parameter.clone() for parameter in iteration.module.parameters()]
+    step = memplan.optimize(iteration.module, iteration.inputs, budget="100%", solver="store-all")
+    loss = step(*iteration.inputs)
+    assert all(map(torch.equal, iteration.module.parameters(), before))
+    assert torch.equal(loss, iteration.module(*iteration.inputs).detach())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_result_of_every_operation_has_the_form_of_its_value(name):
+    iteration = seeded(name)
+    program = settled(iteration)
+    assert program.fingerprint != trace(iteration).fingerprint, "the fakes are right: this shows nothing"
+    stand_ins = StandIns(program, residents(program, iteration))
+    with as_traced(program.device):
+        for operation in program.operations:
+            for output, result in zip(operation.call.outputs, results_of(stand_ins.call()()), strict=False):
+                if output is not None:
+                    value = program.values[output]
+                    layout = (tuple(result.shape), result.stride(), result.storage_offset())
+                    assert (*layout, result.dtype, result.device) == value[1:]
+            stand_ins.advance()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (lambda x: x.view_as(x), r"odd: \S+odd.default returns its input's memory where it says it doesn't"),
+        (
+            lambda x: x.item(),
+            "odd can't run by itself: a Tensor with 6 elements cannot be converted to Scalar",
+        ),
+    ],
+)
+def test_a_kernel_that_can_not_be_planned(kernel, line, request):
+    """With memory shared behind the plan's back, a delete of the one tensor would take the other along."""
+    library = torch.library.Library("memplan_forms", "FRAGMENT")
+    request.addfinalizer(library._destroy)
+    library.define("odd(Tensor x) -> Tensor")
+    library.impl("odd", kernel, "CPU")
+    library.impl("odd", torch.empty_like, "Meta")
+
+    def loss(output):
+        return (torch.ops.memplan_forms.odd(output.detach()) + output).sum()
+
+    with pytest.raises(TraceError, match=line):
+        settled(Iteration(nn.Linear(2, 2), (torch.randn(3, 2),), loss))
+
+
+def test_changes_in_place_of_parts_of_a_block():
+    """A GRU's gates: between the numbers of each there are the others'. The kernels' paths depend on that."""
+    torch.manual_seed(0)
+    gru, x = nn.GRU(8, 16, batch_first=True), torch.randn(4, 6, 8)
+    iteration = Iteration(gru, (x,), lambda output: output[0].square().mean())
+    program = settled(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    assert len(estimate_program(program, find_preset("rtx3060").gpu)) == len(program.operations)
+
+
+def test_a_view_of_one_image_has_the_strides_of_the_kernel():
+    torch.manual_seed(0)
+    iteration = patches()
+    program = settled(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    for output, call in program.views.items():
+        tensors = {v: torch.empty_strided(*program.values[v][1:3]) for v in values_read(call)}
+        result = call.target(*substitute(call.arguments, tensors), **call.keywords)
+        assert result.stride() == program.values[output].strides
+
+
+def test_a_view_of_what_was_copied_into_a_tensor():
+    """Its memory is the copy's: no call makes it."""
+
+    def loss(output):
+        made = torch.empty(4, 3)
+        made.copy_(output.exp())
+        return made.view(-1).exp().sum()
+
+    program = settled(Iteration(nn.Linear(5, 3), (torch.randn(4, 5),), loss))
+    assert not [operation for operation in program.operations if "view" in operation.name]

@@ -1,0 +1,345 @@
+"""The simulated device is as hostile as CUDA; schedules on it give what eager gives, in planned memory."""
+
+import random
+import sys
+import threading
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import memplan.runtime
+import pytest
+import torch
+from hostile import FAULTS, NETS, case, check, check_fault, net_of, planned_step
+from iterations import mean_square
+from memplan.graphs.graph import Kind
+from memplan.planner.plain import plain_schedule
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.run.over_plan import TURNS
+from memplan.runtime.simulated.pinned import PinnedMemory
+from memplan.runtime.simulated.simulated import SimulatedDevice
+from memplan.runtime.simulated.threads import Delays, DeviceFaultError
+from memplan.runtime.storage.copies import prefetch
+from memplan.runtime.storage.places import Host
+from memplan.runtime.trace.trace import trace
+from torch import nn
+from transfers import assert_equal, everything, train_eagerly, unmeasured
+from waits import WAITS, check_wait
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from removed_waits import REMOVALS
+
+RUNTIME = Path(memplan.runtime.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def device():
+    return SimulatedDevice(delays=lambda seed: Delays(seed, 0.0))
+
+
+class Gate:
+    """What a stream stands before until it is opened."""
+
+    def __init__(self, device, stream):
+        self._event = threading.Event()
+        stream.give(lambda: self._event.wait(30))
+
+    def open(self):
+        self._event.set()
+
+
+def full(device, value, size=8):
+    """Memory of the device that has its content already."""
+    made = device.room(size)
+    device.synchronize()
+    made.fill_(value)
+    return made
+
+
+def is_poison(tensor):
+    return bool((tensor == 255).all())
+
+
+# ── the device ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_memory_has_no_content_when_it_is_handed_out_and_none_when_it_is_given_back(device):
+    made = full(device, 7)
+    alias = device.alias(made)
+    assert (device.allocated_bytes(), alias.tolist()) == (512, [7] * 8)
+    del made
+    assert device.allocated_bytes() == 0
+    device.synchronize()
+    assert is_poison(alias)
+    again = device.room(8)
+    device.synchronize()
+    assert again.data_ptr() == alias.data_ptr()
+    assert is_poison(again)
+
+
+def test_memory_is_free_at_once_and_poisoned_in_the_order_of_the_stream(device):
+    made = full(device, 7)
+    alias, gate = device.alias(made), Gate(device, device.current_stream())
+    del made
+    assert device.allocated_bytes() == 0
+    assert alias.tolist() == [7] * 8
+    gate.open()
+    device.synchronize()
+    assert is_poison(alias)
+
+
+def test_a_view_keeps_its_storage(device):
+    made = full(device, 7)
+    view = made[2:4]
+    del made
+    assert device.allocated_bytes() == 512
+    del view
+    assert device.allocated_bytes() == 0
+
+
+def test_a_copy_is_queued_and_its_target_poison_until_it_ends(device):
+    source, target = full(device, 7), device.host_memory(8).fill_(1)
+    stream = device.stream()
+    gate = Gate(device, stream)
+    with device.on(stream):
+        device.copy(source, target)
+        event = device.event()
+        event.record()
+    assert target.tolist() == [1] * 8
+    gate.open()
+    event.synchronize()
+    assert target.tolist() == [7] * 8
+
+
+def test_a_copy_from_or_to_memory_that_is_not_pinned_is_waited_for():
+    device = SimulatedDevice(delays=lambda seed: Delays(seed, 1.0, 0.02))
+    source, target = full(device, 7), torch.zeros(8, dtype=torch.uint8)
+    device.copy(source, target)
+    assert target.tolist() == [7] * 8
+    device.copy(torch.full((8,), 9, dtype=torch.uint8), source)
+    assert source.tolist() == [9] * 8
+
+
+def test_a_stream_waits_for_the_place_where_an_event_was_recorded_last(device):
+    done, one, other = [], device.stream(), device.stream()
+    gate = Gate(device, one)
+    one.give(lambda: done.append("one"))
+    event = one.record_event()
+    other.wait_event(event)
+    other.give(lambda: done.append("other"))
+    time.sleep(0.05)
+    assert done == []
+    gate.open()
+    other.synchronize()
+    assert done == ["one", "other"]
+
+
+def test_an_event_that_was_never_recorded_is_passed(device):
+    stream = device.stream()
+    stream.wait_event(device.event())
+    device.event().synchronize()
+    stream.synchronize()
+
+
+@pytest.mark.parametrize("end", ["source", "target"])
+def test_a_copy_has_both_ends_for_itself(device, end):
+    """A free that does not wait for it, and whoever has the memory next."""
+    memory, host, stream = full(device, 7), device.host_memory(8).fill_(1), device.stream()
+    begun, pauses = threading.Event(), iter((lambda: None, lambda: begun.set() or time.sleep(0.1), time.time))
+    stream.delays.pause = lambda: next(pauses)()
+    with device.on(stream):
+        device.copy(*((memory, host) if end == "source" else (host, memory)))
+    begun.wait(10)
+    device.alias(memory).fill_(3)
+    with pytest.raises(DeviceFaultError, match=f"a copy's {end} (changed|was written) before it ended"):
+        device.synchronize()
+
+
+def test_memory_is_not_given_back_before_its_copies_have_ended(device):
+    """But where the stream that gives it back has waited for them."""
+    for waited in (True, False):
+        made, host, stream = full(device, 7), device.host_memory(8), device.stream()
+        gate = Gate(device, stream)
+        with device.on(stream):
+            device.copy(made, host)
+            event = device.moment()
+        if waited:
+            device.current_stream().wait_event(event)
+        del made
+        threading.Timer(0.05, gate.open).start()
+        if waited:
+            device.synchronize()
+    with pytest.raises(DeviceFaultError, match="given back before a copy of it had ended"):
+        device.synchronize()
+
+
+def test_pinned_memory_has_powers_of_two_bytes_and_a_limit():
+    pinned = PinnedMemory(limit=4096 + 1024)
+    one, other = pinned.take(2049), pinned.take(600)
+    assert (pinned.held, pinned.reserved) == (2649, 5120)
+    with pytest.raises(RuntimeError, match="out of memory: 5,120 bytes of pinned memory"):
+        pinned.take(1)
+    del other
+    assert (pinned.held, pinned.reserved) == (2049, 5120)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pinned.take(512)  # a block of 1,024 bytes is free, which is for its own size only
+    assert is_poison(pinned.take(1000))
+    del one
+
+
+def test_pinned_memory_is_held_until_its_copies_have_ended(device):
+    source, target, stream = full(device, 7), device.host_memory(8), device.stream()
+    gate = Gate(device, stream)
+    with device.on(stream):
+        device.copy(source, target)
+    del target
+    assert device.pinned.held == 8
+    gate.open()
+    stream.synchronize()
+    assert device.pinned.held == 0
+
+
+def test_host_memory_keeps_to_the_plan_though_the_thread_runs_ahead(device):
+    """A block that goes is held until the copy from it has ended; the next waits for that, not for more."""
+    host, target, stream = Host(8, device), full(device, 7), device.stream()
+    gate, block = Gate(device, stream), host.block(8).open()
+    with device.on(stream):
+        prefetch(device, block, target)
+    del block
+    assert (host.count.bytes, device.pinned.held) == (8, 8)
+    threading.Timer(0.05, gate.open).start()
+    block = host.block(8).open()
+    assert (host.count.peak, device.pinned.held_peak) == (8, 8)
+    del block
+    assert host.count.bytes == 0
+
+
+def test_errors_by_choice(device):
+    device.faults.plan("allocation", 2, torch.OutOfMemoryError("by choice"))
+    device.room(8)
+    with pytest.raises(torch.OutOfMemoryError, match="by choice"):
+        device.room(8)
+    device.faults.plan("copy", 1, RuntimeError("by choice"))
+    with pytest.raises(RuntimeError, match="by choice"):
+        device.copy(full(device, 7), device.host_memory(8))
+    device.room(8)
+
+
+def test_out_of_memory_says_what_there_is():
+    device = SimulatedDevice(capacity=2 * 2**20)
+    kept = device.room(2**20)
+    with pytest.raises(torch.OutOfMemoryError, match=r"tried to allocate 2,097,152 bytes; 1,048,576 of"):
+        device.room(2 * 2**20)
+    del kept
+
+
+def test_what_fails_on_the_device_is_told_by_whoever_asks_it_next(device):
+    device.current_stream().give(lambda: 1 / 0)
+    with pytest.raises(DeviceFaultError, match="ZeroDivisionError"):
+        device.synchronize()
+    with pytest.raises(DeviceFaultError, match="ZeroDivisionError"):
+        device.room(8)
+
+
+# ── iterations ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plain_schedule_is_queued_and_right(device):
+    """The call returns while the device still stands; nothing of the results is there."""
+
+    def iteration():
+        torch.manual_seed(0)
+        return Iteration(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), (torch.randn(5, 3),), mean_square)
+
+    planned = iteration()
+    program = trace(planned)
+    graph = unmeasured(program)
+    step = PlannedStep(planned, program, plain_schedule(graph), Terms(graph, device=device))
+    step.run(planned.inputs)
+    device.synchronize()
+    gate = Gate(device, device.current_stream())
+    outcome = step.run(planned.inputs)
+    loss = outcome.loss.item()
+    gate.open()
+    device.synchronize()
+    assert loss != outcome.loss.item()
+    assert_equal(([outcome], everything(planned)), train_eagerly(iteration(), 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "count"),
+    [(name, optimizer, 5 if number < 3 else 1) for number, (name, optimizer) in enumerate(NETS)],
+)
+def test_random_schedules_give_what_eager_gives_in_the_memory_planned(name, optimizer, count):
+    for number in range(count):
+        check(name, optimizer, number)
+
+
+@pytest.mark.parametrize("seed", [7, 8, 9, 11, 28, 30, 51, 81])
+def test_an_iteration_that_fails_is_taken_back_and_training_goes_on(seed):
+    """9, 30, 81: jobs still copied from memory that the iteration let go of. 28, 51: what was to be filled
+    again by a job that never began is good yet."""
+    kind = list(FAULTS)[seed % len(FAULTS)]
+    assert check_fault(*net_of(seed), seed, kind).endswith("turns followed")
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_schedule_that_needs_this_wait(name):
+    check_wait(name)
+
+
+def test_a_new_thread_computes_as_the_first_one_does():
+    """It has PyTorch's number of threads from the start: convolutions round otherwise with more."""
+    name, optimizer = net_of(27)
+    check(name, optimizer, 27, starved="")
+
+
+def test_the_table_of_waits_is_of_this_code():
+    """`benchmarks/removed_waits.py` finds each line that it takes out, once."""
+    for removal in REMOVALS:
+        source = (RUNTIME / f"{removal.file}.py").read_text()
+        assert source.count(removal.line) == 1, removal.name
+
+
+# ── the peaks of a user's iterations ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["in_place", "perceptron", "unet"])
+def test_iterations_within_their_plan_are_silent(name):
+    """Beside other tensors on the device that come and go."""
+    for number in range(3):
+        made, device = case(name, None, random.Random(number)), SimulatedDevice(number)
+        step, others = planned_step(made, device), []
+        for _turn in range(TURNS + 2):
+            others = [device.room(size) for size in (2**20, 512)]
+            with warnings.catch_warnings(action="error", category=UserWarning):
+                step.run(made.iteration.inputs)
+            del others[0]
+        step.recall()
+        device.synchronize()
+
+
+def test_an_iteration_that_takes_more_than_planned_tells_once():
+    made, device = case("in_place", None, random.Random(0)), SimulatedDevice(0)
+    sizes = made.graph.tensors.bytes.copy()
+    sizes[made.graph.tensors.kind == Kind.ACTIVATION] //= 2
+    graph = replace(made.graph, tensors=replace(made.graph.tensors, bytes=sizes))
+    schedule = plain_schedule(graph)
+    step = PlannedStep(made.iteration, made.program, schedule, Terms(graph, device=device))
+    with pytest.warns(
+        UserWarning, match="a fault of ours: .* bytes on the device, .* more than planned"
+    ) as told:
+        outcomes = [step.run(made.iteration.inputs) for _turn in range(2)]
+    assert (len(outcomes), len(told)) == (2, 1)

@@ -1,0 +1,265 @@
+"""A trace leaves the user's model as it was: no hook, no list, no cache, no counter keeps anything of it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from functools import cache, lru_cache, partial
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from memplan.planner.schedule.schedule import Schedule, compute
+from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.model.python_state import PythonState
+from memplan.runtime.reach import parts_with_code, reachable
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.torch_internals import FakeTensor
+from memplan.runtime.trace.trace import trace
+from torch import nn
+
+
+def planned(iteration):
+    program = trace(iteration)
+    return PlannedStep(iteration, program, Schedule.of(compute(i) for i in range(len(program.operations))))
+
+
+def fakes(iteration):
+    found = reachable({"module": iteration.module, "loss_fn": iteration.loss_fn}, parts_with_code)
+    return [path for path, thing in found if isinstance(thing, FakeTensor)]
+
+
+SEEN: list[torch.Tensor] = []
+COUNT = 0
+
+
+class Everything(nn.Linear):
+    """Keeps something of every call in every kind of place."""
+
+    calls = 0
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.outputs, self.last, self.by_name, self.few = [], None, {}, deque(maxlen=2)
+        self.steps = np.zeros(2)
+        self.generators = [random.Random(1), np.random.default_rng(1), torch.Generator().manual_seed(1)]
+        self.closure = self.closing()
+        self.hook = self.register_forward_hook(partial(self.keep, name="hooked"))
+
+    def closing(self):
+        kept, count = [], 0
+
+        def keep(x):
+            nonlocal count
+            count += 1
+            kept.append(x)
+
+        return keep
+
+    @staticmethod
+    def keep(module, _inputs, output, *, name):
+        module.by_name[name] = output
+
+    def forward(self, x):
+        global COUNT
+        COUNT += 1
+        Everything.calls += 1
+        self.steps += 1
+        for generator in self.generators[:2]:
+            generator.random()
+        made = super().forward(x)
+        self.outputs.append(made)
+        self.last = made
+        self.few.append(made)
+        self.closure(made)
+        SEEN.append(made)
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(1, 1)
+            self.register_buffer("table", torch.ones(1))
+        return made.sum()
+
+
+def test_nothing_of_a_trace_is_left():
+    module = Everything()
+    iteration = Iteration(module, (torch.ones(2, 4),))
+    numbers = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+    own = [module.generators[0].getstate(), module.generators[1].bit_generator.state]
+    before = PythonState(iteration, tensors=True)
+    trace(iteration)
+    assert fakes(iteration) == []
+    assert before.changes() == []
+    assert (module.outputs, module.last, module.by_name, list(module.few), SEEN, COUNT) == (
+        [],
+        None,
+        {},
+        [],
+        [],
+        0,
+    )
+    assert (Everything.calls, module.steps.tolist()) == (0, [0, 0])
+    assert not hasattr(module, "late")
+    assert not hasattr(module, "table")
+    assert numbers == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+    assert own == [module.generators[0].getstate(), module.generators[1].bit_generator.state]
+
+
+def test_what_an_iteration_changes_can_be_told_and_put_back():
+    module = Everything()
+    iteration = Iteration(module, (torch.ones(2, 4),))
+    before = PythonState(iteration, tensors=True)
+    run_eager(iteration)
+    changes = before.changes()
+    for name in ("module.outputs", "module.last", "module.by_name.hooked", "module.few", "module.late"):
+        assert name in changes, name
+    assert "module.generators.0" in changes
+    before.put_back()
+    assert before.changes() == []
+    assert len(SEEN) == 0
+
+
+@cache
+def table(size):
+    return torch.arange(float(size))
+
+
+@lru_cache(maxsize=4)
+def scale(size):
+    return {"of": [torch.full((size,), 2.0)]}
+
+
+class Cached(nn.Linear):
+    def forward(self, x):
+        return (super().forward(x) * table(4) * scale(4)["of"][0]).sum()
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["first", "after an iteration"])
+def test_a_cache_holds_no_tensor_of_the_trace(warm):
+    """One that held a real one before would make it a constant, or be refused."""
+    iteration = Iteration(Cached(4, 4), (torch.ones(2, 4),))
+    if warm:
+        run_eager(iteration)
+    step = planned(iteration)
+    assert not step.program.constants
+    assert type(run_eager(iteration).loss) is torch.Tensor
+    assert compare(iteration, step).equal
+
+
+def test_a_trace_that_fails_leaves_nothing_either():
+    class Failing(Everything):
+        def forward(self, x):
+            return super().forward(x).item()
+
+    iteration = Iteration(Failing(), (torch.ones(2, 4),))
+    before = PythonState(iteration, tensors=True)
+    with pytest.raises(Exception, match="values of tensors"):
+        trace(iteration)
+    assert before.changes() == []
+
+
+LIBRARY = """
+from torch import nn, ones
+TABLES, SEEN, CALLS = {}, [], 0
+
+class Table(nn.Linear):
+    def forward(self, x):
+        if "mask" not in TABLES:
+            TABLES["mask"] = ones(x.shape[-1])
+        SEEN.append(x)
+        return (super().forward(x) * TABLES["mask"]).sum()
+"""
+
+
+def test_a_library_s_own_tables_keep_nothing(monkeypatch):
+    library = ModuleType("some_library")
+    monkeypatch.setitem(sys.modules, "some_library", library)
+    exec(compile(LIBRARY, "/venv/site-packages/some_library.py", "exec"), vars(library))
+    iteration = Iteration(library.Table(4, 4), (torch.ones(2, 4),))
+    step = planned(iteration)
+    assert (library.TABLES, library.SEEN) == ({}, [])
+    assert compare(iteration, step).equal
+    assert (library.TABLES, library.SEEN) == ({}, [])
+
+
+# ── transformers ────────────────────────────────────────────────────────────────────────────────────
+
+
+def beit():
+    from transformers import BeitConfig, BeitForImageClassification
+
+    config = BeitConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=32,
+        patch_size=8,
+        use_shared_relative_position_bias=True,
+        num_labels=3,
+    )
+    inputs = {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 0])}
+    return Iteration(BeitForImageClassification(config).train(), inputs)
+
+
+def segformer():
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    config = SegformerConfig(
+        num_encoder_blocks=2,
+        depths=[1, 1],
+        sr_ratios=[2, 1],
+        hidden_sizes=[8, 16],
+        num_attention_heads=[1, 2],
+        patch_sizes=[7, 3],
+        strides=[4, 2],
+        mlp_ratios=[2, 2],
+        decoder_hidden_size=16,
+        num_labels=3,
+    )
+    inputs = {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.randint(3, (2, 32, 32))}
+    return Iteration(SegformerForSemanticSegmentation(config).train(), inputs)
+
+
+def hidden_states():
+    """A distillation loss, by the hidden states that the library's hooks collect."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
+    )
+    inputs = {"input_ids": torch.randint(3, 99, (2, 12)), "output_hidden_states": True}
+    return Iteration(
+        BertModel(config).train(), inputs, lambda o: sum(h.square().mean() for h in o.hidden_states)
+    )
+
+
+@pytest.mark.parametrize("build", [beit, segformer, hidden_states])
+def test_a_library_model_is_what_it_was(build):
+    torch.manual_seed(0)
+    iteration = build()
+    state = torch.get_rng_state()
+    expected = run_eager(build_again(build)).loss
+    before = PythonState(iteration, tensors=True)
+    step = planned(iteration)
+    assert before.changes() == []
+    assert fakes(iteration) == []
+    torch.set_rng_state(state)
+    after = run_eager(iteration).loss
+    assert type(after) is torch.Tensor
+    assert torch.equal(after, expected)
+    before.put_back()
+    comparison = compare(iteration, step)
+    assert comparison.equal, comparison
+    run_eager(iteration)  # installs the library's hooks for good, as an evaluation does
+    step.run(iteration.inputs)
+
+
+def build_again(build):
+    """The same model, and the random state as it is behind the first."""
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    iteration = build()
+    torch.set_rng_state(state)
+    return iteration

@@ -1,0 +1,91 @@
+"""A refusal names the line, the library it is in, and the way out where it is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from memplan.runtime.hints import hint
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.refusals import TraceError, at_line, is_users
+from memplan.runtime.trace.trace import trace
+from torch import nn
+
+
+class Conditional(nn.Linear):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (super().forward(x),))
+
+
+class PickingRows(nn.Linear):
+    def forward(self, x):
+        return super().forward(x)[x[:, 0] > 0]
+
+
+class Packed(nn.GRU):
+    def forward(self, x):
+        lengths = torch.arange(x.shape[0], 0, -1) + x[0, 0, 0].long()
+        return super().forward(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data
+
+
+class Aligned(nn.Linear):
+    def forward(self, x):
+        scores, ones = super().forward(x).log_softmax(-1), torch.ones(2, 1, dtype=torch.int64)
+        return nn.functional.ctc_loss(scores, ones, (2, 2), (1, 1))
+
+
+class Dropping(nn.Linear):
+    layerdrop = 0.5
+
+    def forward(self, x):
+        chance = torch.rand([])
+        return x if self.training and chance < self.layerdrop else super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "words"),
+    [
+        (Conditional(3, 3), torch.ones(3, 3), "takes functions .*; use torch.where"),
+        (PickingRows(3, 3), torch.ones(3, 3), "decide a shape .*; where a mask picks rows, give the indices"),
+        (Packed(3, 3), torch.ones(2, 2, 3), "; the lengths in a packed sequence are data"),
+        (Aligned(3, 3), torch.ones(2, 2, 3), "; CTC losses can't be planned"),
+        (Dropping(3, 3), torch.ones(3, 3), "; layers are dropped by chance: set layerdrop to 0"),
+    ],
+    ids=lambda thing: type(thing).__name__ if isinstance(thing, nn.Module) else "",
+)
+def test_a_refusal_says_what_to_do(module, inputs, words):
+    with pytest.raises(TraceError, match=rf"test_refusals.py:\d+: .*{words}") as caught:
+        trace(Iteration(module, (inputs,), torch.sum))
+    assert "\n" not in str(caught.value)
+    assert "memplan" not in str(caught.value)
+
+
+class AskingTwice(nn.Linear):
+    def forward(self, x):
+        if not torch.compiler.is_compiling() and x.sum() > 0:
+            return x
+        return x if x.mean() > 0 else super().forward(x)
+
+
+def test_both_paths_are_named_where_both_fail():
+    places = (
+        r"test_refusals.py:\d+: .*; on the path for torch.compile: test_refusals.py:\d+: its code depends"
+    )
+    with pytest.raises(TraceError, match=places):
+        trace(Iteration(AskingTwice(3, 3), (torch.ones(3, 3),), torch.sum))
+
+
+def test_a_line_of_a_library_is_named_with_it():
+    assert (
+        at_line("/venv/lib/python3.11/site-packages/transformers/models/moe.py", 379)
+        == "moe.py:379 of transformers: "
+    )
+    assert at_line("/home/me/model.py", 12) == "model.py:12: "
+    assert not is_users(pytest.__file__.replace("pytest/__init__.py", "torch/nn/modules/module.py"))
+    assert is_users(pytest.__file__)
+
+
+def test_a_fault_of_the_fake_kernel_of_experts_has_a_way_out():
+    assert "batched_mm" in hint([], "Expected mat_a to be BFloat16 in _grouped_mm")
+    assert "nested" in hint([], "AssertionError: self.shape_env must not be None")
+    assert "observers" in hint([], "output with shape [1] doesn't match the broadcast shape [8]")
+    assert hint([], "something else") == ""

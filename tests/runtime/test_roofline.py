@@ -1,0 +1,182 @@
+"""The roofline against closed forms, and the orders that it must keep: by batch, by GPU."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.errors import InputError
+from memplan.graphs.machines.gpus import GIB, GPUS, find_gpu
+from memplan.runtime.profile.roofline import (
+    BANDWIDTH_EFFICIENCY,
+    COMPUTE_EFFICIENCY,
+    LAUNCH_SECONDS,
+    Work,
+    distinct_bytes,
+    seconds,
+    work_of,
+)
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+aten = torch.ops.aten
+sizes = st.integers(1, 300)
+gpus = st.sampled_from(GPUS)
+LARGER = [
+    ("RTX 3060", "RTX 3090"),
+    ("RTX 3090", "RTX 4090"),
+    ("RTX 4080", "RTX 4090"),
+    ("T4", "V100"),
+    ("V100", "A100 40GB"),
+    ("A100 40GB", "A100"),
+    ("A100", "H100"),
+    ("H100", "H200"),
+    ("L4", "RTX 4090"),
+]
+
+
+def call(target, *args, **kwargs):
+    return work_of(target, args, kwargs, target(*args, **kwargs))
+
+
+@given(sizes, sizes, sizes, gpus)
+def test_a_matrix_product_is_the_closed_form(m, k, n, gpu):
+    work = call(aten.mm.default, torch.empty(m, k), torch.empty(k, n))
+    assert work == Work(2 * m * k * n, 4 * (m * k + k * n + m * n), "float32")
+    compute = 2 * m * k * n / (COMPUTE_EFFICIENCY * gpu.float32)
+    memory = 4 * (m * k + k * n + m * n) / (BANDWIDTH_EFFICIENCY * gpu.bandwidth)
+    assert seconds(work, gpu) == pytest.approx(max(compute, memory) + LAUNCH_SECONDS)
+
+
+@given(sizes, sizes, gpus, st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+def test_an_addition_is_bound_by_its_bytes(m, n, gpu, dtype):
+    x, y = torch.empty(m, n, dtype=dtype), torch.empty(m, n, dtype=dtype)
+    work = call(aten.add.Tensor, x, y)
+    assert (work.flops, work.bytes) == (0, 3 * m * n * dtype.itemsize)
+    expected = work.bytes / (BANDWIDTH_EFFICIENCY * gpu.bandwidth) + LAUNCH_SECONDS
+    assert seconds(work, gpu) == pytest.approx(expected)
+
+
+def test_a_large_product_of_halves_runs_at_the_tensor_cores_rate():
+    x = torch.empty(1024, 1024, dtype=torch.bfloat16)
+    work = call(aten.mm.default, x, x.clone())
+    a100 = find_gpu("A100")
+    assert seconds(work, a100) == pytest.approx(2 * 1024**3 / (0.7 * 312e12) + 5e-6)
+    assert seconds(work, find_gpu("V100")) == pytest.approx(2 * 1024**3 / (0.7 * 15.7e12) + 5e-6)
+
+
+def test_tf32_follows_the_settings_of_torch(monkeypatch):
+    x = torch.empty(8, 8)
+    assert call(aten.mm.default, x, x).rate == "float32"
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert call(aten.mm.default, x, x).rate == "tf32"
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_by_counting_products(groups, transposed):
+    """Each output element (input element when transposed) meets channels / groups × kernel² weights."""
+    x = torch.randn(2, 8, 9, 9, requires_grad=True)
+    weight = torch.randn(8, 16 // groups, 3, 3) if transposed else torch.randn(16, 8 // groups, 3, 3)
+    args = (x.detach(), weight, None, [2, 2], [1, 1], [1, 1], transposed, [0, 0], groups)
+    y = aten.convolution.default(*args)
+    met = x.numel() * 16 // groups * 9 if transposed else y.numel() * 8 // groups * 9
+    assert work_of(aten.convolution.default, args, {}, y).flops == 2 * met
+    for wanted in ([True, True, False], [False, True, False], [True, False, False]):
+        backward = (y, x.detach(), weight, [0], *args[3:], wanted)
+        work = call(aten.convolution_backward.default, *backward)
+        assert work.flops == sum(wanted) * 2 * met
+        assert work.rate == "tf32"
+
+
+def test_attention_counts_as_its_matrix_products():
+    q, k, v = torch.empty(2, 4, 16, 8), torch.empty(2, 4, 32, 8), torch.empty(2, 4, 32, 8)
+    target = aten._scaled_dot_product_flash_attention_for_cpu.default
+    pairs = 2 * 4 * 16 * 32
+    work = call(target, q, k, v)
+    assert work.flops == 2 * pairs * (8 + 8)
+    result = target(q, k, v)
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    assert call(backward, q, q, k, v, *result, 0.0, False).flops == 2 * pairs * 5 * 8
+
+
+def test_flops_of_a_whole_forward_equal_the_counter_of_torch():
+    x, w, b = torch.randn(4, 5), torch.randn(5, 6), torch.randn(6)
+    with FlopCounterMode(display=False) as counter:
+        torch.addmm(b, x, w)
+        torch.bmm(x[None], w[None])
+    ours = call(aten.addmm.default, b, x, w).flops + call(aten.bmm.default, x[None], w[None]).flops
+    assert ours == counter.get_total_flops() == 2 * (2 * 4 * 5 * 6)
+
+
+def test_only_the_rows_that_are_picked_are_read():
+    table, rows = torch.empty(10_000, 8), torch.zeros(3, dtype=torch.int64)
+    assert call(aten.embedding.default, table, rows).bytes == 2 * 3 * 8 * 4 + 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("tensor", "elements"),
+    [
+        (torch.empty(6, 7), 42),
+        (torch.empty(7).expand(6, 7), 7),
+        (torch.empty(6, 7).t(), 42),
+        (torch.empty(6, 7)[:, ::2], 24),
+        (torch.empty(8).unfold(0, 4, 1), 8),
+        (torch.empty(0, 7), 0),
+        (torch.empty(()), 1),
+    ],
+)
+def test_distinct_bytes(tensor, elements):
+    assert distinct_bytes(tensor) == 4 * elements
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes, sizes, sizes, gpus, st.sampled_from([torch.float32, torch.float16]))
+def test_more_rows_never_take_less(m, k, n, gpu, dtype):
+    with FakeTensorMode():
+        times = [
+            seconds(
+                call(aten.mm.default, torch.empty(rows, k, dtype=dtype), torch.empty(k, n, dtype=dtype)), gpu
+            )
+            for rows in (m, 2 * m, 50 * m)
+        ]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("small", "large"), LARGER)
+@given(
+    flops=st.integers(0, 10**15),
+    moved=st.integers(0, 10**12),
+    rate=st.sampled_from(["float32", "tf32", "float16", "bfloat16"]),
+)
+def test_the_larger_gpu_is_never_slower(small, large, flops, moved, rate):
+    work = Work(flops, moved, rate)
+    assert seconds(work, find_gpu(large)) <= seconds(work, find_gpu(small))
+
+
+@pytest.mark.parametrize("name", ["RTX 4090", "rtx4090", "4090", "NVIDIA GeForce RTX 4090", "rtx-4090 24GB"])
+def test_a_gpu_by_any_spelling(name):
+    assert find_gpu(name).name == "RTX 4090"
+
+
+def test_a_memory_in_the_name_chooses():
+    assert [find_gpu(name).memory // GIB for name in ("A100", "a100-80gb", "A100 40GB")] == [80, 80, 40]
+
+
+@pytest.mark.parametrize(("name", "close"), [("H1000", "h100"), ("RTX 4070", "rtx4090"), ("?", "t4")])
+def test_an_unknown_gpu_is_one_line_with_close_names(name, close):
+    with pytest.raises(InputError) as error:
+        find_gpu(name)
+    assert name in str(error.value)
+    assert close in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_the_table_is_plausible(gpu):
+    """Ridge points and memories lie where real GPUs have them: a slip of 10³ or of a column shows."""
+    assert 8 * GIB <= gpu.memory <= 200 * GIB
+    assert 2e11 <= gpu.bandwidth <= 6e12
+    assert 4e12 <= gpu.float32 <= gpu.float16 <= 1e15
+    assert 9 <= gpu.float32 / gpu.bandwidth <= 150
+    assert gpu.float64 <= gpu.float32
+    assert find_gpu(gpu.name) is gpu

@@ -1,0 +1,163 @@
+"""State that goes from one iteration to the next is seen: three are compared, and suspects are named."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import memplan
+import numpy as np
+import pytest
+import torch
+from memplan.graphs.errors import DifferenceError
+from memplan.planner.schedule.schedule import Schedule, compute
+from memplan.runtime.compare import eager as eager_module
+from memplan.runtime.compare import verdict
+from memplan.runtime.compare.eager import compare
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.model.python_state import PythonState
+from memplan.runtime.run.execute import Outcome, PlannedStep
+from memplan.runtime.trace.trace import trace
+from torch import nn
+
+
+def planned(iteration):
+    program = trace(iteration)
+    return PlannedStep(iteration, program, Schedule.of(compute(i) for i in range(len(program.operations))))
+
+
+class Ramp(nn.Linear):
+    """A number of Python's that counts the iterations."""
+
+    step = 0
+
+    def forward(self, x):
+        self.step += 1
+        return super().forward(x).square().mean() * min(1.0, self.step / 10)
+
+
+class Stateful(nn.Module):
+    """What it keeps is a constant for the trace, and there only from the second iteration on."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.h = nn.GRUCell(4, 4), torch.zeros(2, 4)
+
+    def forward(self, x):
+        h = self.cell(x, self.h)
+        self.h = h.detach()
+        return h.square().mean()
+
+
+class PythonNumbers(nn.Linear):
+    """Drops its input now and then."""
+
+    def forward(self, x):
+        return super().forward(x if random.random() < 0.5 else 2 * x).square().mean()
+
+
+class NumpyNumbers(nn.Linear):
+    def forward(self, x):
+        mask = torch.from_numpy((np.random.rand(*x.shape) > 0.3).astype(np.float32))
+        return super().forward(x * mask).square().mean()
+
+
+class OwnGenerator(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+        self.numbers = np.random.default_rng(0)
+
+    def forward(self, x):
+        return super().forward(x).square().mean() * float(self.numbers.random())
+
+
+CASES = {
+    "counter": (lambda: Ramp(4, 4), "loss 2 .*it changes module.step"),
+    "state": (Stateful, "loss 2 .*it changes module.h"),
+    "random": (lambda: PythonNumbers(4, 4), "it draws Python's random numbers"),
+    "numpy": (lambda: NumpyNumbers(4, 4), "it draws NumPy's random numbers"),
+    "own generator": (OwnGenerator, "it changes module.numbers"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_state_between_iterations_is_a_difference_with_suspects(case):
+    make, words = CASES[case]
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(0)
+    iteration = Iteration(make(), (torch.randn(2, 4),))
+    before = PythonState(iteration, tensors=True)
+    comparison = compare(iteration, planned(iteration))
+    assert not comparison.equal
+    with pytest.raises(DifferenceError, match=words):
+        raise DifferenceError(str(comparison))
+    assert before.changes() == []
+
+
+def test_optimize_compares_too():
+    iteration = Iteration(Ramp(4, 4), (torch.randn(2, 4),))
+    with pytest.raises(DifferenceError, match=r"it changes module\.step"):
+        memplan.optimize(iteration.module, iteration.inputs, budget="100%", solver="store-all")
+    assert iteration.module.step == 0
+    step = memplan.optimize(
+        iteration.module, iteration.inputs, budget="100%", solver="store-all", compare=False
+    )
+    assert float(step(*iteration.inputs)) > 0
+
+
+def test_optimize_says_that_it_did_not_compare(monkeypatch):
+    monkeypatch.setattr(verdict, "available_bytes", lambda: 0)
+    module, inputs = nn.Linear(4, 4), (torch.randn(2, 4),)
+    with pytest.warns(UserWarning, match="not compared with plain PyTorch"):
+        memplan.optimize(module, inputs, budget="100%", solver="store-all", loss_fn=torch.sum)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memplan.optimize(module, inputs, budget="100%", solver="store-all", loss_fn=torch.sum, compare=False)
+
+
+class CountedTwice(nn.Module):
+    """Plain PyTorch runs the batch norm of a checkpoint twice, and updates its statistics twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False).square().sum()
+
+
+def test_checkpoints_that_change_results_are_told():
+    iteration = Iteration(CountedTwice(), (torch.randn(5, 4),))
+    comparison = compare(iteration, planned(iteration))
+    assert comparison.equal
+    assert comparison.plain
+    assert "without the model's own checkpoints" in str(comparison)
+
+
+# ── devices whose kernels differ from run to run ────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("own", "ours", "equal"),
+    [(1e-6, 1e-6, True), (1e-6, 1e-3, False), (0.1, 0.1, False), (0.0, 1e-6, False)],
+    ids=["alike", "more than its own", "no rounding", "eager is steady"],
+)
+def test_differences_of_eager_with_itself_count_as_equal(monkeypatch, own, ours, equal):
+    """own: by how much eager differs from run to run. ours: the plan from eager."""
+    iteration = Iteration(nn.Linear(4, 4), (torch.randn(2, 4),), torch.sum)
+    step, run_eager, runs = planned(iteration), eager_module.run_eager, []
+
+    def shaky(given):
+        runs.append(1)
+        outcome = run_eager(given)
+        noise = ours + own * (len(runs) // eager_module.CYCLE % 2)
+        gradients = {name: gradient + noise for name, gradient in outcome.gradients.items()}
+        return Outcome(outcome.loss, gradients)
+
+    monkeypatch.setattr(eager_module, "run_eager", shaky)
+    comparison = compare(iteration, step)
+    assert comparison.equal == equal
+    if equal:
+        assert comparison.spread == pytest.approx(own, rel=0.3)
+        assert "within its own differences from run to run" in str(comparison)

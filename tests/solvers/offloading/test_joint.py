@@ -1,0 +1,132 @@
+"""The joint search: any set of dropped tensors makes runs that hold; never slower than its start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from memplan.graphs.generators import chain, unet
+from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Links, Machine
+from memplan.graphs.transformations.updates import with_updates
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.joint.drops import Drops
+from memplan.solvers.offloading.joint.start import host_modes
+from memplan.solvers.offloading.joint.state import State
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.registry import run as registry
+
+MiB = 2**20
+LINKED = Machine(links=Links(d2h=2.0 * MiB, h2d=3.0 * MiB))
+
+
+def trained(blocks: int, seed: int) -> Graph:
+    """A chain with AdamW on either side of the bus."""
+    plain = chain(blocks, seed=seed)
+    return with_updates(
+        plain, optimizer="adamw", when="in-backward", device_rate=20.0 * MiB, host_rate=2.0 * MiB
+    )
+
+
+GRAPHS = {
+    "chain": chain(5, seed=3),
+    "trained": trained(4, 1),
+    "after": with_updates(
+        chain(3, seed=5), optimizer="sgd", when="after", device_rate=9.0 * MiB, host_rate=1.0 * MiB
+    ),
+    "unet": unet(2),
+}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", GRAPHS)
+def test_whatever_is_dropped_the_runs_hold(name: str, seed: int) -> None:
+    graph, random = GRAPHS[name], Random(seed)
+    drops, hosts = Drops(graph), host_modes(graph)
+    dropped = {x for x in drops.saved if random.random() < 0.6}
+    modes = [hosts[o] if o in hosts and random.random() < 0.5 else 0 for o in range(len(graph.operations))]
+    runs = drops.runs(dropped, modes)
+    state = State(graph, LINKED, 2**50, runs, all_away=random.random() < 0.5)
+    outcome = state.evaluate(1.0)
+    figures = simulate(graph, state.schedule(outcome), machine=LINKED).figures
+    assert figures.time == pytest.approx(outcome.seconds, rel=1e-6)
+    assert len(runs) >= len(graph.operations)
+    assert {run for run, _mode in runs} == set(range(len(graph.operations)))
+
+
+def test_what_is_dropped_is_not_there_at_the_loss() -> None:
+    graph = chain(8, uniform=True)
+    drops = Drops(graph)
+    modes = [0] * len(graph.operations)
+    inside = drops.saved[:8]
+    assert {graph.tensors.name[x] for x in inside} == {f"a{i}" for i in range(1, 9)}, "boundaries come last"
+    kept, gone = (
+        State(graph, LINKED, 2**50, drops.runs(set(chosen), modes)).demand for chosen in ((), inside)
+    )
+    assert kept == baseline(graph).peak
+    assert kept - gone == 7 * MiB, "one block's own tensor is there at a time"
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_within_the_budget_and_above_the_bound(name: str) -> None:
+    graph = GRAPHS[name]
+    low, high = memory_floor(graph, LINKED), baseline(graph).peak
+    times: list[float] = []
+    for share in (0.8, 0.5):
+        budget = low + int((high - low) * share)
+        solution = registry.solve("joint", Problem(graph, budget, LINKED), 4.0, {"seed": "1"})
+        assert solution.figures.peak <= budget
+        assert solution.lower_bound is not None
+        times.append(solution.figures.time / solution.lower_bound)
+    assert all(ratio >= 1 - 1e-9 for ratio in times)
+
+
+def test_never_slower_than_its_start() -> None:
+    graph = GRAPHS["trained"]
+    problem = Problem(graph, memory_floor(graph, LINKED) * 2, LINKED)
+    start = registry.solve("zero-infinity", problem, bound_seconds=0.0)
+    answer = joint.improved(problem, Options(0.5), [start.schedule])
+    assert (
+        simulate(graph, answer.schedule, budget=problem.budget, machine=LINKED).figures.time
+        <= start.figures.time
+    )
+
+
+def test_cancelled_it_gives_its_best_so_far() -> None:
+    graph = GRAPHS["trained"]
+    problem = Problem(graph, memory_floor(graph, LINKED) * 2, LINKED)
+    answer = joint.solve(problem, replace(Options(None), cancelled=lambda: True))
+    assert answer.status == Status.FEASIBLE
+    simulate(graph, answer.schedule, budget=problem.budget, machine=LINKED)
+
+
+def test_the_same_seed_gives_the_same_answer() -> None:
+    graph = GRAPHS["after"]
+    problem = Problem(graph, memory_floor(graph, LINKED) * 3 // 2, LINKED)
+    options = Options(None, joint.Settings(moves=20))
+    first, second = (joint.solve(problem, options).schedule for _ in range(2))
+    assert list(first) == list(second)
+
+
+def test_refusals() -> None:
+    graph = GRAPHS["chain"]
+    with pytest.raises(NotAcceptedError, match="joint needs a machine with links d2h and h2d"):
+        registry.solve("joint", Problem(graph, 100 * MiB))
+    floor = memory_floor(graph, LINKED)
+    with pytest.raises(InfeasibleError, match="the smallest budget joint can reach"):
+        registry.solve("joint", Problem(graph, floor - 1, LINKED))
+
+
+def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
+    graph = GRAPHS["trained"]
+    budget = memory_floor(graph, LINKED) * 3 // 2
+    roomy = registry.solve("joint", Problem(graph, budget, LINKED), 3.0, bound_seconds=0.0).figures
+    disks = replace(LINKED.links, disk_read=2.0 * MiB, disk_write=2.0 * MiB)
+    small = Machine(host_capacity=roomy.host_peak // 2, disk_capacity=2**40, links=disks)
+    figures = registry.solve("joint", Problem(graph, budget, small), 3.0, bound_seconds=0.0).figures
+    assert figures.host_peak <= roomy.host_peak // 2
+    assert figures.disk_peak > 0

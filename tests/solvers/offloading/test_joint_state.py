@@ -1,0 +1,53 @@
+"""A state of the joint search is what the simulator says of it, whatever has been changed in it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from memplan.graphs.machine import Machine, Memory
+from memplan.planner.residence.demand import Demand
+from memplan.planner.residence.residence import Residence
+from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint.state import State, gaps
+from test_residence import HOST_MODE, LINKED, random_runs, training
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_any_changes(seed: int) -> None:
+    random = Random(seed)
+    graph = training(random.randint(2, 5), frozen=random.randint(0, 3), result=random.random() < 0.3)
+    state = State(graph, LINKED, 2**40, random_runs(graph, random))
+    for _ in range(12):
+        options = gaps(state)
+        chosen = [(gap.tensor, gap.after) for gap in random.sample(options, min(3, len(options)))]
+        updates = [p for p, (o, _m) in enumerate(state.runs) if o in graph.operations.modes]
+        match random.randrange(5):
+            case 0:
+                state.send(chosen)
+            case 1:
+                state.keep(chosen)
+            case 2:
+                for where in chosen:
+                    state.delay(where, random.choice([None, random.randint(0, len(state.runs))]))
+            case 3:
+                for where in chosen:
+                    state.move(where, random.choice([None, random.randint(-5, 5) or None]))
+            case _:
+                state.switch(random.sample(updates, min(1, len(updates))), random.choice([0, HOST_MODE]))
+        demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.leave))
+        assert state.demand == demand.peak
+        budget = random.choice([2**40, demand.peak, demand.peak + random.randint(0, 30)])
+        state.instance.limits[Memory.DEVICE] = budget
+        outcome = state.evaluate(random.choice([0.0, 1.0, 1.5, 1e9]), random.choice([0, 5]))
+        assert outcome.excess == 0
+        schedule = state.schedule(outcome)
+        figures = simulate(graph, schedule, budget=budget, machine=LINKED).figures
+        assert figures.time == pytest.approx(outcome.seconds, rel=1e-6)
+
+
+def test_the_plain_runs_take_the_plain_time() -> None:
+    graph = training(3)
+    state = State(graph, Machine(links=LINKED.links), 2**40, in_plain_mode(range(len(graph.operations))))
+    assert state.evaluate(1.0).seconds == pytest.approx(float(graph.operations.time.sum()))

@@ -1,0 +1,168 @@
+"""MemFerry's choices against brute force in its own model, the published algorithm's known distance
+included.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Way, estimate, forward_estimate
+from memplan.solvers.offloading.memferry.exact import best_choice
+from memplan.solvers.offloading.memferry.gradients import kept_gradients
+from memplan.solvers.offloading.memferry.greedy import Forward, greedy
+from memplan.solvers.offloading.memferry.layers import Costs
+
+INSTANCES = 200
+
+
+def instance(seed: int, most: int = 6) -> list[Costs]:
+    random = Random(seed)
+
+    def layer() -> Costs:
+        forward, fetch = random.uniform(0.1, 1.5), random.uniform(0.1, 3.0)
+        return Costs(
+            fetch,
+            forward,
+            inf if random.random() < 0.1 else forward + random.uniform(0.0, 3.0),
+            2 * forward,
+            2 * forward * random.uniform(1.0, 1.6),
+            random.choice([0.0, random.random()]),
+            random.choice([0.0, random.random()]),
+            random.randint(1, 9),
+        )
+
+    return [layer() for _ in range(random.randint(2, most))]
+
+
+def possible(costs: list[Costs], ways: tuple[Way, ...]) -> bool:
+    fetched = (Way.GFGB, Way.TWICE)
+    return all(way in fetched or layer.direct_forward < inf for layer, way in zip(costs, ways, strict=True))
+
+
+def choices(costs: list[Costs], among: tuple[Way, ...] = PUBLISHED) -> list[tuple[Way, ...]]:
+    return [ways for ways in product(among, repeat=len(costs)) if possible(costs, ways)]
+
+
+def on_device(costs: list[Costs], ways: tuple[Way, ...] | list[Way]) -> int:
+    stay = (Way.GFGB, Way.DFGB)
+    return sum(layer.size for layer, way in zip(costs, ways, strict=True) if way in stay)
+
+
+def forward_by_events(costs: list[Costs], ways: tuple[Way, ...]) -> float:
+    """The model told another way: a computation starts when all before it, and all fetches up to it, are
+    over.
+    """
+    fetches = [layer.fetch if way == Way.GFGB else 0.0 for layer, way in zip(costs, ways, strict=True)]
+    lengths = [
+        (layer.forward if way == Way.GFGB else layer.direct_forward) + layer.between
+        for layer, way in zip(costs, ways, strict=True)
+    ]
+    starts = [i for i, way in enumerate(ways) if way == Way.GFGB]
+    return max([sum(lengths), *(sum(fetches[: i + 1]) + sum(lengths[i:]) for i in starts)])
+
+
+def test_the_forward_estimate_is_the_longest_path() -> None:
+    for seed in range(50):
+        costs = instance(seed)
+        for ways in choices(costs, (Way.GFGB, Way.DHA)):
+            assert forward_estimate(costs, ways)[0] == pytest.approx(forward_by_events(costs, ways))
+
+
+def test_three_layers_by_hand() -> None:
+    """All fetched: the link is the bottleneck, 3 + 3 + 3 then 1, then 6 backward.
+    The first from the host (2): fetches end at 3 and 6, forward at 7, backward with direct access takes 7.
+    The last one fetched alone: forward ends at 5; the others come back at 6 and 9, in time for 7 and 9."""
+    costs = [Costs(3, 1, 2, 2, 3, size=1)] * 3
+    assert estimate(costs, [Way.GFGB] * 3) == 10 + 6
+    assert estimate(costs, [Way.DHA, Way.GFGB, Way.GFGB]) == 7 + 7
+    assert estimate(costs, [Way.DFGB, Way.GFGB, Way.GFGB]) == 7 + 6
+    assert estimate(costs, [Way.DHA] * 3) == 6 + 9
+    best = [Way.DFGB, Way.DFGB, Way.GFGB]
+    assert estimate(costs, best) == min(estimate(costs, ways) for ways in choices(costs)) == 11
+    found = best_choice(costs)
+    assert found is not None
+    assert found.seconds == 11
+
+
+def test_algorithm_1_counts_its_own_time_right_and_stays_near_the_optimum() -> None:
+    ratios: list[float] = []
+    for seed in range(INSTANCES):
+        costs = instance(seed)
+        forward = Forward(costs)
+        seconds, link = forward_estimate(costs, forward.ways)
+        assert forward.total == pytest.approx(seconds)
+        assert forward.spare == pytest.approx(seconds - link)
+        best = min(forward_estimate(costs, ways)[0] for ways in choices(costs, (Way.GFGB, Way.DHA)))
+        ratios.append(seconds / best)
+    assert min(ratios) >= 1 - 1e-12
+    assert sum(ratios) / len(ratios) < 1.03
+    assert max(ratios) > 1.001, "backtracking is a heuristic: a mean of 1 means that the oracle is broken"
+
+
+def test_the_program_is_the_optimum_of_all_choices() -> None:
+    greedy_ratios: list[float] = []
+    for seed in range(INSTANCES):
+        costs = instance(seed)
+        best = min(estimate(costs, ways) for ways in choices(costs))
+        start = greedy(costs)
+        found = best_choice(costs, known=start)
+        assert found is not None
+        assert found.exact
+        assert found.seconds == pytest.approx(best)
+        assert estimate(costs, found.ways) == pytest.approx(found.seconds)
+        assert possible(costs, tuple(start))
+        greedy_ratios.append(estimate(costs, start) / best)
+    assert min(greedy_ratios) >= 1 - 1e-12
+    assert sum(greedy_ratios) / len(greedy_ratios) < 1.03
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), room=st.integers(0, 40), twice=st.booleans())
+def test_within_a_room_for_weights_too(seed: int, room: int, twice: bool) -> None:
+    costs = instance(seed, most=5)
+    among = choices(costs, tuple(Way) if twice else PUBLISHED)
+    fitting = [estimate(costs, ways) for ways in among if on_device(costs, ways) <= room]
+    found = best_choice(costs, room=room, twice=twice)
+    if not fitting:
+        assert found is None
+        return
+    assert found is not None
+    assert on_device(costs, found.ways) <= room
+    assert found.seconds == pytest.approx(min(fitting))
+
+
+def test_with_few_states_the_choice_is_no_longer_called_exact() -> None:
+    costs = [layer for seed in range(20, 26) for layer in instance(seed)]
+    start = greedy(costs)
+    exact, rough = best_choice(costs, known=start), best_choice(costs, known=start, states=1)
+    assert exact is not None
+    assert rough is not None
+    assert exact.exact
+    assert not rough.exact
+    assert exact.seconds <= rough.seconds * (1 + 1e-12) <= estimate(costs, start) * (1 + 1e-9)
+    stopped = best_choice(costs, known=start, proceed=lambda: False)
+    assert stopped is not None
+    assert stopped.ways == start
+    assert not stopped.exact
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(-5, 20)), max_size=9),
+    st.integers(0, 120),
+)
+def test_kept_gradients_are_the_best_subset(gradients: list[tuple[int, int]], room: int) -> None:
+    sizes, gains = [size for size, _ in gradients], [float(gain) for _, gain in gradients]
+    kept = kept_gradients(sizes, gains, room)
+    assert sum(sizes[i] for i in kept) <= room
+    best = max(
+        sum(gain for gain, taken in zip(gains, subset, strict=True) if taken)
+        for subset in product([False, True], repeat=len(sizes))
+        if sum(size for size, taken in zip(sizes, subset, strict=True) if taken) <= room
+    )
+    assert sum(gains[i] for i in kept) == best

@@ -1,0 +1,199 @@
+"""STRONGHOLD's schedules: valid within the budget, as fast as the model says where it says hidden, honest
+refusals.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain, layered
+from memplan.graphs.graph import Graph, Kind
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.transformations.updates import with_updates
+from memplan.planner.bounds import time_bound
+from memplan.planner.plain import baseline
+from memplan.planner.residence.residence import residence_schedule
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.links import linked_machine
+from memplan.solvers.offloading.layers.iteration import iteration_runs
+from memplan.solvers.offloading.layers.training import training_layers
+from memplan.solvers.offloading.stronghold import stronghold
+from memplan.solvers.offloading.stronghold.layers import layer_figures, room_for_windows
+from memplan.solvers.offloading.stronghold.schedule import window_residence
+from memplan.solvers.offloading.stronghold.terms import fits
+from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.registry import run as registry
+from training_graphs import training
+
+MiB = 2**20
+
+
+def machine(rate: float = 3 * MiB, host: int | None = None) -> Machine:
+    return Machine(host_capacity=host, links=Links(d2h=rate, h2d=rate))
+
+
+def instance(seed: int) -> Problem:
+    """A chain of up to 7 layers with updates, on a machine of some speed, with the plain schedule's peak."""
+    random = Random(seed)
+    graph = with_updates(
+        chain(random.randint(2, 7), seed=seed),
+        optimizer=random.choice(["adamw", "sgd", "sgd-momentum"]),
+        when=random.choice(["after", "in-backward"]),
+        device_rate=random.choice([2, 20]) * MiB,
+        host_rate=random.choice([None, 0.2 * MiB, MiB, 10 * MiB]),
+    )
+    return Problem(graph, baseline(graph).peak, machine(random.choice([0.3, 1, 3, 10]) * MiB))
+
+
+def solved(problem: Problem, **settings: str) -> tuple[Answer, str]:
+    lines: list[str] = []
+    answer = stronghold.solve(problem, Options(None, stronghold.Settings(**settings), lines.append))
+    return answer, lines[-1]
+
+
+def least_budget(problem: Problem) -> int | None:
+    """What a refusal names, None without one."""
+    try:
+        solved(problem)
+    except InfeasibleError as refusal:
+        return refusal.least
+    return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    share=st.floats(0.2, 1.0),
+    windows=st.sampled_from(["analytic", "simulated"]),
+)
+def test_schedules_hold_and_hidden_is_hidden(seed: int, share: float, windows: str) -> None:
+    problem = instance(seed)
+    problem = replace(problem, budget=int(problem.budget * share))
+    least = least_budget(problem)
+    if least is not None:
+        assert least > problem.budget
+        problem = replace(problem, budget=least)
+    answer, line = solved(problem, windows=windows)
+    figures = simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine).figures
+    assert figures.time >= time_bound(problem.graph) * (1 - 1e-9)
+    told = re.search(r"\((.*)\): (\S+) s simulated, (\S+) s by P1", line)
+    assert told is not None
+    assert float(told[2]) == pytest.approx(figures.time, rel=1e-5)
+    if told[1].startswith("hidden"):
+        assert float(told[3]) == pytest.approx(figures.time, rel=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 7), checkpoint=st.booleans())
+def test_a_window_that_fits_by_the_model_fits(seed: int, size: int, checkpoint: bool) -> None:
+    """With the least room that (1c) and (2c) allow, the simulated peak is within the budget."""
+    problem = instance(seed)
+    layers = training_layers("a solver", problem.graph)
+    size = min(size, len(layers.layers))
+    runs = iteration_runs(layers, checkpoint=checkpoint)
+    model = layer_figures(layers, runs, linked_machine("a solver", problem, "weights"))
+    beside = -room_for_windows(layers, runs, 0)
+    total = sum(layer.weights + layer.gradients + layer.states for layer in model)
+    room = next(r for r in range(0, total + MiB // 8, MiB // 8) if fits(model, size, r))
+    schedule = residence_schedule(problem.graph, window_residence(layers, runs, size))
+    figures = simulate(problem.graph, schedule, machine=problem.machine).figures
+    assert figures.least_budget <= beside + room
+
+
+def test_only_the_window_is_on_the_device() -> None:
+    """At each run at most m + 1 layers' weights are there: those of the window, and the one being fetched."""
+    graph = with_updates(
+        chain(9, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+    )
+    layers = training_layers("a solver", graph)
+    size = 3
+    residence = window_residence(layers, iteration_runs(layers, checkpoint=False), size)
+    schedule = residence_schedule(graph, residence)
+    simulate(graph, schedule, machine=machine())
+    weights = {x for layer in layers.layers for x in layer.weights}
+    there = {x for x in weights if x not in schedule.initial.host}
+    assert there == {x for layer in layers.layers[:size] for x in layer.weights}
+    fetched = offloaded = 0
+    for verb, target, where in schedule:
+        if target in weights and verb == Verb.PREFETCH:
+            there.add(target)
+            fetched += 1
+        elif target in weights and verb == Verb.DELETE and where == Memory.DEVICE:
+            there.remove(target)
+        offloaded += target in weights and verb == Verb.OFFLOAD
+        assert len(there) <= size + 1
+    assert fetched == 2 * (9 - size)
+    assert offloaded == size, "only what is updated on the device goes back"
+
+
+def test_everything_in_the_window_is_the_plain_schedule() -> None:
+    graph = with_updates(chain(4, seed=2), optimizer="adamw", when="after", device_rate=MiB, host_rate=MiB)
+    problem = Problem(graph, 2 * baseline(graph).peak, machine(1.0))
+    answer, line = solved(problem)
+    assert "a window of 4 of 4 layers (hidden)" in line
+    assert not any(step.verb in (Verb.OFFLOAD, Verb.PREFETCH) for step in answer.schedule)
+
+
+@pytest.mark.parametrize("update", ["none", "end", "early"])
+def test_tied_weights_dropout_and_updates_without_a_host_mode(update: str) -> None:
+    taken = 0
+    for seed in range(25):
+        graph = training(6, seed, update=update)
+        problem = Problem(graph, int(0.8 * baseline(graph).peak), machine(300.0))
+        try:
+            answer, _line = solved(problem)
+        except (NotAcceptedError, InfeasibleError):
+            continue
+        simulate(graph, answer.schedule, budget=problem.budget, machine=problem.machine)
+        taken += 1
+    assert taken >= 3
+
+
+def test_gradients_that_nothing_updates_from_go_to_the_host() -> None:
+    graph = chain(5, seed=1)
+    answer, _line = solved(Problem(graph, int(0.7 * baseline(graph).peak), machine()))
+    offloaded = {step.target for step in answer.schedule if step.verb == Verb.OFFLOAD}
+    assert any(graph.tensors.kind[x] == Kind.PARAMETER_GRADIENT for x in offloaded)
+
+
+def test_the_registry_knows_it() -> None:
+    graph = with_updates(chain(4, seed=2), optimizer="sgd", when="after", device_rate=MiB, host_rate=MiB)
+    found = registry.solve("stronghold", Problem(graph, baseline(graph).peak, machine()))
+    assert found.lower_bound is not None
+    assert found.figures.time >= found.lower_bound
+    assert found.status in (Status.HEURISTIC, Status.OPTIMAL)
+
+
+@pytest.mark.parametrize(
+    ("graph", "on", "message"),
+    [
+        (chain(3, seed=1), Machine(), "stronghold needs a machine with links d2h and h2d"),
+        (layered(9), machine(), "stronghold takes training graphs"),
+        (chain(3, seed=1, parameters=False), machine(), "stronghold takes chains of layers with weights"),
+        (chain(3, seed=1), machine(host=10), "the host"),
+    ],
+    ids=["no links", "no training", "no weights", "small host"],
+)
+def test_refusals(graph: Graph, on: Machine, message: str) -> None:
+    with pytest.raises(NotAcceptedError, match=message) as refusal:
+        solved(Problem(graph, baseline(graph).peak // 2, on))
+    assert "\n" not in str(refusal.value)
+
+
+def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> None:
+    graph = with_updates(chain(3, seed=1), optimizer="sgd", when="after", device_rate=MiB, host_rate=MiB)
+    with pytest.raises(InfeasibleError, match="the smallest budget stronghold can reach is"):
+        solved(Problem(graph, 1000, machine()))
+
+
+@pytest.mark.parametrize("wrong", [{"windows": "open"}, {"activations": "some"}, {"call_seconds": -1.0}])
+def test_wrong_settings(wrong: dict[str, str]) -> None:
+    with pytest.raises(InputError):
+        stronghold.Settings(**wrong)

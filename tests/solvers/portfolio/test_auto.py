@@ -1,0 +1,76 @@
+"""The portfolio: never worse than its members, whatever the number of workers; its refusals; Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+from threading import Timer
+
+import pytest
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.portfolio import auto
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.registry import run as registry
+
+GRAPHS = [chain(6, seed=4), unet(2), layered(20, width=4)]
+QUICK = {"moves": "300"}
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_it_is_never_worse_than_search_or_rk_rotor(graph: Graph, workers: int) -> None:
+    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    settings = QUICK | {"workers": str(workers)}
+    found = registry.solve("auto", problem, settings=settings, bound_seconds=0)
+    assert found.figures.peak <= problem.budget
+    for other in ("search", "rk-rotor"):
+        try:
+            alone = registry.solve(other, problem, settings=QUICK if other == "search" else {})
+        except (InfeasibleError, NotAcceptedError):
+            continue
+        assert found.figures.time <= alone.figures.time * (1 + 1e-9)
+
+
+def test_where_all_fits_nothing_is_searched() -> None:
+    graph = chain(6, seed=4)
+    told: list[str] = []
+    answer = auto.solve(Problem(graph, baseline(graph).peak), Options(report=told.append))
+    assert answer.status == Status.OPTIMAL
+    assert told == []
+
+
+def test_a_refusal_is_its_own_and_names_a_budget_that_it_reaches() -> None:
+    graph = unet(2)
+    with pytest.raises(InfeasibleError, match="the smallest budget auto can reach") as caught:
+        registry.solve("auto", Problem(graph, memory_floor(graph) // 2), settings=QUICK)
+    assert caught.value.least is not None
+    found = registry.solve("auto", Problem(graph, caught.value.least), settings=QUICK, bound_seconds=0)
+    assert found.figures.peak <= caught.value.least
+
+
+def test_interrupted_it_gives_the_best_so_far() -> None:
+    """Ctrl-C reaches the main thread only; the workers hear of it."""
+    graph = chain(40, seed=1)
+    problem = Problem(graph, baseline(graph).peak * 7 // 10)
+    auto.solve(problem, Options(settings=auto.Settings(moves=1)))  # compiled code is at hand then
+    timer = Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        answer = auto.solve(problem, Options(settings=auto.Settings(moves=10**6)))
+    finally:
+        timer.cancel()
+    assert answer.interrupted
+    assert answer.status == Status.FEASIBLE
+    assert simulate(graph, answer.schedule, budget=problem.budget).figures.peak <= problem.budget
+
+
+@pytest.mark.parametrize("settings", [{"workers": "-1"}, {"moves": "0"}, {"seed": "-1"}])
+def test_settings_out_of_range_are_refused(settings: dict[str, str]) -> None:
+    graph = chain(3)
+    with pytest.raises(InputError, match=next(iter(settings))):
+        registry.solve("auto", Problem(graph, baseline(graph).peak), settings=settings)

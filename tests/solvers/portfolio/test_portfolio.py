@@ -1,0 +1,214 @@
+"""A portfolio survives what one of its lines does: raises, breaks a rule, dies. Errors cross processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from pkgutil import walk_packages
+from threading import Event, Timer
+
+import memplan.cli
+import memplan.planner
+import memplan.runtime
+import memplan.solvers
+import pytest
+from memplan.graphs.errors import InputError, MemplanError
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.schedule.schedule import Schedule
+from memplan.solvers.portfolio import auto
+from memplan.solvers.portfolio import lines as portfolio
+from memplan.solvers.portfolio import moving as auto_moving
+from memplan.solvers.portfolio.lines import Line, PortfolioError
+from memplan.solvers.portfolio.process import Processes, ProcessFaultError
+from memplan.solvers.problem import (
+    Answer,
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Problem,
+    Solution,
+    Status,
+)
+from memplan.solvers.registry import run as registry
+from memplan.solvers.registry.catalogue import entry, module_of
+
+GRAPH = chain(6, seed=4)
+PROBLEM = Problem(GRAPH, baseline(GRAPH).peak)
+MOVING = replace(PROBLEM, machine=Machine(links=Links(1e12, 1e12)), budget=PROBLEM.budget * 3 // 4)
+LONG = chain(60, seed=2)
+ENDLESS = Problem(LONG, baseline(LONG).peak // 4, Machine(links=Links(1e6, 1e6)))
+"""joint reaches no bound here, and searches on until it is stopped."""
+FAULTS = [RuntimeError("two\nlines"), InputError("no"), MemoryError(), SystemExit(3), RecursionError("deep")]
+
+
+def works() -> Answer:
+    return Answer(plain_schedule(GRAPH), Status.HEURISTIC)
+
+
+def raising(error: BaseException) -> Line:
+    def solve(_cancelled: object) -> Answer:
+        raise error
+
+    return Line("broken", solve)
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_a_line_that_raises_is_told_and_the_others_go_on(error: BaseException) -> None:
+    lines = [raising(error), Line("sound", lambda _cancelled: works())]
+    outcomes = portfolio.run(PROBLEM, lines, 2, Event())
+    assert len(outcomes.answers) == 1
+    (line,) = outcomes.faults
+    assert line.startswith(f"broken failed: {type(error).__name__}: ")
+    assert "\n" not in line
+
+
+def test_a_schedule_that_breaks_a_rule_is_its_lines_fault() -> None:
+    nothing = Answer(Schedule.of([]), Status.OPTIMAL)
+    lines = [Line("idle", lambda _cancelled: nothing), Line("sound", lambda _cancelled: works())]
+    outcomes = portfolio.run(PROBLEM, lines, 1, Event())
+    assert [answer for answer, _figures in outcomes.answers] != [nothing]
+    assert outcomes.faults[0].startswith("idle failed: InvalidScheduleError: operation F1 never runs")
+
+
+def test_only_faults_are_a_fault() -> None:
+    with pytest.raises(PortfolioError, match="broken failed: MemoryError"):
+        portfolio.run(PROBLEM, [raising(MemoryError())], 1, Event())
+
+
+def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in the midst of compiling, which takes minutes on a busy machine."""
+    monkeypatch.setattr(portfolio, "PATIENCE_SECONDS", 0.2)
+    compiled, stop = Event(), Event()
+
+    def solve(_cancelled: object) -> Answer:
+        compiled.wait(60)
+        return works()
+
+    Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        outcomes = portfolio.run(
+            PROBLEM, [Line("sound", lambda _cancelled: works()), Line("deaf", solve)], 2, stop
+        )
+        assert not compiled.is_set()
+    finally:
+        compiled.set()
+    assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
+
+
+def break_solver(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
+    def solve(_problem: object, _options: object) -> Answer:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(module_of(entry(solver)), "solve", solve)
+
+
+def test_auto_tells_the_fault_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_solver(monkeypatch, "rk-rotor")
+    found = solved(replace(PROBLEM, budget=PROBLEM.budget * 3 // 4), moves="20")
+    assert found.notes == ("search from residency and rk-rotor failed: ZeroDivisionError: by zero",)
+
+
+@pytest.mark.parametrize("solver", ["joint", "offmate"])
+def test_auto_with_links_tells_the_fault_of_a_line(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_solver(monkeypatch, solver)
+    assert f"{solver} failed: ZeroDivisionError: by zero" in solved(MOVING, time_limit=2.0).notes
+
+
+def test_auto_with_links_keeps_the_schedule_where_the_last_search_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def improved(*_all: object) -> Answer:
+        raise ValueError("no")
+
+    monkeypatch.setattr(auto_moving.joint, "improved", improved)
+    found = solved(MOVING, time_limit=1.0)
+    assert found.notes == ("joint failed: ValueError: no",)
+
+
+def solved(problem: Problem, time_limit: float | None = None, **settings: str) -> Solution:
+    return registry.solve(auto.NAME, problem, time_limit, settings={"workers": "2", **settings})
+
+
+@pytest.fixture
+def compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes find it where the tests' own process has it, and don't compile for half a minute."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    for solver in ("joint", "offmate"):
+        with suppress(MemplanError):
+            registry.solve(solver, ENDLESS, 0.1)
+
+
+@pytest.mark.usefixtures("compiled_code")
+def test_a_process_that_dies_costs_its_line() -> None:
+    with Processes(ENDLESS) as processes:
+        timer = Timer(1.0, lambda: processes.all[0].child.kill())
+        timer.start()
+        with pytest.raises(ProcessFaultError, match="its process died: exit status -9"):
+            processes.solve("joint", 60.0, lambda: False)
+        with pytest.raises(InfeasibleError, match="the smallest budget store-all can reach is"):
+            processes.solve("store-all", 5.0, lambda: False)
+        assert len(processes.all) == 2
+
+
+@pytest.mark.usefixtures("compiled_code")
+def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
+    """The interruption is passed on, and what has been found by then comes back."""
+    stop = Event()
+    with Processes(ENDLESS) as processes:
+        with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
+            processes.solve("joint", 0.1, stop.is_set)
+        Timer(1.0, stop.set).start()
+        answer = processes.solve("joint", 120.0, stop.is_set)
+    assert answer.interrupted
+
+
+@pytest.mark.usefixtures("compiled_code")
+def test_auto_in_processes_keeps_what_they_found_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_moving, "_PROCESSES", 0)
+    monkeypatch.setattr(auto_moving, "LINES", {"joint": 1.0, "offmate": 1.0})
+    timer = Timer(6.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        found = solved(ENDLESS, time_limit=300.0)
+    finally:
+        timer.cancel()
+    assert found.interrupted
+    assert found.notes == ()
+
+
+def every_error() -> list[type[MemplanError]]:
+    for package in (memplan.planner, memplan.solvers, memplan.cli, memplan.runtime):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            with suppress(ImportError):
+                import_module(module.name)
+    found, waiting = list[type[MemplanError]](), [MemplanError]
+    while waiting:
+        kind = waiting.pop()
+        found.append(kind)
+        waiting += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__.startswith("memplan.")]
+
+
+MADE: dict[type[MemplanError], MemplanError] = {
+    InvalidScheduleError: InvalidScheduleError("capacity", "too much", step=3, what="delete x", tensor="x"),
+    InfeasibleError: InfeasibleError("auto", 5, 9, 7),
+    NotFoundError: NotFoundError("auto", 9, 7),
+}
+
+
+def test_every_error_of_ours_comes_through_pickle_as_it_was() -> None:
+    kinds = every_error()
+    assert len(kinds) >= 10
+    for kind in kinds:
+        error = MADE.get(kind) or kind("one line")
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)

@@ -1,0 +1,228 @@
+"""Hiremate: passes against the simulator, hierarchies on random graphs, identical clusters, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.repeats import without_repeats
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.sequence import in_plain_mode, prune, schedule_of
+from memplan.planner.simulator.simulate import Figures, simulate
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.recomputation.hierarchy.option import plain_option, select
+from memplan.solvers.recomputation.hierarchy.passes import pass_of
+from memplan.solvers.recomputation.hierarchy.piece import part, whole
+from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
+from memplan.solvers.recomputation.hiremate import hiremate
+from memplan.solvers.recomputation.hiremate.partitions import tree_of
+from recomputing import recomputing
+from training_graphs import training
+
+
+def solved(graph: Graph, budget: int, seconds: float = 10.0, **chosen: int | str) -> Figures | None:
+    """The simulated figures, None for a refusal."""
+    setting = hiremate.Settings(cache="off", **chosen)  # pyright: ignore[reportArgumentType]
+    try:
+        answer = hiremate.solve(Problem(graph, budget), Options(seconds, setting))
+    except InfeasibleError:
+        return None
+    figures = simulate(graph, answer.schedule, budget=budget).figures
+    assert figures.peak <= budget
+    return figures
+
+
+def between(graph: Graph, share: float) -> int:
+    low, high = memory_floor(graph), baseline(graph).peak
+    return int(low + (high - low) * share)
+
+
+def graphs() -> st.SearchStrategy[Graph]:
+    seeds = st.integers(0, 10**6)
+    return st.one_of(
+        st.builds(
+            training,
+            st.integers(2, 5),
+            seeds,
+            skip=st.sampled_from((0.0, 0.5)),
+            update=st.sampled_from(("none", "end", "early")),
+        ),
+        st.builds(unet, st.integers(1, 4), seed=seeds),
+        st.builds(chain, st.integers(3, 12), seed=seeds),
+    )
+
+
+@settings(max_examples=40)
+@given(graph=graphs(), share=st.floats(0.2, 0.95), top=st.integers(2, 8), lower=st.integers(2, 6))
+def test_hierarchies_of_random_graphs_stay_within_the_budget(
+    graph: Graph, share: float, top: int, lower: int
+) -> None:
+    name = "sequential" if top % 2 else "h-partition"
+    solved(graph, between(graph, share), 4.0, partitioner=name, top=top, lower=lower, peaks=2, saves=2)
+
+
+@settings(max_examples=60)
+@given(graph=graphs(), seed=st.integers(0, 10**6))
+def test_a_pass_through_the_whole_graph_takes_what_the_simulator_says(graph: Graph, seed: int) -> None:
+    runs = [(s.target, s.where) for s in recomputing(graph, Random(seed)) if s.verb == Verb.COMPUTE]
+    root = whole(graph, range(len(graph.operations)), ())
+    number = {operation: index for index, operation in enumerate(root.operations)}
+    kept = root.piece
+    if any(kept.keeps) or (graph.producers.counts() > 1).any():
+        return
+    taken = pass_of(
+        kept,
+        [(number[operation], mode) for operation, mode in runs],
+        {x for x, result in enumerate(kept.result) if result},
+        frozenset(range(kept.operations)),
+    )
+    figures = simulate(graph, schedule_of(graph, runs)).figures
+    assert taken.bytes + int(graph.tensors.bytes[graph.resident].sum()) == figures.peak
+    assert taken.time == pytest.approx(figures.time)
+    assert taken.runs == tuple((number[operation], mode) for operation, mode in prune(graph, runs))
+
+
+def test_a_hierarchy_costs_less_time_than_its_clusters_being_run_whole() -> None:
+    graph = chain(16, seed=4)
+    budget = between(graph, 0.4)
+    plain, flat = solved(graph, budget, leaf="plain", top=4, lower=4), solved(graph, budget, top=40)
+    deep = solved(graph, budget, top=4, lower=4)
+    assert deep is not None
+    assert flat is not None
+    assert flat.time <= deep.time * 1.01
+    assert plain is None or deep.time <= plain.time * 1.01
+
+
+def test_identical_clusters_are_one_problem() -> None:
+    few, many = (
+        hierarchy_of(graph, tree_of("sequential", graph, len(graph.operations) // 8, 10))
+        for graph in (chain(16, uniform=True), chain(64, uniform=True))
+    )
+    assert len(few.top) == 4
+    assert len(many.top) == 16
+    assert len(few.specs) == len(many.specs) <= 3
+
+
+def test_a_killed_or_repeated_solve_finds_its_clusters_solved(tmp_path: Path) -> None:
+    graph = training(6, 3)
+    problem = Problem(graph, between(graph, 0.75))
+    setting = hiremate.Settings(cache=str(tmp_path), top=3, lower=4)
+    first = hiremate.solve(problem, Options(20.0, setting))
+    entries = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    assert entries
+    again = hiremate.solve(problem, Options(20.0, setting))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == entries
+    times = [simulate(graph, answer.schedule).figures.time for answer in (first, again)]
+    assert times[0] == pytest.approx(times[1])
+
+
+def test_workers_find_the_same(tmp_path: Path) -> None:
+    graph = training(5, 8)
+    budget = between(graph, 0.5)
+    alone = solved(graph, budget, 30.0, top=3, lower=4)
+    together = solved(graph, budget, 30.0, top=3, lower=4, workers=2)
+    assert alone == together
+
+
+@settings(max_examples=40)
+@given(graph=graphs(), seed=st.integers(0, 10**6), share=st.floats(1.0, 1.3))
+def test_repeats_are_dropped_only_within_the_limit(graph: Graph, seed: int, share: float) -> None:
+    runs = [(s.target, s.where) for s in recomputing(graph, Random(seed)) if s.verb == Verb.COMPUTE]
+    before = simulate(graph, schedule_of(graph, runs)).figures
+    limit = int(before.peak * share)
+    after = simulate(graph, schedule_of(graph, without_repeats(graph, runs, limit, lambda: True))).figures
+    assert after.peak <= limit
+    assert after.time <= before.time
+
+
+def test_with_room_enough_no_repeat_is_left() -> None:
+    graph = training(5, 11)
+    runs = [(s.target, s.where) for s in recomputing(graph, Random(1)) if s.verb == Verb.COMPUTE]
+    assert len(without_repeats(graph, runs, 10**12, lambda: True)) == len(graph.operations)
+    assert without_repeats(graph, runs, 10**12, lambda: False) == prune(graph, runs)
+
+
+def test_options_are_selected_far_apart() -> None:
+    graph = unet(3, seed=2)
+    tree = tree_of("sequential", graph, 4, 100)
+    part_of = hierarchy_of(graph, tree).specs[-1].piece
+    option = plain_option(part_of)
+    assert select([option, option], 5) == [option]
+
+
+def test_an_output_that_the_backward_reads_is_no_phantom_but_a_dependency() -> None:
+    """x = f(a), y = g(x), both outputs: what g's backward reads of x is the upper level's to keep."""
+    draft = Draft("compute")
+    a = draft.tensor("a", 8)
+    x, y, z = (draft.tensor(name, 4) for name in "xyz")
+    gradient, back = draft.tensor("dy", 4), draft.tensor("dx", 4)
+    for name, reads, writes in (("e", [], [a]), ("f", [a], [x]), ("g", [x], [y]), ("h", [x, y], [z])):
+        draft.operation(name, time=1.0, reads=reads, writes=writes)
+    draft.operation("loss", time=1.0, reads=[z], writes=[gradient])
+    draft.operation("G", time=1.0, reads=[gradient, x], writes=[back])
+    draft.operation("F", time=1.0, reads=[back, a], writes=[])
+    graph = draft.graph()
+    cluster = part(whole(graph, [0, 1, 2, 3], [4, 5, 6]).piece, [1, 2], [5, 6])
+    option = plain_option(cluster.piece)
+    names = [graph.tensors.name[whole(graph, [0, 1, 2, 3], [4, 5, 6]).tensors[t]] for t in cluster.tensors]
+    assert {names[t] for t in option.backward.reads} == {"dy", "x", "a"}
+    assert {names[t] for t in option.first.writes} == {"x", "y"}
+    assert option.saved == 0
+
+
+@pytest.mark.parametrize("name", ["hiremate", "h-ilp"])
+def test_a_graph_without_a_backward_part(name: str) -> None:
+    graph = layered(9, width=3)
+    with pytest.raises(
+        NotAcceptedError, match=f"^{name} takes training graphs; {graph.name} has no backward"
+    ):
+        hiremate.solve_as(name, Problem(graph, 10**9), Options(), hiremate.Settings(cache="off"))
+
+
+def test_the_plain_schedule_where_it_fits() -> None:
+    graph = training(4, 2)
+    answer = hiremate.solve(Problem(graph, baseline(graph).peak), Options(1.0))
+    assert answer.status == Status.OPTIMAL
+    assert simulate(graph, answer.schedule).figures == baseline(graph)
+    assert len([s for s in answer.schedule if s.verb == Verb.COMPUTE]) == len(
+        in_plain_mode(range(len(graph.operations)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"partitioner": "metis"}, "unknown partitioner 'metis': h-partition, sequential"),
+        ({"leaf": "magic"}, "unknown level solver 'magic'"),
+        ({"lower": 0}, "lower must be 1 or more, not 0"),
+        ({"gap": 1.5}, "gap must be at least 0 and below 1, not 1.5"),
+        ({"workers": -1}, "workers must be from 0 to 256, not -1"),
+        ({"backend": "mpi"}, "unknown backend 'mpi': loky, dask, ray"),
+    ],
+)
+def test_settings_that_cannot_be(setting: dict[str, int | str], message: str) -> None:
+    graph = training(3, 1)
+    with pytest.raises(InputError, match=message):
+        solved(graph, between(graph, 0.5), **setting)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rk_checkmate_on_the_leaves(seed: int) -> None:
+    """Both programs find the fastest schedules of a cluster, so the wholes are about as fast."""
+    graph = training(4, seed + 40)
+    budget = between(graph, 0.6)
+    ours, theirs = (
+        solved(graph, budget, 10.0, leaf=leaf, top=4, lower=6) for leaf in ("h-ilp", "rk-checkmate")
+    )
+    assert (ours is None) == (theirs is None)
+    if ours is not None and theirs is not None:
+        assert theirs.time == pytest.approx(ours.time, rel=0.1)

@@ -1,0 +1,239 @@
+"""Rk-Rotor's table against the recursion as printed, its options against the simulator; Rockmate above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import inf
+from random import Random
+from time import monotonic
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain
+from memplan.graphs.graph import Graph
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.schedule.sequence import schedule_of
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.candidates import judged
+from memplan.solvers.chains.costs import thresholds
+from memplan.solvers.chains.runs import Pass
+from memplan.solvers.milp.result import Settings
+from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
+from memplan.solvers.recomputation.blocks import kinds as rockmate_options
+from memplan.solvers.recomputation.blocks.greedy import greedy_options
+from memplan.solvers.recomputation.blocks.kinds import BlockOptions
+from memplan.solvers.recomputation.checkpointing import rotor
+from memplan.solvers.recomputation.rockmate import rk_rotor, rockmate
+from memplan.solvers.recomputation.rockmate.costs import OptionCosts, OptionMove, StartCosts, sequence
+from memplan.solvers.recomputation.rockmate.least import LeastOptionMemory
+from memplan.solvers.recomputation.rockmate.rk_rotor import ChainSearch
+from memplan.solvers.recomputation.rockmate.table import RkRotorTable
+from memplan.solvers.registry import run as registry
+from test_rotor import random_costs
+from training_graphs import training
+
+
+def time_of(solver: Any, graph: Graph, budget: int, **settings: Any) -> float:
+    """Seconds; ∞ where it finds the budget too small."""
+    try:
+        found = solver.solve(Problem(graph, budget), Options(settings=solver.Settings(**settings)))
+    except InfeasibleError:
+        return inf
+    return simulate(graph, found.schedule, budget=budget).figures.time
+
+
+def budgets(graph: Graph) -> list[int]:
+    low, high = memory_floor(graph), baseline(graph).peak
+    return sorted({low + (high - low) * step // 4 for step in range(1, 4)})
+
+
+def random_options(blocks: int, random: Random) -> OptionCosts:
+    """Sizes of a few bytes, not always consistent with each other; options of up to three blocks."""
+    starts: list[StartCosts] = []
+    for first in range(blocks):
+        count = random.randint(1, 4)
+        lasts = [first, *(min(blocks - 1, first + random.randint(0, 2)) for _ in range(count - 1))]
+        columns = [np.array([random.randint(1, 9) for _ in lasts]) for _ in range(6)]
+        both, turn = (column.astype(np.float64) for column in columns[:2])
+        starts.append(StartCosts(cast("Any", [None] * count), np.array(lasts), both, turn, *columns[2:]))
+    return OptionCosts(random_costs(blocks, random), starts)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_table_is_the_recursion(seed: int) -> None:
+    random = Random(seed)
+    blocks = random.randint(1, 6)
+    costs = random_options(blocks, random)
+    chained, table = costs.chain, RkRotorTable(costs, 40, 1)
+
+    @cache
+    def least(s: int, t: int, m: int) -> float:
+        passing = int(chained.gradient_bytes[t])
+        best = inf
+        start = costs.starts[s]
+        for o, e in enumerate(start.last.tolist()):
+            forward = start.turn_peak[o] if e == t else start.forward_peak[o]
+            if e > t or m < max(passing + forward, start.backward_peak[o]):
+                continue
+            if e == t:
+                best = min(best, float(start.turn[o]))
+            elif m >= start.saved[o]:
+                best = min(best, float(start.both[o]) + least(e + 1, t, m - int(start.saved[o])))
+        if m >= thresholds(chained, t)[0][s]:
+            for i in range(s + 1, t + 1):
+                if m >= chained.input_bytes[i]:
+                    advance = float(chained.advance_seconds[s:i].sum())
+                    rest = least(i, t, m - int(chained.input_bytes[i])) + least(s, i - 1, m)
+                    best = min(best, advance + rest)
+        return best
+
+    expected = [least(0, blocks - 1, m) for m in range(41)]
+    assert table.times().tolist() == pytest.approx(expected, rel=1e-12)
+    enough = [m for m, time in enumerate(expected) if time < inf]
+    assert LeastOptionMemory(costs).bytes == (enough[0] if enough else LeastOptionMemory(costs).bytes)
+    for m in enough:
+        assert seconds_of(costs, table.moves(m)) == pytest.approx(expected[m], rel=1e-12)
+
+
+def seconds_of(costs: OptionCosts, moves: Iterator[OptionMove]) -> float:
+    total, listed = 0.0, list(moves)
+    for (kind, block, option), following in zip(listed, [*listed[1:], None], strict=True):
+        if kind == Pass.ADVANCE:
+            total += float(costs.chain.advance_seconds[block])
+        elif kind == Pass.SAVE:
+            start = costs.starts[block]
+            at_once = following == (Pass.BACKWARD, block, option)
+            total += float(start.turn[option] if at_once else start.both[option])
+    return total
+
+
+def all_moves(search: ChainSearch, costs: OptionCosts) -> Iterator[list[OptionMove]]:
+    """Every persistent sequence with every choice of options."""
+
+    def part(s: int, t: int) -> Iterator[list[OptionMove]]:
+        for o, e in enumerate(costs.starts[s].last.tolist()):
+            for inner in part(e + 1, t) if e < t else [[]] if e == t else []:
+                yield [(Pass.SAVE, s, o), *inner, (Pass.BACKWARD, s, o)]
+        for i in range(s + 1, t + 1):
+            for right in part(i, t):
+                for left in part(s, i - 1):
+                    yield [*((Pass.ADVANCE, k, 0) for k in range(s, i)), *right, *left]
+
+    return part(0, search.chained.blocks - 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_choice_of_options_is_faster(seed: int) -> None:
+    graph = chain(3, seed=seed, parameters=seed % 2 == 0, fast_forward=seed % 3 > 0)
+    for budget in budgets(graph):
+        search = ChainSearch("rk-rotor", Problem(graph, budget), Options(), 10)
+        costs = search.costs([greedy_options(kind, 100, lambda: True) for kind in search.kinds()])
+        best = inf
+        for moves in all_moves(search, costs):
+            runs = sequence(search.chained.chain, search.chained.runs, costs, moves)
+            candidate = judged(graph, schedule_of(graph, runs))
+            if candidate.peak <= budget:
+                best = min(best, candidate.time)
+        assert time_of(rk_rotor, graph, budget, slots=5000) <= best * (1 + 1e-12)
+
+
+MODELS = [
+    training(layers, seed, update=update)
+    for seed, (layers, update) in enumerate(
+        (layers, update) for layers in (2, 4, 6) for update in ("none", "end", "early")
+    )
+]
+CHAINS = [chain(6, seed=seed, fast_forward=seed % 3 > 0) for seed in range(6)]
+
+
+@pytest.mark.parametrize("graph", [*MODELS, *CHAINS], ids=lambda graph: graph.name)
+def test_rk_rotor_is_never_above_rotor(graph: Graph) -> None:
+    for budget in budgets(graph):
+        assert time_of(rk_rotor, graph, budget) <= time_of(rotor, graph, budget)
+
+
+@pytest.mark.parametrize("graph", [*MODELS[:3], *CHAINS[:3]], ids=lambda graph: graph.name)
+def test_rockmate_is_never_above_rotor(graph: Graph) -> None:
+    budget = budgets(graph)[1]
+    found = time_of(rockmate, graph, budget, peaks=2, saves=2, seconds=2.0)
+    assert found <= time_of(rotor, graph, budget)
+    assert found <= time_of(rk_rotor, graph, budget)
+
+
+def test_blocks_that_are_alike_are_one_kind() -> None:
+    """A chain twice as long has no more kinds of blocks, and layers with noise in their times are alike."""
+    counts: list[int] = []
+    for blocks in (8, 16):
+        graph = chain(blocks, uniform=True, parameters=False)
+        graph.operations.time[:] *= np.linspace(1, 1.1, len(graph.operations))
+        search = ChainSearch("rockmate", Problem(graph, budgets(graph)[0]), Options(), 20)
+        single = [group for group in search.alike if search.segments[group[0]].first == group[0]]
+        assert max(map(len, search.alike)) >= blocks - 3
+        counts.append(len(single))
+    assert counts[0] == counts[1] <= 4
+
+
+def test_no_kind_is_solved_twice_for_the_same_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    original = BlockOptions.solve
+
+    def counted(kind: BlockOptions, peak: int, saved: int, settings: Settings, seconds: float) -> None:
+        asked.append((id(kind), peak, saved))
+        original(kind, peak, saved, settings, seconds)
+
+    monkeypatch.setattr(BlockOptions, "solve", counted)
+    monkeypatch.setattr(rockmate_options, "FEWEST_OPERATIONS", 2)
+    graph = chain(12, uniform=True, parameters=False)
+    time_of(rockmate, graph, budgets(graph)[0], peaks=2, saves=2, seconds=2.0)
+    assert asked
+    assert len(asked) == len(set(asked))
+    assert len({kind for kind, _peak, _saved in asked}) < 12
+
+
+def test_budgets_of_a_block_are_kept_and_its_option_is_the_fastest() -> None:
+    graph = training(4, 1)
+    search = ChainSearch("rockmate", Problem(graph, baseline(graph).peak), Options(), 20)
+    solved = 0
+    for alike in search.kinds():
+        kind = BlockOptions(alike, 200, lambda: True)
+        if not 4 <= len(alike[0].members) <= 30:
+            continue
+        (low, high), (least, most) = kind.peaks, kind.saves
+        for peak, saved in ((high, (least + most) // 2), ((low + high) // 2, most)):
+            if not kind.is_open(peak, min(peak, saved), 1e-6):
+                continue
+            kind.solve(peak, min(peak, saved), Settings(), 5.0)
+            solved += 1
+            if kind.bounds[-1][2] < inf:
+                assert not kind.is_open(peak, min(peak, saved), 1e-5)
+    assert solved
+
+
+def test_the_time_limit_is_kept() -> None:
+    graph = chain(40, seed=1)
+    start = monotonic()
+    found = rockmate.solve(Problem(graph, budgets(graph)[0]), Options(time_limit=2.0))
+    assert monotonic() - start < 4.0
+    simulate(graph, found.schedule, budget=budgets(graph)[0])
+    assert found.status in (Status.FEASIBLE, Status.HEURISTIC)
+    at_once = rockmate.solve(Problem(graph, budgets(graph)[0]), Options(time_limit=0.0))
+    assert at_once.status == Status.FEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("solver", "setting", "fault"),
+    [
+        ("rk-rotor", "slots=0", "slots must be 1 or more, not 0"),
+        ("rk-rotor", "tries=0", "tries must be 1 or more, not 0"),
+        ("rockmate", "peaks=0", "peaks must be 1 or more, not 0"),
+        ("rockmate", "seconds=0", "seconds must be above 0, not 0"),
+    ],
+)
+def test_settings_that_make_no_sense(solver: str, setting: str, fault: str) -> None:
+    key, value = setting.split("=")
+    with pytest.raises(InputError, match=f"{solver}: {fault}"):
+        registry.chosen_settings(solver, {key: value})

@@ -1,0 +1,200 @@
+"""The search: its memory and time at every step against the simulator; its answers against exact ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
+from memplan.graphs.files.files import load_graph
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph
+from memplan.planner.plain import baseline
+from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, schedule_of
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
+from memplan.solvers.recomputation.search.anneal import anneal, seed
+from memplan.solvers.recomputation.search.instance import instance_of, runs_in, ways_in
+from memplan.solvers.recomputation.search.rounds import Rounds, no_best
+from memplan.solvers.recomputation.search.search import Settings, improved, runs_of, solve
+from memplan.solvers.recomputation.search.sequence import put, sequence, spread, take, undo, ways_of_sequence
+from memplan.solvers.recomputation.search.tree import add, largest_in, memory_tree, peak, peak_slot
+from memplan.solvers.registry import run as registry
+from small_graphs import small_graph
+
+GRAPHS = [chain(4, seed=1), chain(3, seed=2, parameters=False), unet(2), layered(20, width=4)]
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([4, 16, 64]))
+@settings(deadline=None, max_examples=30)
+def test_the_tree_is_an_array_with_ranges(number: int, slots: int) -> None:
+    random = np.random.default_rng(number)
+    tree, array = memory_tree(slots), np.zeros(slots, np.int64)
+    for _ in range(50):
+        first, last, more, end = (int(k) for k in random.integers(1, slots - 1, 4))
+        amount = int(random.integers(-50, 50))
+        add(tree, first, last, amount)
+        array[first : last + 1] += amount
+        assert peak(tree) == array.max()
+        assert array[peak_slot(tree)] == array.max()
+        if more <= end:
+            assert largest_in(tree, more, end) == array[more : end + 1].max()
+
+
+def plain_runs(graph: Graph) -> list[Run]:
+    return in_plain_mode(range(len(graph.operations)))
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("percent", [100, 80, 60])
+def test_every_sequence_on_the_way_holds_with_the_figures_kept(graph: Graph, percent: int) -> None:
+    """Hot, so that nearly every move is kept: each is replayed by the simulator."""
+    limit = baseline(graph).peak * percent // 100
+    rounds = Rounds(graph, limit, 1, 0, Options())
+    at = sequence(rounds.instance, ways_in(rounds.instance, plain_runs(graph)))
+    rounds.best = no_best(len(at.way))
+    seed(percent)
+    repeats = 0
+    for _ in range(300):
+        hot = graph.operations.time.sum()
+        anneal(rounds.instance, at, limit, 1, hot, hot, rounds.best)
+        runs = runs_in(rounds.instance, ways_of_sequence(at))
+        figures = simulate(graph, schedule_of(graph, runs)).figures
+        assert len(prune(graph, runs)) == len(runs)
+        assert figures.peak == peak(at.tree)
+        assert figures.time == pytest.approx(at.seconds[0])
+        repeats = max(repeats, len(runs) - len(graph.operations))
+        best = rounds.runs()
+        if best:
+            held = simulate(graph, schedule_of(graph, best)).figures
+            assert max(held.peak, limit) == rounds.best.peak[0]
+            assert held.time == pytest.approx(rounds.best.seconds[0])
+    assert repeats > 0
+
+
+def test_undone_moves_leave_no_trace() -> None:
+    graph = layered(20, width=4)
+    instance = instance_of(graph)
+    at = sequence(instance, ways_in(instance, plain_runs(graph)))
+    before = (at.way.copy(), at.tree.largest[1], at.useful.copy(), at.seconds[0])
+    at.journal[0, 0] = 0
+    slots = np.flatnonzero(at.way >= 0)
+    put(instance, at, int(slots[-1]) + 1, int(at.way[slots[0]]))
+    take(instance, at, int(slots[-1]))
+    assert at.tree.largest[1] != before[1] or (at.way != before[0]).any()
+    undo(instance, at)
+    assert (at.way == before[0]).all()
+    assert (at.useful == before[2]).all()
+    assert (at.tree.largest[1], at.seconds[0]) == pytest.approx((before[1], before[3]))
+    spread(instance, at)
+    assert at.tree.largest[1] == before[1]
+
+
+@given(st.integers(0, 10_000), st.floats(0.5, 0.95))
+@settings(deadline=None, max_examples=25)
+def test_answers_hold_on_graphs_with_all_that_graphs_may_have(number: int, part: float) -> None:
+    """Changes in place, random operations, modes, summed gradients: the registry replays the answer."""
+    graph = small_graph(Random(number))
+    budget = int(baseline(graph).peak * part)
+    try:
+        found = registry.solve("search", Problem(graph, budget), settings={"moves": "200"}, bound_seconds=0)
+    except InfeasibleError:
+        return
+    assert found.figures.peak <= budget
+
+
+def test_it_is_never_above_its_start() -> None:
+    graph = chain(6, seed=4)
+    budget = baseline(graph).peak * 7 // 10
+    start = registry.solve("rotor", Problem(graph, budget))
+    for moves in (1, 30):
+        few = Options(settings=Settings(moves))
+        answer = improved(Problem(graph, budget), few, runs_of(start.schedule))
+        assert simulate(graph, answer.schedule, budget=budget).figures.time <= start.figures.time
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    graph = chain(8, seed=3)
+    problem = Problem(graph, baseline(graph).peak * 6 // 10)
+
+    def steps(number: int) -> list[tuple[int, int, int]]:
+        return list(solve(problem, Options(settings=Settings(300, number))).schedule.rows())
+
+    assert steps(1) == steps(1)
+
+
+def test_reordering_alone_can_be_enough() -> None:
+    """a makes much, b frees much: b before a needs no recomputation.
+
+    x ──a──▶ big ──────────┐
+    y ──b──▶ small ──use───┴─▶ end
+    """
+    draft = Draft("order")
+    much = draft.tensor("much", 60)
+    big = draft.tensor("big", 40)
+    small, end = draft.tensor("small", 1), draft.tensor("end", 1)
+    draft.operation("m", time=5.0, writes=[much])
+    draft.operation("a", time=5.0, writes=[big])
+    draft.operation("b", time=1.0, reads=[much], writes=[small])
+    draft.operation("e", time=1.0, reads=[big, small], writes=[end])
+    graph = draft.graph()
+    assert baseline(graph).peak == 101
+    found = registry.solve("search", Problem(graph, 61))
+    assert (found.figures.time, found.figures.peak) == (12.0, 61)
+    assert found.status == Status.OPTIMAL
+
+
+@pytest.mark.parametrize(
+    ("name", "percent", "optimum"),
+    [
+        ("unet", 80, 1.98),
+        ("unet", 50, 6.97),
+        ("segnet", 60, 0.423),
+        ("segnet", 50, 40.66),
+        ("fcn8", 70, 0.8915),
+    ],
+)
+def test_published_optima_of_the_files_order_are_reached(
+    public: Path, name: str, percent: int, optimum: float
+) -> None:
+    graph = load_graph(public / f"{name}.json")
+    plain = baseline(graph)
+    problem = Problem(graph, plain.peak * percent // 100)
+    found = registry.solve("search", problem, bound_seconds=0)
+    assert 100 * (found.figures.time / plain.time - 1) <= optimum * 1.01 + 0.01
+
+
+def test_the_first_of_two_contributions_stays_where_it_is_read_in_between() -> None:
+    """Eviction's sequence runs `second` twice; `sum` is read between the two."""
+    draft = Draft("sum")
+    whole, other, end = draft.tensor("sum", 0), draft.tensor("other", 8), draft.tensor("end", 1)
+    draft.operation("first", time=1, writes=[whole])
+    draft.operation("second", time=1, writes=[whole, other])
+    middle = draft.tensor("middle", 5)
+    draft.operation("reader", time=1, reads=[whole], writes=[middle], workspace=9)
+    draft.operation("last", time=1, reads=[other, middle], writes=[end])
+    graph = draft.graph([end])
+    runs = in_plain_mode([0, 1, 2, 1, 3])
+    found = improved(Problem(graph, 14), Options(), runs)
+    assert simulate(graph, found.schedule, budget=14).figures.time == 5
+
+
+def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = chain(8, seed=3)
+    problem = Problem(graph, baseline(graph).peak * 7 // 10)
+    told: list[str] = []
+
+    def report(line: str) -> None:
+        told.append(line)
+        if "above the plain time" in line:
+            raise KeyboardInterrupt
+
+    answer = solve(problem, Options(report=report))
+    assert answer.interrupted
+    assert answer.status == Status.FEASIBLE
+    assert simulate(graph, answer.schedule, budget=problem.budget).figures.peak <= problem.budget
+    assert told

@@ -1,0 +1,174 @@
+"""The solvers by name: settings from text, one-line refusals, judgement of answers, others' solvers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+from memplan.graphs.errors import InputError, MissingPackageError
+from memplan.graphs.generators import chain, layered
+from memplan.planner.bounds import time_bound
+from memplan.planner.plain import baseline
+from memplan.solvers.problem import InfeasibleError, Problem, Status
+from memplan.solvers.registry import catalogue
+from memplan.solvers.registry import run as registry
+from memplan.solvers.registry.run import SolverFaultError
+from memplan.solvers.settings_text import parse_settings
+
+
+@dataclass(frozen=True)
+class Every:
+    count: int = 1
+    rate: float = 0.5
+    fast: bool = False
+    name: str = "a"
+    limit: int | None = None
+
+
+def test_our_solvers_are_there_with_their_papers() -> None:
+    found = {entry.name: entry for entry in registry.entries()}
+    assert list(found)[:5] == ["auto", "store-all", "chen-sqrt", "revolve", "rotor"]
+    for entry in found.values():
+        assert entry.accepts
+        assert entry.source
+        assert entry.summary
+
+
+def test_settings_are_read_from_text() -> None:
+    texts = {"count": " 3", "rate": "1e-3", "fast": "Yes", "name": "b", "limit": "7"}
+    assert parse_settings("s", Every, texts) == Every(3, 0.001, True, "b", 7)
+    assert parse_settings("s", Every, {}) == Every()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "line"),
+    [
+        ("count", "1.5", "s: the setting count must be a whole number of at most 2^31, not '1.5'"),
+        ("limit", "many", "s: the setting limit must be a whole number of at most 2^31, not 'many'"),
+        ("rate", "", "s: the setting rate must be a number, not ''"),
+        ("rate", "nan", "s: the setting rate must be a number, not 'nan'"),
+        ("fast", "maybe", "s: the setting fast must be true or false, not 'maybe'"),
+        ("counts", "1", "s has no setting 'counts': its settings are count, rate, fast, name, limit"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(key: str, text: str, line: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse_settings("s", Every, {key: text})
+    assert str(refusal.value) == line
+
+
+def test_a_solver_without_settings_says_so() -> None:
+    with pytest.raises(InputError, match=r"^store-all has no setting 'slots': it has none$"):
+        registry.solve("store-all", Problem(chain(2), 10**9), settings={"slots": "3"})
+
+
+def test_rotor_checks_its_settings() -> None:
+    with pytest.raises(InputError, match=r"^rotor: slots must be 1 or more, not 0$"):
+        registry.solve("rotor", Problem(chain(2), 10**9), settings={"slots": "0"})
+
+
+def test_an_unknown_solver_is_answered_with_close_names() -> None:
+    with pytest.raises(InputError, match=r"^unknown solver 'rottor': did you mean rotor"):
+        registry.solve("rottor", Problem(chain(2), 10**9))
+    with pytest.raises(InputError, match=r"did you mean .*store-all"):
+        registry.entry("zzz")
+
+
+def test_a_solution_carries_the_simulators_figures() -> None:
+    graph = chain(6, seed=3)
+    plain = baseline(graph)
+    lines: list[str] = []
+    found = registry.solve(
+        "rotor", Problem(graph, plain.peak * 3 // 4), settings={"slots": "100"}, report=lines.append
+    )
+    assert found.lower_bound is not None
+    assert found.figures.time > found.lower_bound > plain.time
+    bound = found.bounds[0]
+    assert (bound.seconds, bound.name, bound.order) == (found.lower_bound, "residency", "any")
+    assert found.figures.peak <= plain.peak * 3 // 4
+    assert found.settings == {"slots": 100, "blocks": 200}
+    assert found.seconds > 0
+    assert lines
+
+
+def test_no_time_for_bounds_leaves_the_time_of_all_operations() -> None:
+    graph = chain(6, seed=3)
+    plain = baseline(graph)
+    found = registry.solve("rotor", Problem(graph, plain.peak * 3 // 4), bound_seconds=0.0)
+    assert [bound.seconds for bound in found.bounds] == [found.lower_bound] == [plain.time]
+
+
+def test_store_all_is_the_plain_schedule_or_nothing() -> None:
+    graph = layered(30)
+    plain = baseline(graph)
+    found = registry.solve("store-all", Problem(graph, plain.peak))
+    assert (found.figures, found.status, found.lower_bound) == (plain, Status.OPTIMAL, time_bound(graph))
+    with pytest.raises(InfeasibleError) as refusal:
+        registry.solve("store-all", Problem(graph, plain.peak - 1))
+    assert refusal.value.least == plain.peak
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.schedule import Schedule
+from memplan.solvers.problem import Answer, Status
+
+@dataclass(frozen=True)
+class Settings:
+    broken: bool = False
+
+def solve(problem, options):
+    schedule = plain_schedule(problem.graph)
+    if options.settings.broken:
+        schedule = Schedule(schedule.verbs[1:], schedule.targets[1:], schedule.wheres[1:])
+    return Answer(schedule, Status.HEURISTIC)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two solvers of other packages: `theirs` works, `lost` can't be imported."""
+    (tmp_path / "their_solver.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        EntryPoint("theirs", "their_solver", registry.GROUP),
+        EntryPoint("lost", "their_lost_solver", registry.GROUP),
+        EntryPoint("rotor", "their_solver", registry.GROUP),
+    ]
+    monkeypatch.setattr(
+        catalogue, "entry_points", lambda group: EntryPoints(p for p in points if p.group == group)
+    )
+
+
+@pytest.mark.usefixtures("plugin")
+def test_solvers_of_other_packages_run_as_ours_do() -> None:
+    graph = chain(4)
+    assert [entry.name for entry in registry.entries()][-2:] == ["lost", "theirs"]
+    assert registry.entry("rotor").module.startswith(".")
+    found = registry.solve("theirs", Problem(graph, baseline(graph).peak))
+    assert found.figures == baseline(graph)
+    with pytest.raises(MissingPackageError, match="the solver lost can't be loaded: No module named"):
+        registry.solve("lost", Problem(graph, 10**9))
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_bad_answer_is_the_solvers_fault() -> None:
+    graph = chain(4)
+    with pytest.raises(SolverFaultError, match=r"theirs gave is refused: step 0 \(.*\[reads-present"):
+        registry.solve("theirs", Problem(graph, 10**9), settings={"broken": "true"})
+    with pytest.raises(SolverFaultError, match=r"theirs gave is refused: step .*\[capacity"):
+        registry.solve("theirs", Problem(graph, baseline(graph).peak - 1))
+
+
+def test_listing_the_solvers_imports_none() -> None:
+    code = (
+        "import sys; from memplan.solvers.registry import catalogue, run; names = run.entries();"
+        "print([e.name for e in names if catalogue.SOLVERS + e.module in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

@@ -1,10 +1,20 @@
 """The lower bounds that a solution carries: what no schedule within the budget can be faster than.
 
-Cheap first: the time of all operations holds always. The residency bounds (residency/residency.py) hold for
-schedules without transfers: for all there are, where the machine has no links; not where an operation has a
-way to use the host. On a machine with links the offloading bound (offload/offload_bound.py) holds for
-schedules in the file's order, whatever they move. Each is computed once for each graph and limit in a
-process.
+| bound                                       | holds for                                                    |
+|---------------------------------------------|--------------------------------------------------------------|
+| time of all operations (planner/bounds.py)  | every schedule                                               |
+| residency/residency.py, any order           | schedules without transfers: all, where there are no links   |
+| residency/residency.py, the file's order    | those of them whose first runs keep the file's order         |
+| offload/offload_bound.py                    | with links, first runs in the file's order, whatever moves   |
+
+Cheap first. Residency bounds are left out where an operation has a way to use the host, or the schedule
+moves tensors. For transfers in another order than the file's only the time of all operations is claimed.
+Each is computed once for each graph and limit in a process; the time that it may take is given, and less
+time only makes it lower. One that fails is left out and told: it never costs the schedule. Why they hold:
+docs/bounds.md, and program.py in both rooms.
+
+    residency/   the residency program: begin with its residency.py
+    offload/     the offloading program: begin with its offload_bound.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""How a solver is run and judged: its answer passes the simulator and gets its lower bounds."""
+"""How a solver is run and judged: its answer passes the simulator and gets its lower bounds.
+
+    name ──catalogue.py──▶ module ──solve(problem, options)──▶ Answer ──simulate, lower_bounds──▶ Solution
+
+The problem is the same for all: the least time of an iteration, the period in the steady state, with at most
+`budget` bytes on the device (solvers/problem.py). A solver's own figures are not believed: those of its
+schedule are the simulator's, and a schedule that breaks a rule or the budget is the solver's fault
+(SolverFaultError), as is a lower bound that its schedule refutes. `optimal` is a time that reaches the
+bound, or the solver's claim for its own formulation.
+
+Read catalogue.py first: who there is, what each accepts, how other packages add theirs. Beside the solver's
+own time this costs one simulation, and `bound_seconds` for the bounds.
+"""
 
 from __future__ import annotations
 

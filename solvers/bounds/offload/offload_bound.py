@@ -1,11 +1,17 @@
 """A lower bound on the period of schedules that move tensors, recompute, and update weights on the CPU.
 
-For schedules whose first runs keep the file's order. The program (program.py) is solved in
-fractions, with few moments first, then with twice as many while there is time: at the peaks of the plain
-schedule, spread over its time. The bound is computed from the rows' prices (milp/safe_bounds.py), so no
-solver's tolerance is in it.
+Minimised: the seconds of a turn, Σ E_s, within the device's budget and the links' rates at chosen moments.
+Holds for schedules whose first runs keep the file's order; host and disk have no limit in it, and tensors
+move by parts. The program is solved in fractions, with few moments first, then with twice as many while
+there is time: at the peaks of the plain schedule, spread over its time. The bound is computed from the rows'
+prices (milp/safe_bounds.py), so no solver's tolerance is in it.
 
 `weight_offload_bound` is the paper's: nothing is recomputed, tensors move whole, in whole numbers.
+
+    program.py   begin here: symbols, the paper's beside them, rows, and why schedules satisfy them
+    ways.py      where an operation runs, and what it needs where
+    columns.py   the program's columns, and sums over them
+    stocks.py    rows (5), (6), (8), (9) and `whole`
 
 Time: O(moments · edges) rows; some ten seconds for thousands of operations.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest is ours.

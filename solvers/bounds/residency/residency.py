@@ -1,13 +1,21 @@
 """Lower bounds on the time of any schedule within a budget, by the residency program (program.py).
 
-`residency_bound` holds for schedules whose first runs keep the file's order; `free_order_bound` for all, with
-any order, any recomputations, any deletes. Both hold only without transfers.
+Minimised: the seconds of all runs that are not first runs, within the budget at chosen moments.
+`residency_bound` holds for schedules whose first runs keep the file's order; `free_order_bound` for all,
+with any order, any recomputations, any deletes. Both hold only without transfers.
 
 1. In fractions: moments are added where the answer at hand does not fit yet (moments.py), a few a
    round, until the bound stops rising. Some ten moments give nearly all of it. These bounds are computed
    from the rows' prices, so no solver's tolerance is in them (milp/safe_bounds.py).
 2. In whole numbers, with windows between the moments (windows.py), and more moments where the
    answer does not fit as a schedule. This proves optima of graphs of a hundred operations in a second.
+
+    program.py    begin here: symbols, rows, why every schedule satisfies them; windows.py, rows (6) to (10)
+    facts.py      what the program asks of a graph
+    order.py      what has surely run at a moment, and what surely has not
+    moments.py    which moments are needed
+    search.py     both phases above
+    sequence.py   from an answer to a sequence of runs; schedule.py, the fastest schedule that follows
 
 Every program on the way gives a bound, so the time limit only makes it lower. A moment costs O(edges) rows.
 

@@ -1,13 +1,25 @@
 """Joint recomputation and offloading on any graph: what is kept, made again or moved, and where updates run.
 
-    graph ──joint_drops──▶ runs ──joint_fill──▶ what stays ──joint_assemble, joint_simulate──▶ seconds
-              ▲                                      ▲
-        joint_start: shares and kinds          joint_anneal: one tensor or update at a time
+    graph ──drops──▶ runs ──fill──▶ what stays ──assemble, simulate──▶ seconds
+              ▲                         ▲
+       start: shares and kinds       anneal: one tensor or update at a time
 
 Minimises the steady-state period itself, by the rules of the simulator, within the device's budget and the
 host's capacity. Two phases share the time: greedy starts over how much is made again and how many updates
 run on the CPU, then annealing of the best, or of a schedule that another solver found. Nothing is proven
 here; the gap is to the bounds.
+
+Assumed: links both ways. The search itself keeps the file's order of first runs, but for updates, and makes
+a dropped tensor again once, before backward first needs it; from a schedule of another solver it keeps the
+runs as they are. Tensors move whole. No paper has this: the method is ours; why, in docs/offloading.md.
+
+    drops.py      begin here: which activations are made again, and the runs that follow
+    state.py      a point of the search: runs, what is away when, where updates run
+    start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk
+    anneal.py     moves from there
+    instance.py   graph and machine as arrays for the compiled files
+    assemble.py   from a state to the steps of its schedule, compiled
+    simulate.py   their period, compiled
 
 Per evaluation O(steps · turns) in compiled code: 0.1 ms for 150 operations, some milliseconds for 3,500.
 """

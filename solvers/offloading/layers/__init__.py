@@ -1,4 +1,27 @@
-"""A training graph as layers, what runs and what is away in each.
+"""A training graph as layers: what each of them runs and owns, what is made again, what is away when.
+
+Shared by LoHan, STRONGHOLD and both ZeRO systems; MemFerry, Offmate, POFO and joint take single files.
+Nothing is minimised here: a solver decides, these files turn that into runs and absences, planner/residence
+into a schedule. Assumed: a chain of at least two layers with weights, with a backward part, and no weight
+used after its update; else NotAcceptedError says in one line what is missing.
+
+| papers                      | here                                              |
+|-----------------------------|---------------------------------------------------|
+| layer or block i of n       | training.py: `Layer`, `TrainingLayers.layers[i]`  |
+| P or w, G, OS               | `Layer.weights`, `gradients`, `states`            |
+| a layer's output, x_i       | `Layer.output`                                    |
+| FP, BP                      | `Layer.forward`, `backward`                       |
+| CPU update                  | `TrainingLayers.host_modes`, host_ways.py         |
+
+    training.py       begin here: the layers of a graph
+    runs.py           forward, recomputation inside layers, backward, updates: the runs
+    iteration.py      the same in its two plain forms: all kept, or every layer again from its input
+    early_updates.py  updates right behind the last run that they wait for
+    host_ways.py      the modes that can update on the CPU
+    absences.py       weights, gradients, states, activations that are away between passes
+    cpu_updates.py    what these systems ask of graph and machine; refusals
+
+All is linear in the graph's edges, beside the chain and one sort.
 
 Doors: absences, cpu_updates, early_updates, host_ways, iteration, runs, training.
 """

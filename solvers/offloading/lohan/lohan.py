@@ -1,16 +1,31 @@
 """LoHan: states on the disk, updates on the CPU beside backward, and as many activations swapped as pay.
 
-Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model on a consumer GPU"
-(arXiv:2403.06504). Weights come layer by layer from the disk (the host, where there is none), in forward and
-again in backward; a gradient goes to the host once it is complete, where its update runs at once: reading
-states from the disk, updating and writing back go on side by side for different weights (active gradient
-offloading, section IV-C). What is swapped of the activations: swap.py; by which time: costs.py.
+Minimises T_iter (costs.py) over A_G2M, how many activations are swapped, the rest being made again; then the
+simulated period, within the device's budget. Assumed: a chain of layers whose updates all run on the CPU.
+Weights come layer by layer from the disk (the host, where there is none), in forward and again in backward;
+a gradient goes to the host once it is complete, where its update runs at once: reading states from the disk,
+updating and writing back go on side by side for different weights (section IV-C).
+
+Reference: C. Liao et al., LoHan: low-cost high-performance framework to fine-tune 100B model on a consumer
+GPU, 2024, arXiv:2403.06504.
+
+| paper                   | here                                              |
+|-------------------------|---------------------------------------------------|
+| FLOP, A_G2M, P, MEM, BW | costs.py, the table                               |
+| T_iter                  | `Traffic.seconds`; `Prefix.seconds` of a prefix   |
+| OB                      | `Swap.benefit`, seconds saved for each byte       |
+| A_interBlock            | `SwapOrder.always`                                |
+
+    costs.py     begin here: equations 1 to 5, corrected
+    swap.py      Algorithm 1: the order of what is swapped, corrected; O(n log n) for n operations
+    amounts.py   amounts around the estimate's, as schedules that are simulated
+    stay.py      what stays on the device after all
 
 From decisions to a schedule. The paper says how much is swapped, not what goes to the disk: the activations
 of the first layers, which stay away longest, go there once the host is full. Where updates and fetches stand
 is worked out by planner/residence/transfers.py. The estimate assumes that everything overlaps; so other
-amounts around it are simulated too, and the fastest schedule is the answer. Where nothing need move, nothing
-moves; of what would, some stays on the device where that has room (stay.py; the paper's LoHan: stay=0).
+amounts around it are simulated too (`amounts`), and the fastest schedule is the answer. Where nothing need
+move, nothing moves; of what would, some stays on the device where that has room (the paper's LoHan: stay=0).
 """
 
 from __future__ import annotations

@@ -1,21 +1,34 @@
 """MemFerry: some weights come to the device, others are read where they lie in host memory.
 
-Yao, Liang, Xu, Zhao, Wang, Li, "MemFerry: a fast and memory efficient offload training framework with hybrid
-GPU computation" (INFOCOM 2025). Weights and optimizer states live in host memory and the CPU updates them; a
-layer's weights are used in one of three ways (estimate.py), which takes modes that read weights in
-host memory (graphs/transformations/direct_access.py); without such modes every layer is fetched. Gradients go
-to the host.
+Minimises the seconds of the forward and the backward part (estimate.py) over one way for each of L layers,
+within the room that the budget leaves for weights; then the simulated period. Assumed: weights and optimizer
+states live in host memory, the CPU updates them and gradients go there; reads of host memory do not slow the
+link. To read weights there takes modes for it (graphs/transformations/direct_access.py); without such modes
+every layer is fetched.
 
-`choice = published` is Algorithm 1 with backtracking, corrected, and a greedy choice of DFGB
-(greedy.py). `exact`, the default, is the best of all ways by a program over states
-(exact.py), within the room that the budget leaves for weights; the simulator takes the fastest of
-it, the published choice and the plain ways, and turns single layers while that helps: gradients and updates,
-which the model leaves out, share the machine. `reserve` is GO-MemFerry's factor: the share of the gradients'
-bytes that may stay on the device (gradients.py); 0 by default, since a gradient that leaves costs
-no computation here.
+Reference: Z. Yao et al., MemFerry: a fast and memory efficient offload training framework with hybrid GPU
+computation, INFOCOM 2025.
 
-Activations stay (keep), or only each layer's output does and the layer runs again (checkpoint, for chains);
-auto tries both.
+| paper                     | here                                                       |
+|---------------------------|------------------------------------------------------------|
+| GFGB, DHA, DFGB           | estimate.py: `Way`                                         |
+| T_trans, T_FP, T^H_FP, …  | layers.py, the table                                       |
+| P, T_all, T_res, tag      | greedy.py, the table                                       |
+| T_GBP - T_CBP, D          | gradients.py: the gain, and the dynamic program over it    |
+| S_req, the reserve factor | `reserve`: share of the gradients' bytes that may stay     |
+
+    layers.py     begin here: layers and what each way costs
+    estimate.py   the model: what a choice of ways costs
+    greedy.py     `choice = published`: Algorithm 1 with backtracking, corrected; greedy DFGB; O(L²)
+    exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states a layer
+    gradients.py  GO-MemFerry: which gradients stay
+    plan.py       one way to run an iteration; schedule.py, its schedule
+    search.py     choices judged by the simulator; settings.py, the options
+
+With `exact` the simulator takes the fastest of it, the published choice and the plain ways, and turns single
+layers while that helps (`flips` simulations): gradients and updates, which the model leaves out, share the
+machine. `reserve` is 0 by default, since a gradient that leaves costs no computation here. Activations stay
+(keep), or only each layer's output does and the layer runs again (checkpoint, for chains); auto tries both.
 """
 
 from __future__ import annotations

@@ -1,24 +1,31 @@
 """Offmate: weights, gradients, optimizer states, activations on device, host or disk; updates on the CPU.
 
-X. Zhao, thesis, 2024, chapter 4 (O-ILP); X. Zhao et al., Offmate: full fine-tuning of LLMs on a single GPU by
-re-materialization and offloading, 2024. A program over the steps of an iteration (a block's forward or
-backward) decides which fractions of what are where; whole tensors follow, then copies operation by operation,
-which the simulator judges.
+Minimises the time of an iteration within the device's budget and the memory of host and disk. A program over
+the steps of an iteration (O-ILP: ../o_ilp, with its assumptions and the thesis' symbols) decides which
+fractions of what are where; whole tensors follow, then copies operation by operation, which the simulator
+judges. Takes any training graph: its blocks are those of its chain.
 
-| thesis   | here                    |                                                                  |
-|----------|-------------------------|------------------------------------------------------------------|
-| 4.3.3    | graph.py        | steps, groups of weights, from the graph                         |
-| 4.4      | options.py      | options of a block                                               |
-| 4.5      | o_ilp/model.py        | the program, with what had to be corrected; o_ilp/weights.py, …    |
-| 4.5.3    | `batch`                 | the best batch, reported                                         |
-| 4.6      | o_ilp/tensors.py      | Algorithm 8; o_ilp/round.py, updates.py                |
-| –        | schedule.py     | runs and absences; placed by planner/residence/transfers.py                |
-| –        | search.py       | the loop around all this; least.py, its last resort      |
+References: X. Zhao, Optimizing memory usage when training deep neural networks, thesis, 2024, tel-04890912,
+chapter 4; X. Zhao, L. Eyraud-Dubois, T. Le Hellard, J. Gusak, O. Beaumont, Offmate: full fine-tuning of LLMs
+on a single GPU by re-materialization and offloading, 2024.
+
+| thesis | here, in the order to read                                                          |
+|--------|-------------------------------------------------------------------------------------|
+| 4.3.3  | graph.py: steps, groups of weights, from the graph; chain.py, groups.py             |
+| 4.4    | options.py: options of a block                                                      |
+| 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
+| 4.5.3  | `batch`: the best batch, reported                                                   |
+| 4.6    | o_ilp/round.py, tensors.py; stays.py: which tensors are away; updates.py: CPU order |
+| –      | schedule.py: runs and absences; placed by planner/residence/transfers.py            |
+| –      | search.py: the loop around all this; least.py, its last resort                      |
 
 Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start
 inside blocks; a disk. The program's time is of steps with a barrier behind each: without barriers a schedule
 can be faster than the program says, with whole tensors slower. Both are reported. Nothing is claimed but the
 time of all operations as a bound.
+
+Complexity: up to eight times, each with more or less of the device in reserve, programs of O(blocks²) rows
+and some simulations; programs with integers are exponential at worst, stopped after `seconds`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,32 @@
 """POFO: recomputation and activation offload together on a chain of blocks.
 
-Beaumont, Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training
-DNNs" (NeurIPS 2021). What is kept, recomputed and offloaded is decided by the dynamic program of
-table.py; weights, gradients and optimizer states stay on the device. Complexity: there.
+Minimises the seconds of an iteration within the device's budget: per block, what is kept, made again, or
+offloaded. Weights, gradients and optimizer states stay on the device. The program's assumptions on memory
+and links, and where it is our reading rather than the paper's recurrence, stand in table.py.
+
+Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, Efficient combination of rematerialization and
+offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.
+
+| table.py     | in code                                                       |
+|--------------|---------------------------------------------------------------|
+| L, M         | `len(costs)`; `slots`, the memory beside what is resident     |
+| x_i, x̄_i     | `rotor.input[i]`, `rotor.saved[i]`, slots                     |
+| K, Q         | `Choice.kept`, `Choice.backlog`, slots                        |
+| β            | `rate`, bytes/s of the slower link                            |
+| f            | `Input`: where a segment's input is counted                   |
+| V_f(i, K, Q) | `values[i][f][K, Q]`, seconds                                 |
+| C(i, j, m)   | `rotor.seconds(i, j)[m]`                                      |
+
+    table.py      begin here: the program, on the costs of chains/costs.py and Rotor's table
+    segments.py   what it chooses among
+    schedule.py   from segments to runs and absences
+    search.py     its answers for all amounts of memory, simulated
 
 From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:
 so it goes on beyond the budget, and of its answers for all amounts of memory the largest that fits is found
 by bisection. That and its neighbours are simulated, Rotor's own answer too, and the fastest is taken. An
-offloaded tensor is away between the two uses that lie farthest apart. Where none fits, three that save memory
-first are tried.
+offloaded tensor is away between the two uses that lie farthest apart. Where none fits, three that save
+memory first are tried. Complexity: the table's (table.py), and `tries` ways that are simulated.
 """
 
 from __future__ import annotations

@@ -1,17 +1,26 @@
 """STRONGHOLD: a working window of layers moves over the device, forward and back.
 
-Sun et al., "STRONGHOLD: fast and affordable billion-scale deep learning model training" (SC22,
-doi:10.1109/SC41404.2022.00076). Weights are fetched one layer ahead of the window and leave behind it,
-gradients go to the host, where the CPU updates the weights beside the backward part; the first window's
-layers stay on the device and are updated there. How large the window is follows from P1 and P2
-(window.py), which need the layers' figures (layers.py); where it stands at every run,
-schedule.py.
+Minimises m, the layers in the window, under P1, P2 and (3): transfers and CPU updates are hidden behind
+computations, and the window fits within S_avail. Where no window hides all, the largest that fits is taken.
+Assumed: a chain of layers; weights are fetched one layer ahead of the window and leave behind it, gradients
+go to the host, where the CPU updates the weights beside the backward part; the first window's layers stay on
+the device and are updated there.
+
+Reference: X. Sun et al., STRONGHOLD: fast and affordable billion-scale deep learning model training, SC22,
+doi:10.1109/SC41404.2022.00076.
+
+The paper's symbols, and where we differ from the print: terms.py.
+
+    terms.py      begin here: the terms of P1, P2 and (3)
+    layers.py     their figures, from the graph
+    window.py     the size that follows
+    schedule.py   where the window stands at every run, as runs and absences
 
 The analytic model is no proof: transfers share their links first in first out, a computation waits for
 memory as well, and the model's memory is a sum of maxima. So the simulator judges: windows that do not fit
 after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
 stay (keep), or only each layer's output does and the layer runs again (checkpoint, as in the paper's
-evaluation); auto tries both.
+evaluation); auto tries both. Complexity: window.py, and one simulation for each size tried.
 """
 
 from __future__ import annotations

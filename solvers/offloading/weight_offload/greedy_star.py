@@ -1,10 +1,12 @@
-"""Greedy*: the greedy of weight offloading without the discounted communication.
+"""Greedy*: the greedy of weight offloading without the discounted communication, a baseline.
 
-As offload-greedy's start, except that a second absence of a version counts in full when absences are
-chosen, and is paid for: the weight is copied to the host again before each absence. Complexity as there.
+Minimised, assumed, symbols and where to read: as in offload_greedy.py, but for this. A second absence of a
+version counts in full when absences are chosen (`discount`), and is paid for: the weight is copied to the
+host again before each absence (`again`). The fastest of the tastes that hold is taken; nothing is searched
+then. Complexity: that of Algorithms 1 and 2 there, and one simulation for each taste.
 
-Reference: O. Beaumont et al., Weight offloading strategies for training large DNN models, 2022, hal-03580767,
-section 7.
+Reference: O. Beaumont et al., Weight offloading strategies for training large DNN models, 2022,
+hal-03580767, section 7.
 """
 
 from __future__ import annotations

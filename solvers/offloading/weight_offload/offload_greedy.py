@@ -1,20 +1,35 @@
 """Weight offloading: which weights leave the device between their uses, and when each transfer stands.
 
-Minimises the period of the training cycle within the budget. Every operation runs once, in the file's
-order; a weight may be away between any two of its uses (cycles/cycle.py: what is read from a graph).
+Minimises the period of the training cycle within the budget: the paper's OFF(L, M_GPU, β), strongly NP-hard
+by 3-partition. Assumed: every operation runs once, in the file's order; activations stay, updates run on the
+device; a weight, whole, may be away between any two of its uses; the links have fixed rates and do not slow
+each other. The paper's chain of L layers is any graph here.
 
-    choice   Algorithm 1: absences by profit for each byte moved       choice.py
-    places   Algorithm 2: each transfer at its earliest time           places.py
-    packing  orders that fill the windows between computations exactly  packing.py
-    search   local search on the simulated period                      anneal.py
+Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, X. Zhao, Weight offloading strategies for training
+large DNN models, 2022, hal-03580767.
 
-The first two are the published greedy, with its slips corrected (said where they stand), for several
-tastes: O(L²) and linear; `moves=0` ends there. The packing is what the problem's hardness asks for (it is
-strongly NP-hard by 3-partition). The search starts from the best of all; a move costs one replay of the
-cycle.
+| paper                  | here                                              |
+|------------------------|---------------------------------------------------|
+| u, M_o, w_i, (i, d)    | the table in cycles/cycle.py                      |
+| M_GPU                  | `Cycle.limit`, bytes                              |
+| E_o                    | `excess` in choice.py, bytes                      |
+| profit(k, d)           | `profit` in choice.py; the halved cost: `worth`   |
+| Pre_k, Off_k           | `fetches`, `_store` in places.py                  |
+| T_ava(Pre), T_ava(Off) | `to_device`, `to_host` in places.py, seconds      |
+| WL                     | `uploads` in places.py                            |
 
-Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, X. Zhao, Weight offloading strategies for training large
-DNN models, 2022, hal-03580767.
+    ../cycles    first: what is read from a graph, and what an order is
+    choice.py    Algorithm 1: absences by profit for each byte moved
+    places.py    Algorithm 2: each transfer at its earliest time; leads.py, how early the memory lets it
+    starts.py    both for several tastes, and every weight moved lazily
+    least.py     absences that keep the links least busy, by an integer program
+    packing.py   orders that fill the windows between computations exactly
+    search.py    the best order so far, improved by anneal.py
+    result.py    refusals; greedy_star.py, l2l.py: two baselines with the same files
+
+Algorithms 1 and 2 are the published greedy, its slips corrected (said where they stand): O(L²) and linear
+for each taste; `moves=0` ends there. The integer programs are exponential at worst, stopped after 3 s each.
+A move of the search costs one replay of the cycle.
 """
 
 from __future__ import annotations

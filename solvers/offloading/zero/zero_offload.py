@@ -1,10 +1,18 @@
 """ZeRO-Offload: weights on the device, gradients and optimizer states on the host, updates on the CPU.
 
-Ren et al., "ZeRO-Offload: democratizing billion-scale model training" (USENIX ATC 2021, arXiv:2101.06840), as
-users have it today: the updates run behind the whole backward part. Nothing is minimised: a baseline.
-Linear in the graph's edges, beside one simulation for each rule on activations that is tried.
+Nothing is minimised: a baseline, as users have it today. The first rule on activations that fits the budget
+is taken (kept, recomputed, offloaded). Assumed: a chain of layers whose updates all have a mode on the CPU;
+they run behind the whole backward part, and the updated weights come back to the device right behind each
+update, one after the other.
 
-The updated weights come back to the device right behind each update, one after the other.
+Reference: J. Ren et al., ZeRO-Offload: democratizing billion-scale model training, USENIX ATC 2021,
+arXiv:2101.06840.
+
+    layers.py          the rules, for zero_infinity.py too; what the simulator does not know of the systems
+    zero_infinity.py   weights leave too
+    ../layers          layers, runs and absences, from which the rules are made
+
+Linear in the graph's edges, beside one simulation for each rule on activations that is tried.
 """
 
 from __future__ import annotations

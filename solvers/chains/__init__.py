@@ -1,4 +1,19 @@
-"""A graph as a chain of blocks, as chain solvers see it.
+"""A graph as a chain of blocks, as chain solvers see it: what they decide, and what that costs.
+
+Assumes a training graph whose forward part can be cut where one tensor alone crosses
+(graphs/structure/chain.py); any other is refused. A chain with too many blocks is cut less finely. Costs are
+in the terms of Rotor's dynamic program: solvers minimise seconds within a limit of bytes. The paper's
+symbols, beside ours, stand in costs.py.
+
+In the order to read:
+
+    runs.py         a block's passes, and from a list of them to runs of operations
+    costs.py        seconds and bytes of each pass, replayed on its operations
+    problem.py      what chain solvers start from, and how fine the chain is cut
+
+O(edges) for runs and costs, O(L log L) to join neighbours of L blocks.
+
+Reference: Beaumont et al., "Optimal checkpointing for heterogeneous chains", Inria RR-9302, 2019.
 
 Doors: costs, problem, runs.
 """

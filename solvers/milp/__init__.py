@@ -1,4 +1,18 @@
 """Mixed-integer linear programs and the backends that solve them.
 
+In the order to read:
+
+    model.py            a program, written row by row: what is minimised, and within what
+    result.py           settings, outcomes, and the check of an answer
+    solve.py            scaling, the backend, the check: where users of this room begin
+    scaling.py          programs of any magnitude
+    highs.py            HiGHS, in this process
+    process.py          every other backend, in a process of its own
+    safe_bounds.py      bounds from linear programs that hold whatever the solver does
+
+Backends answer within tolerances (result.py): what has to be exact is replayed by the simulator. Writing,
+scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References stand in
+highs.py, solve.py and safe_bounds.py.
+
 Doors: highs, model, result, safe_bounds, scaling, solve.
 """

@@ -1,14 +1,25 @@
 """Checkmate: the fastest schedule within the budget that keeps the file's order, by integer programming.
 
-First runs keep the file's order, and between two of them any operation may run again, once and in order: no
-such schedule is faster. The program and its references are in model.py. Another order of first
-runs may be faster, so the program's own bound is only reported, and the answer's lower bound is the general
-one. Time: exponential in the worst case; with HiGHS, chains of 60 operations take seconds, other graphs of
-100 half a minute (benchmarks/checkmate_speed.py).
+Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the file's order;
+between two of them any operation may run again, once and in order: no such schedule is faster. Another order
+of first runs may be, so the program's own bound is only reported, and the answer's lower bound is the general
+one. O(n · edges) columns for n operations; time exponential in the worst case: with HiGHS, chains of 60
+operations take seconds, other graphs of 100 half a minute (benchmarks/checkmate_speed.py).
+
+In the order to read:
+
+    stages/slots.py     what may run in which stage
+    model.py            the program, the paper's symbols beside ours
+    tensors.py          its columns and rows for one tensor
+    checkmate.py        where the search starts, and what becomes of its answer
+    rk_model.py         the program with a second limit, at the loss
+    rk_checkmate.py     its solver
 
 Bytes are exact with HiGHS and Gurobi. Other backends keep constraints to about 1e-9 of the capacity, so an
 answer may come out above a large budget by some bytes: the simulator sees it, and the program is solved
 again with the excess cut off.
+
+Reference: Jain et al., Checkmate, MLSys 2020, arXiv:1910.02653.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rk-Checkmate on a whole graph: the fastest schedule in the file's order within M_peak and M_save.
 
-The program, and how it differs from the paper's, stand in rk_model.py; rockmate solves it for each
+The program, the paper's symbols and reference stand in rk_model.py; rockmate solves it for each
 block. With M_save at M_peak its optimum is that of `checkmate`, whose program makes no difference between
-forward and backward; so its claims are the same: `optimal` among the schedules in stages.
+forward and backward; so its assumptions, its size and its claims are the same: `optimal` among the schedules
+in stages. Read checkmate.py first.
 
 M_peak is the budget without what is there from the start. M_save is `save` times as much: what is there
 while the loss runs, besides what the loss writes. Backends round: should the replayed bytes be above a limit,

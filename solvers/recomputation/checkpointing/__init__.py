@@ -1,4 +1,12 @@
 """Checkpoints on chains: none, periodic, binomial, optimal and persistent.
 
+A file for each method, from the simplest on; all but the first see a graph through `solvers/chains`.
+
+    store_all.py                       nothing runs twice
+    chen_sqrt.py                       segments of equal length
+    revolve.py                         fewest forward runs where all blocks are alike
+    rotor.py                           blocks that differ: the one to begin with
+    rotor_table.py, rotor_least.py     its dynamic program, its least memory
+
 Doors: chen_sqrt, rotor, rotor_least, rotor_table.
 """

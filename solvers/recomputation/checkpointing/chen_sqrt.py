@@ -1,12 +1,21 @@
 """Periodic checkpoints: the chain in segments of equal length, each run again from its input.
 
-Chen et al., "Training deep nets with sublinear memory cost" (arXiv:1604.06174, 2016). The forward pass
+Minimises the seconds within the budget, over the number of segments alone. Assumes a chain whose blocks are
+about equal in time and bytes; on others it is a heuristic, and claims no more. The forward pass
 keeps the input of every segment and, in the last one, all that backward needs; each other segment runs
-forward once more before its backward. With k segments of a chain of L equal blocks, memory is about k
-checkpoints and L / k saved blocks, least at k = √L: hence the name. Extra time: at most one forward pass.
+forward once more before its backward. With k segments of a chain of n equal blocks, memory is about k
+checkpoints and n / k saved blocks, least at k = √n: hence the name. Extra time: at most one forward pass.
+
+| paper | here     |
+|-------|----------|
+| n     | blocks   |
+| k     | segments |
 
 By default every number of segments is tried (all up to 32, then in steps of about 3 %), the fastest first,
-and the first that fits wins; `segments` fixes the number. One segment is the plain schedule.
+and the first that fits wins; `segments` fixes the number. One segment is the plain schedule. At most 132
+schedules are simulated, each in time linear in its runs.
+
+Reference: Chen et al., "Training deep nets with sublinear memory cost", 2016, arXiv:1604.06174.
 """
 
 from __future__ import annotations

@@ -1,25 +1,30 @@
 """Revolve: binomial checkpointing, the least forward executions on a chain of equal blocks.
 
-Griewank and Walther, "Algorithm 799: revolve" (ACM TOMS 26, 2000, doi:10.1145/347837.347846). One block at a
-time is run forward with saving, right before its backward; up to s checkpoints (the chain's input is
-the first) hold block inputs. With β(s, r) = C(s + r, s), the longest chain that s checkpoints reverse
-with each block advanced at most r times, l blocks take
+Minimises how often blocks run forward, with as many checkpoints as the budget allows. Assumes blocks of equal
+time and bytes. One block at a time is run forward with saving, right before its backward; up to s checkpoints
+(the chain's input is the first) hold block inputs. With β(s, r) = C(s + r, s), the longest chain that s
+checkpoints reverse with each block advanced at most r times, l blocks take
 
     t(l, s) = r l - β(s + 1, r - 1)     extra forward executions, r = min{r : β(s, r) >= l}
 
 and a first checkpoint after k blocks is optimal when both parts need no more than their share:
 β(s, r - 2) <= k <= β(s, r - 1) and β(s - 1, r - 1) <= l - k <= β(s - 1, r).
 
-| paper | here          |
-|-------|---------------|
-| l     | blocks        |
-| s     | checkpoints   |
-| r     | repetitions   |
+| paper   | here                               |
+|---------|------------------------------------|
+| l       | blocks                             |
+| s       | checkpoints                        |
+| r       | _repetitions                       |
+| k       | _first_checkpoint                  |
+| t(l, s) | extra_forwards                     |
+| β(s, r) | comb(checkpoints + r, checkpoints) |
 
-The number of checkpoints is the largest that fits the budget by the simulator. The loss counts to the last
-block, where it would be a short block of its own. The closed form knows neither sizes nor times: on blocks
-that differ it is a heuristic. It never saves two blocks at once, so with much memory it still advances every
-block but the last once.
+The number of checkpoints is the largest that fits the budget by the simulator, found by bisection: about
+log2 l schedules of t(l, s) + 2 l moves. The loss counts to the last block, where it would be a short block of
+its own. The closed form knows neither sizes nor times: on blocks that differ it is a heuristic. It never
+saves two blocks at once, so with much memory it still advances every block but the last once.
+
+Reference: Griewank and Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000, doi:10.1145/347837.347846.
 """
 
 from __future__ import annotations

@@ -1,10 +1,25 @@
 """Rotor: the fastest persistent schedule of a chain of blocks, by dynamic programming.
 
-Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains: how to
-train deep neural networks with limited memory" (Inria RR-9302, 2019); thesis of Zhao (2024), 2.1.2. A block's
-forward keeps nothing, its input, or all that its backward reads; a checkpoint stays until that backward
-(persistence). The program is in rotor_table.py, what a block costs in chains/costs.py; O(L³ M) for L blocks
-and M slots of memory.
+Minimises the seconds of all runs within the device's bytes. Assumes a chain whose blocks run backward once,
+from last to first. A block's forward keeps nothing, its input, or all that its backward reads; a checkpoint
+stays until that backward (persistence). O(L³ M) steps and O(L² M) bytes for L blocks and M slots of memory.
+
+| paper               | here, numbered from 0 and with the loss in the last block                |
+|---------------------|--------------------------------------------------------------------------|
+| L, M                | blocks, slots                                                            |
+| F_∅, F_ck, F_all, B | Pass                                                                     |
+| m_∅, m_all          | thresholds (chains/costs.py, where the blocks' sizes and seconds stand)  |
+| C_BP(s, t, m)       | RotorTable.seconds(s, t)[m]                                              |
+| s'                  | split                                                                    |
+| OptRec(C, s, t, m)  | RotorTable.moves(m, s, t)                                                |
+
+In the order to read:
+
+    chains/runs.py      a block's passes, and the operations that they run
+    chains/costs.py     what each takes
+    rotor_table.py      the dynamic program
+    rotor.py            which of its sequences is taken, and what is proven
+    rotor_least.py      the sequence of least memory
 
 Rounding. The memory beside what is always there is divided into `slots`, and sizes are rounded up to whole
 slots (exact where they have a common divisor that large). A sequence that keeps n tensors then uses up to n
@@ -14,8 +29,11 @@ peak fits is taken. The same search goes below the budget should a peak be above
 
 Proof. A second table with sizes rounded down bounds all persistent schedules of the chain from below: an
 answer no slower is `optimal` for them; others are `heuristic`, with the bound reported. Where no sequence of
-the tables fits, the one of least memory is tried, found exactly (rotor_least.py); its simulated peak is also
-the smallest budget that this solver can reach.
+the tables fits, the one of least memory is tried, found exactly; its simulated peak is also the smallest
+budget that this solver can reach.
+
+Reference: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains:
+how to train deep neural networks with limited memory", Inria RR-9302, 2019; thesis of Zhao (2024), 2.1.2.
 """
 
 from __future__ import annotations

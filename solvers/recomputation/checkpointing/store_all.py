@@ -1,4 +1,7 @@
-"""Store all: the plain schedule, as eager PyTorch runs it. Nothing is computed twice, nothing is moved."""
+"""Store all: the plain schedule, as eager PyTorch runs it. Nothing is computed twice, nothing is moved.
+
+A budget below its peak is refused. One replay, linear in the edges.
+"""
 
 from __future__ import annotations
 

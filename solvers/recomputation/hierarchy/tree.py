@@ -1,7 +1,29 @@
 """The hierarchy of clusters that Hiremate solves, from any partitioner, and which of its clusters are alike.
 
 Two clusters are alike when their pieces and their children are equal: sizes, times, structure, all but
-names. They have the same options, so only one of them is solved.
+names. They have the same options, so only one of them is solved. Nothing is minimised in this room: it says
+what a cluster is, how it can be run, and what that costs. Assumes the order of the partitioner: forward parts
+of a cluster's children in turn, backward parts the other way round (the thesis' Property 1). Linear in the
+edges on each level.
+
+| paper (thesis, 3.2 to 3.4)    | here                                                                     |
+|-------------------------------|--------------------------------------------------------------------------|
+| H-Cluster                     | Branch: its operations; Spec: what its options depend on                 |
+| Inter(C), its interface       | the tensors for which Piece.shared holds                                 |
+| an option o of cluster j      | Option                                                                   |
+| F_j^o, B_j^o                  | Option.first and again, Option.backward                                  |
+| N_o                           | Budgets.options                                                          |
+
+In the order to read:
+
+    piece.py        a cluster's operations and tensors in numbers of their own
+    passes.py       a run through it: seconds, bytes step by step, what it reads and makes
+    option.py       the passes of an option, forward and backward
+    tree.py         the hierarchy
+    budgets.py      how many options are asked for
+    grid.py         a cluster's options, budget by budget
+
+Reference: X. Zhao, thesis, Université de Bordeaux, 2024, 3.2 and 3.4.
 """
 
 from __future__ import annotations

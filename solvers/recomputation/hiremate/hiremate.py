@@ -1,10 +1,34 @@
 """Hiremate: any partitioner, any solver at any level, options from the bottom up (thesis, 3.2.2).
 
-The graph is cut into clusters of clusters; each cluster gets options, ways to run its forward and backward
-parts within a budget, from a solver of its level; at the top they are combined for the device's budget by
-H-ILP. Identical clusters are solved once, independent ones side by side, and solved ones kept on disk. Within
-its clusters' options the answer is optimal; over all schedules nothing is claimed. Seconds: a share of the
-limit for each different cluster; their number grows with the graph's depth, not its length.
+Minimises the seconds of all runs within the device's bytes. The graph is cut into clusters of clusters; each
+cluster gets options, ways to run its forward and backward parts within a budget, from a solver of its level;
+at the top they are combined for the device's budget by H-ILP. Identical clusters are solved once, independent
+ones side by side, and solved ones kept on disk. Assumes that a good schedule can be put together from good
+schedules of its parts: within its clusters' options the answer is optimal; over all schedules nothing is
+claimed.
+
+| paper (thesis, chapter 3)     | here                                                              |
+|-------------------------------|-------------------------------------------------------------------|
+| M^t, M^l                      | top, lower                                                        |
+| N_o                           | options                                                           |
+| H-Partition                   | partitioner h-partition (graphs/partition)                        |
+| a solver of H-Graphs          | LevelSolver; `leaf` at the bottom, `level` above it               |
+| H-Solver, steps 3 to 5        | options_of_all, then fastest                                      |
+
+In the order to read:
+
+    partitions.py               graph to tree of clusters
+    ../hierarchy                what a cluster is, how it can be run
+    levels.py, rk_checkmate.py  the solvers of a cluster
+    bottom.py                   options for all clusters, level by level
+    subproblems.py              side by side, and kept on disk
+    hiremate.py                 the whole, with the top
+    h_ilp.py                    the same, with H-ILP everywhere
+    ../h_ilp                    H-ILP's program
+
+The paper counts O(N / M^t) clusters for N operations (3.4.6). Each different one takes at most `peaks` ·
+`saves` + 1 programs, whose size does not grow with N, and a share of the seconds; the number of different
+ones grows with the graph's depth, not its length.
 
 Reference: X. Zhao, thesis, Université de Bordeaux, 2024, chapter 3; Gusak et al., Hiremate, 2023.
 """

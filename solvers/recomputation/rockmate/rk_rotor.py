@@ -1,14 +1,38 @@
 """Rk-Rotor: Rotor with several options for each block that runs once, here without integer programs.
 
-Zhao, thesis, 2024, 2.5 (Rockmate, ICML 2023). Between keeping all that a block's backward reads and keeping
-nothing lie options that keep the part that is dear to make again (blocks/greedy.py); the dynamic program
-(table.py) picks one for every block, and what to checkpoint. `rockmate` adds options from integer
-programs. Blocks that are alike share the search for options, not the choice.
+Minimises the seconds of all runs within the device's bytes. Assumes what Rotor does: a chain, and checkpoints
+that stay until their backward; where a block runs forward more than once, all but the last keep nothing.
+Between keeping all that a block's backward reads and keeping nothing lie options that keep the part that is
+dear to make again (blocks/greedy.py); the dynamic program picks one for every block, and what to checkpoint.
+`rockmate` adds options from integer programs. Blocks that are alike share the search for options, not the
+choice. O(L² M (L + B)) steps for L blocks, M slots of memory and B options that begin at a block.
+
+| paper (thesis, 2.5)   | here                                                                       |
+|-----------------------|----------------------------------------------------------------------------|
+| L, M                  | blocks, slots                                                              |
+| F_s^0                 | (ADVANCE, s, 0)                                                            |
+| F_s^o, B_s^o, o > 0   | (SAVE, s, n), (BACKWARD, s, n): n numbers StartCosts.options from 0        |
+| r(F_s^o) + r(B_s^o)   | StartCosts.both                                                            |
+| x̄_s^o, tmp            | StartCosts.saved; forward_peak, backward_peak, what is saved counted too   |
+| x_s                   | ChainCosts.input_bytes                                                     |
+| Opt(s, t, m)          | RkRotorTable                                                               |
+| Algorithms 5, 6       | ChainSearch.improve, RkRotorTable.moves                                    |
+
+In the order to read:
+
+    ../blocks           options, one block at a time
+    costs.py            what they cost in the chain; neighbouring blocks joined
+    table.py            the dynamic program
+    rk_rotor.py         which of its sequences is taken
+    least.py            the sequence of least memory
+    rockmate.py         more options, from integer programs
 
 What differs from the paper: an option's cost is replayed on its runs; parameter gradients and shared tensors
 are counted (chains/costs.py); the table goes on above the budget, and of its sequences the fastest whose
 simulated peak fits is taken, as sizes are rounded up to slots (checkpointing/rotor.py says why). Rotor's own
 answer is one of the candidates, so none here is slower. Nothing is claimed: the status is `heuristic`.
+
+Reference: Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 2024, 2.5.
 """
 
 from __future__ import annotations

@@ -1,9 +1,17 @@
 """Rockmate: Rk-Checkmate inside each kind of block, Rk-Rotor over the sequence of blocks (Algorithm 3).
 
-Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 2024, chapter 2. The graph is cut into a
-chain of blocks (graphs/structure/chain.py); blocks that are alike are solved once (blocks/placed.py), on a
-grid of budgets (M_peak, M_save), by checkmate/rk_model.py; the dynamic program (table.py) then picks
-options and checkpoints.
+Minimises the seconds of all runs within the device's bytes, under Rk-Rotor's assumptions (rk_rotor.py: read
+it first). The graph is cut into a chain of blocks (graphs/structure/chain.py); blocks that are alike are
+solved once (blocks/placed.py), on a grid of budgets (M_peak, M_save), by checkmate/rk_model.py; the dynamic
+program (table.py) then picks options and checkpoints. Integer programs for each kind, not each block, at
+worst exponential in its size; then Rk-Rotor's steps.
+
+| paper (Algorithm 3)     | here                 |
+|-------------------------|----------------------|
+| blocks, the unique ones | ChainSearch.kinds    |
+| budgets                 | peaks, saves         |
+| sols[b]                 | BlockOptions.options |
+| M_GPU                   | ChainProblem.limit   |
 
 What differs from the paper, besides what rk_rotor.py and checkmate/rk_model.py say:
 
@@ -15,6 +23,8 @@ What differs from the paper, besides what rk_rotor.py and checkmate/rk_model.py 
   options fit where they are wanted; it ends when none of them is better.
 
 Time is shared: an integer program gets at most a part of what is left, its best answer so far is an option.
+
+Reference: Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 2024, chapter 2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,22 @@
 """Search: annealing over sequences of runs in any order, with exact memory at every step.
 
-    graph ──search_instance──▶ records ──search_sequence──▶ runs in slots ──events──▶ a tree of memory
-                                               ▲
-              search_anneal: keep or undo ──▶ search_again, search_moves: one run more, less, elsewhere
+Minimises the seconds of all runs within the device's bytes. Assumes no chain, no order and no number of runs;
+only the schedule's rules hold (rules.py). The objective, with its price for bytes above the budget, stands
+in anneal.py.
+
+    graph ──instance──▶ records ──sequence──▶ runs in slots ──events──▶ a tree of memory
+                                      ▲
+                anneal: keep or undo ──▶ again, moves: one run more, less, elsewhere
+
+In the order to read:
+
+    instance.py             the graph as flat arrays
+    sequence.py, events.py  runs in slots; when a tensor is there, and what follows from that
+    tree.py, slots.py       memory over the slots; slots by chance
+    rules.py                where a run may stand, which may go
+    moves.py, again.py      the moves
+    anneal.py, rounds.py    one annealing; several, from hot to cool
+    search.py               starts, repetitions, the least memory
 
 A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
 to the byte, so the answer needs no margin. It is never above the starts it is given.
@@ -10,11 +24,12 @@ to the byte, so the answer needs no margin. It is never above the starts it is g
 Rounds: one from the file's order, hot enough to reorder it; then cooler ones from the best so far. Where the
 budget is not met, the sequences of least memory that others find are tried as starts. With a time limit,
 all is repeated with other random numbers while that helps; without, the same problem, settings and seed give
-the same answer. Nothing is proven here: the gap is to the bounds in residency/residency.py.
+the same answer. Nothing is proven here: the gap is to the bounds in bounds/residency/residency.py.
 
-What is new against FastSA (anneal.py): memory counted per tensor, with workspace, several outputs,
-summed gradients, changes in place and random operations; a dropped tensor is made again together with what
-that needs (one move); a move that breaks the budget is repaired at the peak before it is judged.
+Ours, after FastSA (Imanishi et al., NeurIPS 2023). What is new: memory counted per tensor, with workspace,
+several outputs, summed gradients, changes in place and random operations; a dropped tensor is made again
+together with what that needs (one move); a move that breaks the budget is repaired at the peak before it is
+judged.
 """
 
 from __future__ import annotations

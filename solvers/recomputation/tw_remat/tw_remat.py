@@ -1,11 +1,12 @@
 """tw-remat: schedules by treewidth. A separator of the graph is kept, its sides are made again as needed.
 
-The undirected graph of the operations is taken apart by balanced separators along a tree decomposition
-(tree.py); a recursion over the pieces gives a sequence (order.py). In the paper it takes
-O(width · log n) memory and n^O(log width) runs, whatever the budget. Here a piece that makes at most
-`leaf_bytes` bytes keeps them, so there is a scale from the paper's schedule (0) to the plain one. Several
-steps of it are tried, with both of networkx's decompositions; then what the budget leaves is filled by
-keeping what would be made again (planner/repeats.py), and the fastest wins. 1,000 operations take seconds.
+The undirected graph of the operations is taken apart by balanced separators along a tree decomposition; a
+recursion over the pieces gives a sequence. In the paper it takes O(width · log n) memory and n^O(log width)
+runs, whatever the budget. Here a piece that makes at most `leaf_bytes` bytes keeps them, so there is a scale
+from the paper's schedule (0) to the plain one. Several steps of it are tried, with both of networkx's
+decompositions; then what the budget leaves is filled by keeping what would be made again
+(planner/repeats.py). Of these sequences the one of least seconds within the device's bytes wins; nothing is
+proven. 1,000 operations take seconds: a sequence of more than 20 runs an operation, on average, is given up.
 
     paper (3)                 here
     G, n                      the operations; neighbours where one reads what the other makes
@@ -13,6 +14,12 @@ keeping what would be made again (planner/repeats.py), and the fastest wins. 1,0
     balanced separator X      Piece.separator
     components of G − X       Piece.parts
     schedule                  a sequence of runs; planner/schedule/sequence.py deletes as early as possible
+
+In the order to read:
+
+    tree.py         the graph taken apart
+    order.py        the recursion, and how many runs it makes
+    tw_remat.py     leaf sizes, and which sequence is taken
 
 Where it differs: sizes are bytes and times seconds, not one each; leaves keep what they make, and what can
 run for good at the first visit does; operations that change tensors in place run last, those that can't run

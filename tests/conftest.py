@@ -19,8 +19,11 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in background jobs; every child would inherit it
+# Background jobs ignore Ctrl-C, those of `nohup` SIGHUP, and every child would inherit it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ valid schedule, by the simulator, on any graph.
 from __future__ import annotations
 
 from random import Random
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -340,6 +340,6 @@ def test_an_empty_graph_is_an_empty_block() -> None:
 
 def test_a_hundred_thousand_operations_take_seconds() -> None:
     graph = chain(50_000)
-    start = perf_counter()
+    start = process_time()
     assert len(chain_of(graph).blocks) == 50_001
-    assert perf_counter() - start < 10
+    assert process_time() - start < 10

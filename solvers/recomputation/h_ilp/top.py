@@ -24,10 +24,10 @@ from .level import Chosen, runs_of, selected
 from .model import HProgram, h_program
 
 ROUNDS = 4
+"""How often the accounted budget is moved."""
 
 TRIES = 100
 """Repeats that are judged, one by one, whether the budget can do without."""
-"""How often the accounted budget is moved."""
 
 WORTH = 0.01
 """The share of the budget that must be left for another round."""

@@ -44,8 +44,12 @@ class PofoTable:
         self.backlogs = np.arange(self.slots + 1)
         self.left = self.slots - np.add.outer(self.backlogs, self.backlogs)
         shorter = np.minimum(costs.advance_seconds, costs.turn_seconds + costs.backward_seconds)
-        self.served = np.floor(np.append(0.0, np.cumsum(shorter)) / self.slot_seconds).astype(np.int64)
+        self.served = np.floor(np.append(0.0, np.cumsum(shorter)) / self.slot_seconds)
         self.values: list[dict[Input, Values]] = [{} for _ in range(len(costs))]
+
+    def _served(self, first: int, end: int) -> int:
+        """Slots that the link serves during these blocks; as many as a backlog may have are enough."""
+        return int(min(self.served[end] - self.served[first], self.slots + 1))
 
     def fill(self) -> None:
         """From the last block to the first; the first one's input is the batch."""
@@ -88,7 +92,7 @@ class PofoTable:
             size = own + max(0, rotor.saved[i])
             seconds = np.full(self.slots + 1, rotor.both[i])
             seconds[:need] = np.inf
-            served = int(self.served[i + 1] - self.served[i])
+            served = self._served(i, i + 1)
             yield Choice(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
             yield Choice(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
         forward = int(costs.advance_peak[i])
@@ -98,7 +102,7 @@ class PofoTable:
             again = rotor.seconds(i, end - 1) + (rotor.before[end] - rotor.before[i])
             seconds = shifted(again, extra)
             seconds[: extra + self._slots(forward)] = np.inf
-            served = int(self.served[end] - self.served[i])
+            served = self._served(i, end)
             yield Choice(seconds, end, False, False, own, 0, served, Input.FREE, extra)
             if own:
                 yield Choice(seconds, end, False, True, 0, own, served, Input.FREE, extra)

@@ -42,7 +42,7 @@ def solve_cluster(problem: Subproblem, seconds: float) -> Solved:
         for (inner, _spec), options in zip(problem.spec.children, problem.options, strict=True)
     ] or [child(part(piece, range(piece.forward), range(piece.forward, piece.operations)), [])]
     options, complete = level_solver(problem.solver)(piece, children, problem.budgets, seconds)
-    return [(option.first.runs, option.backward.runs) for option in options], complete
+    return [[(option.first.runs, option.backward.runs) for option in options], complete], complete
 
 
 def child(inner: Part, options: Sequence[Option]) -> Child:
@@ -51,11 +51,15 @@ def child(inner: Part, options: Sequence[Option]) -> Child:
 
 def options_of_all(
     hierarchy: Hierarchy, leaf: str, level: str, budgets: Budgets, seconds: float, solve_all: SolveAll
-) -> list[list[Option]]:
-    """Per spec, its options. leaf, level: the solvers of clusters without and with children."""
+) -> tuple[list[list[Option]], bool]:
+    """Per spec, its options; whether no search was cut short.
+
+    leaf, level: the solvers of clusters without and with children.
+    """
     squares = [spec.nodes**2 for spec in hierarchy.specs]
     shares = [0.5 / len(squares) + 0.5 * square / sum(squares) for square in squares]
     stored: dict[int, list[Sequences]] = {}
+    all_complete = True
     for height, specs in enumerate(hierarchy.levels):
         jobs = [
             Job(
@@ -66,12 +70,14 @@ def options_of_all(
             )
             for index in specs
         ]
-        for index, answer in zip(specs, solve_all(solve_cluster, jobs), strict=True):
+        for index, (answer, complete) in zip(specs, solve_all(solve_cluster, jobs), strict=True):
             stored[index] = [(_sequence(forward), _sequence(backward)) for forward, backward in answer]
-    return [
+            all_complete = all_complete and complete
+    options = [
         [option_of(spec.piece, *sequences) for sequences in stored[index]]
         for index, spec in enumerate(hierarchy.specs)
     ]
+    return options, all_complete
 
 
 def _below(spec: Spec, stored: dict[int, list[Sequences]]) -> tuple[tuple[Sequences, ...], ...]:

@@ -62,7 +62,7 @@ from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "3"
+VERSION = "4"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
@@ -120,7 +120,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     deadline = monotonic() + (SECONDS if options.time_limit is None else options.time_limit)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
-    top = _options(hierarchy, settings, options, deadline)
+    top, complete = _options(hierarchy, settings, options, deadline)
     found = fastest(
         graph,
         hierarchy,
@@ -136,15 +136,17 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     if best is None:
         if found.interrupted:
             raise KeyboardInterrupt
-        best = _lightest(name, problem, hierarchy, top, found, deadline)
+        best = _lightest(name, problem, hierarchy, top, found, deadline, complete)
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
     return Answer(best.schedule, status, time_bound(graph), found.interrupted)
 
 
-def _options(hierarchy: Hierarchy, settings: Settings, options: Options, deadline: float) -> HGraph:
-    """The top's H-graph, with the options of all clusters below it."""
+def _options(
+    hierarchy: Hierarchy, settings: Settings, options: Options, deadline: float
+) -> tuple[HGraph, bool]:
+    """The top's H-graph, with the options of all clusters below it; whether no search was cut short."""
     workers = settings.workers or -1
     cache = cache_of(settings.cache, f"{NAME} {VERSION}")
 
@@ -155,22 +157,31 @@ def _options(hierarchy: Hierarchy, settings: Settings, options: Options, deadlin
 
     budgets = Budgets(settings.peaks, settings.saves, settings.options, settings.gap)
     seconds = BELOW * max(0.0, deadline - monotonic())
-    found = options_of_all(hierarchy, settings.leaf, settings.level, budgets, seconds, run)
+    found, complete = options_of_all(hierarchy, settings.leaf, settings.level, budgets, seconds, run)
     children = [child(inner, [] if spec is None else found[spec]) for inner, spec in hierarchy.top]
-    return top_graph(hierarchy, children, settings.options)
+    return top_graph(hierarchy, children, settings.options), complete
 
 
 def _lightest(
-    name: str, problem: Problem, hierarchy: Hierarchy, top: HGraph, found: Found, deadline: float
+    name: str,
+    problem: Problem,
+    hierarchy: Hierarchy,
+    top: HGraph,
+    found: Found,
+    deadline: float,
+    complete: bool,
 ) -> Candidate:
     """The schedule of least accounted memory, which may fit, since the accounts are above its peak.
 
-    Raises InfeasibleError where it does not.
+    complete: the options are those that any longer search would find. Raises InfeasibleError where the
+    schedule does not fit, NotFoundError where more time may lead to another.
     """
     graph, limit = problem.graph, device_limit(problem)
     least = lightest(graph, hierarchy, top, max(0.0, deadline - monotonic())) if found.proven else None
     if least is None:
         raise NotFoundError(name, limit, memory_floor(graph, problem.machine))
+    if least.peak > limit and not complete:
+        raise NotFoundError(name, limit, memory_floor(graph, problem.machine), least.peak)
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
     runs = [(step.target, step.where) for step in least.schedule if step.verb == Verb.COMPUTE]

@@ -6,13 +6,10 @@ all orders and recomputations, never below its own lower bound; or a refusal who
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 from exact import optimal_time
-from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor
@@ -122,38 +119,3 @@ def test_checkmate_is_never_above_rotor_on_chains(index: int) -> None:
             assert checkmate.figures.time <= rotor.figures.time * (1 + 1e-9)
             compared += 1
     assert compared
-
-
-def test_checkmate_on_the_published_oracles(public: Path) -> None:
-    """tiny_exact_remat.json: exact optima over all orders. There only targets must run, so compare where
-    every node is one or leads to one; the file's order may cost checkmate more, never less."""
-    instances = json.loads((public / "tiny_exact_remat.json").read_text())["instances"]
-    equal = compared = 0
-    for instance in instances[::7]:
-        graph = tiny(instance)
-        for budget, best in instance["pareto"]:
-            if best is None or len(instance["preds"]) > 10:
-                continue
-            found = attempt("checkmate", graph, budget)
-            if isinstance(found, Solution) and leads_to_targets(instance):
-                compared += 1
-                assert found.figures.time >= best * (1 - 1e-12)
-                equal += found.figures.time <= best * (1 + 1e-9)
-    assert compared >= 10
-    assert equal >= compared // 2
-
-
-def tiny(instance: dict[str, list[int]]) -> Graph:
-    draft = Draft(str(instance["name"]))
-    made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
-    for node, (reads, time) in enumerate(zip(instance["preds"], instance["time"], strict=True)):
-        draft.operation(f"n{node}", time=time, reads=[made[r] for r in reads], writes=[made[node]])
-    return draft.graph()
-
-
-def leads_to_targets(instance: dict[str, list[list[int]]]) -> bool:
-    needed = set(instance["targets"])
-    for node in reversed(range(len(instance["preds"]))):
-        if node in needed:
-            needed.update(instance["preds"][node])
-    return len(needed) == len(instance["preds"])

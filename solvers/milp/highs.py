@@ -1,6 +1,7 @@
 """HiGHS (https://highs.dev), the MILP solver that comes with memplan, given the program's arrays as they are.
 
-It runs in a thread of its own, so Ctrl-C stops it and its best solution is kept.
+It runs in a thread of its own, so Ctrl-C stops it and its best solution is kept. It does not know its time
+limit until that is over: HiGHS plans by it, and of equally good answers gave now one, now the other.
 Reference: Q. Huangfu, J. A. J. Hall, Parallelizing the dual revised simplex method, 2018,
 doi:10.1007/s12532-017-0130-5.
 """
@@ -23,9 +24,6 @@ from ...graphs.arrays import Floats
 from .model import Program
 from .result import BackendError, Outcome, Progress, Result, Settings
 
-LATE_SECONDS = 0.2
-"""How long after its time limit HiGHS is told to stop: of itself it looks at the time rarely."""
-
 GRACE_SECONDS = 120.0
 """How long after its time limit HiGHS may still be at work before it counts as hung."""
 
@@ -45,7 +43,6 @@ def solve(
         "primal_feasibility_tolerance": program.tolerance,
         "mip_rel_gap": settings.gap,
         "random_seed": settings.seed,
-        "time_limit": inf if time_limit is None else max(time_limit, 0.0),
     }
     if settings.threads is not None:
         highspy.Highs.resetGlobalScheduler(True)
@@ -59,8 +56,7 @@ def solve(
         highs.setSolution(
             len(start), np.array(list(start), np.int32), np.array(list(start.values()), np.float64)
         )
-    interrupted = _run(highs, time_limit, progress)
-    return _result(program, highs, interrupted)
+    return _result(program, highs, *_run(highs, time_limit, progress))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,22 +73,17 @@ class Relaxation:
 def relax(program: Program, time_limit: float | None) -> Relaxation:
     """The program with its integers as fractions, by the interior-point method without crossover."""
     highs = highspy.Highs()
-    options: dict[str, bool | float | str] = {
-        "output_flag": False,
-        "solver": "ipm",
-        "run_crossover": "off",
-        "time_limit": inf if time_limit is None else max(time_limit, 0.0),
-    }
+    options: dict[str, bool | str] = {"output_flag": False, "solver": "ipm", "run_crossover": "off"}
     for name, value in options.items():
         highs.setOptionValue(name, value)
     if highs.passModel(_program_for_highs(program, whole=False)) == highspy.HighsStatus.kError:
         raise BackendError(f"highs does not accept the model of {program.size}")
-    interrupted = _run(highs, time_limit, lambda _progress: None)
+    _halted, interrupted = _run(highs, time_limit, lambda _progress: None)
     ray = None
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         highs.setOptionValue("solver", "simplex")
         highs.setOptionValue("presolve", "off")
-        interrupted |= _run(highs, time_limit, lambda _progress: None)
+        interrupted |= _run(highs, time_limit, lambda _progress: None)[1]
         _status, found, values = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
         ray = np.array(values, np.float64) if found else None
     solution = highs.getSolution()
@@ -120,8 +111,11 @@ def _program_for_highs(program: Program, whole: bool = True) -> highspy.HighsLp:
     return lp
 
 
-def _run(highs: highspy.Highs, time_limit: float | None, progress: Callable[[Progress], None]) -> bool:
-    """Run to the end, the limit, or the first Ctrl-C: whether it was that. A second one goes through."""
+def _run(
+    highs: highspy.Highs, time_limit: float | None, progress: Callable[[Progress], None]
+) -> tuple[bool, bool]:
+    """Run to the end, the limit, or the first Ctrl-C: whether it was halted, whether by Ctrl-C. A second one
+    goes through."""
     stop, done = Event(), Event()
     news: SimpleQueue[Progress] = SimpleQueue()
 
@@ -140,31 +134,40 @@ def _run(highs: highspy.Highs, time_limit: float | None, progress: Callable[[Pro
         finally:
             done.set()
 
+    def halt() -> None:
+        stop.set()
+        highs.setOptionValue("time_limit", 0.0)  # presolve asks for the time only
+
+    limit = inf if time_limit is None else time_limit
+    highs.setOptionValue("time_limit", inf)
+    if limit <= 0:
+        halt()
     highs.cbMipInterrupt += interrupt
     highs.cbSimplexInterrupt += interrupt
     highs.cbIpmInterrupt += interrupt
     highs.cbMipLogging += log
     Thread(target=run, daemon=True, name="highs").start()
-    started, interrupted = monotonic(), False
+    end, interrupted = monotonic() + limit, False
     while True:
         try:
-            while not done.wait(0.05):
+            while not done.wait(0.05 if stop.is_set() else min(0.05, max(0.0, end - monotonic()))):
                 while not news.empty():
                     progress(news.get())
-                late = monotonic() - started - (inf if time_limit is None else time_limit)
-                if late > LATE_SECONDS:
-                    stop.set()
+                late = monotonic() - end
+                if late >= 0:
+                    halt()
                 if late > GRACE_SECONDS:
                     raise BackendError(f"highs does not stop: its limit of {time_limit:g} s is long over")
-            return interrupted
+            return stop.is_set(), interrupted
         except KeyboardInterrupt:
             if interrupted:
                 raise
             interrupted = True
-            stop.set()
+            halt()
 
 
-def _result(program: Program, highs: highspy.Highs, interrupted: bool) -> Result:
+def _result(program: Program, highs: highspy.Highs, halted: bool, interrupted: bool) -> Result:
+    """Halted in the midst, an answer that happens to be optimal is not the one that a whole search gives."""
     status, info = highs.getModelStatus(), highs.getInfo()
     statuses = highspy.HighsModelStatus
     if status == statuses.kInfeasible:
@@ -179,5 +182,5 @@ def _result(program: Program, highs: highspy.Highs, interrupted: bool) -> Result
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Result(Outcome.UNKNOWN, None, bound, None, interrupted)
     x = np.array(highs.getSolution().col_value, np.float64)
-    outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE
+    outcome = Outcome.OPTIMAL if optimal and not halted else Outcome.FEASIBLE
     return Result(outcome, info.objective_function_value, bound, x, interrupted)

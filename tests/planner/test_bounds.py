@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from memplan.graphs.draft import Draft
@@ -13,30 +11,15 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
-
-
-def from_oracle(instance: dict[str, Any]) -> Graph:
-    """An instance of tiny_exact_remat.json: one output an operation."""
-    draft = Draft(instance["name"])
-    made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
-    for node, reads in enumerate(instance["preds"]):
-        draft.operation(
-            f"n{node}",
-            time=instance["time"][node],
-            reads=[made[read] for read in reads],
-            writes=[made[node]],
-        )
-    return draft.graph()
+from tiny_graphs import tiny_graphs
 
 
 def test_floor_equals_the_oracles(public: Path) -> None:
-    instances = json.loads((public / "tiny_exact_remat.json").read_text())["instances"]
-    assert len(instances) == 105
-    for instance in instances:
-        graph = from_oracle(instance)
-        assert memory_floor(graph) == instance["node_lower_bound"]
-        assert memory_floor(graph) <= instance["pareto"][0][0]
-        assert time_bound(graph) == instance["sum_time"]
+    tiny = tiny_graphs(public)
+    assert len(tiny) == 105
+    for graph, floor, seconds, optima, _whole in tiny:
+        assert memory_floor(graph) == floor <= optima[0][0]
+        assert time_bound(graph) == seconds
 
 
 @pytest.mark.parametrize("graph", [chain(7), unet(4), layered(80)], ids=lambda graph: graph.name)

@@ -226,3 +226,14 @@ def test_what_would_still_be_under_way_when_backward_begins_stays():
             assert sent <= starts[next(p for p, (o, _m) in enumerate(some.runs) if o == 7)] + 1e-9
         before = {x for x, _position in some.away}
     assert before == saved
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_link_may_serve_more_than_any_memory():
+    """2^62 bytes a second for hours: as fast as the plain schedule, and no number overflows."""
+    graph = chain(6, parameters=False)
+    budget = baseline(graph).peak * 9 // 10
+    problem = Problem(graph, budget, Machine(links=Links(d2h=2**62, h2d=2**62)))
+    answer = pofo.solve(problem, Options(settings=pofo.Settings(slots=500)))
+    figures = simulate(graph, answer.schedule, budget=budget, machine=problem.machine).figures
+    assert figures.time == pytest.approx(baseline(graph).time, rel=1e-6)

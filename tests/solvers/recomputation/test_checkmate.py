@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -26,6 +25,7 @@ from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, O
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkpointing import rotor
 from small_graphs import small_graphs
+from tiny_graphs import tiny_graphs
 
 State = tuple[int, int, frozenset[tuple[int, int]]]
 """Stage, the last operation run in it, the contributions (tensor, producer) on the device."""
@@ -161,21 +161,11 @@ def test_picture_several_outputs() -> None:
 def test_tiny_graphs_of_the_corpus(public: Path) -> None:
     """Never below the optimum over all orders. Compared where every node leads to a target: all must run."""
     equal = above = refused = 0
-    for instance in json.loads((public / "tiny_exact_remat.json").read_text())["instances"]:
-        draft = Draft(instance["name"])
-        made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
-        needed = set(instance["targets"])
-        for node, reads in reversed(list(enumerate(instance["preds"]))):
-            needed.update(reads if node in needed else [])
-        for node, reads in enumerate(instance["preds"]):
-            inputs = [made[read] for read in reads]
-            draft.operation(f"n{node}", time=instance["time"][node], reads=inputs, writes=[made[node]])
-        if len(needed) < instance["n"]:
-            continue
-        for budget, best in instance["pareto"]:
+    for graph, _floor, _seconds, optima, whole in tiny_graphs(public):
+        for budget, best in optima if whole else ():
             if best is None:
                 continue
-            found = figures_of(draft.graph(), budget)
+            found = figures_of(graph, budget)
             assert found is None or found.time >= best - 1e-9
             refused += found is None
             equal += found is not None and found.time <= best + 1e-9

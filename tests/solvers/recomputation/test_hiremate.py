@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -18,12 +19,20 @@ from memplan.planner.repeats import without_repeats
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode, prune, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    Status,
+)
 from memplan.solvers.recomputation.hierarchy.option import plain_option, select
 from memplan.solvers.recomputation.hierarchy.passes import pass_of
 from memplan.solvers.recomputation.hierarchy.piece import part, whole
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
-from memplan.solvers.recomputation.hiremate import hiremate
+from memplan.solvers.recomputation.hiremate import h_ilp, hiremate
+from memplan.solvers.recomputation.hiremate.levels import LEVEL_SOLVERS
 from memplan.solvers.recomputation.hiremate.partitions import tree_of
 from recomputing import recomputing
 from training_graphs import training
@@ -226,3 +235,32 @@ def test_rk_checkmate_on_the_leaves(seed: int) -> None:
     assert (ours is None) == (theirs is None)
     if ours is not None and theirs is not None:
         assert theirs.time == pytest.approx(ours.time, rel=0.1)
+
+
+def test_a_smallest_budget_is_named_only_where_no_search_was_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cut short, the clusters' options depend on the moment: what was found is told, nothing is claimed."""
+    graph = training(5, 8)
+    problem = Problem(graph, memory_floor(graph))
+    whole = hiremate.Settings(top=3, lower=4, leaf="plain", level="plain", cache="off")
+    with pytest.raises(InfeasibleError) as refusal:
+        hiremate.solve(problem, Options(30.0, whole))
+    assert not isinstance(refusal.value, NotFoundError)
+    assert refusal.value.least is not None
+    monkeypatch.setitem(LEVEL_SOLVERS, "plain", lambda piece, *_rest: ([plain_option(piece)], False))
+    with pytest.raises(NotFoundError) as unknown:
+        hiremate.solve(problem, Options(30.0, whole))
+    assert (unknown.value.least, unknown.value.found) == (None, refusal.value.least)
+
+
+@pytest.mark.parametrize("solver", [hiremate, h_ilp], ids=["hiremate", "h-ilp"])
+def test_a_finished_answer_does_not_depend_on_the_seconds_given(solver: ModuleType) -> None:
+    """Two schedules of the least accounted bytes have different peaks: it is always the same one."""
+    graph = training(2, 874030153)
+    named: set[int | None] = set()
+    for seconds in (*(0.005 * i for i in range(1, 10)), 0.1, 1.0, 30.0) * 2:
+        with pytest.raises(InfeasibleError) as refusal:
+            solver.solve(Problem(graph, memory_floor(graph)), Options(seconds, solver.Settings(cache="off")))
+        named.add(refusal.value.least)
+    assert len(named - {None}) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -14,7 +13,6 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
@@ -36,6 +34,7 @@ from memplan.solvers.recomputation.moccasin.times import whole_times
 from memplan.solvers.recomputation.moccasin.window import whole
 from memplan.solvers.stages import eviction
 from small_graphs import small_graphs
+from tiny_graphs import tiny_graphs
 
 pytest.importorskip("ortools")
 
@@ -126,20 +125,9 @@ def test_random_layers(percent: int, overhead: float) -> None:
 def test_tiny_graphs_of_the_corpus(public: Path) -> None:
     """Never below the optimum over all orders; as good in most cases. Compared where every node must run."""
     equal = above = refused = 0
-    for instance in json.loads((public / "tiny_exact_remat.json").read_text())["instances"][::14]:
-        draft = Draft(instance["name"])
-        made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
-        needed = set(instance["targets"])
-        for node, reads in reversed(list(enumerate(instance["preds"]))):
-            needed.update(reads if node in needed else [])
-        for node, reads in enumerate(instance["preds"]):
-            inputs = [made[read] for read in reads]
-            draft.operation(f"n{node}", time=instance["time"][node], reads=inputs, writes=[made[node]])
-        if len(needed) < instance["n"]:
-            continue
-        graph = draft.graph()
+    for graph, _floor, _seconds, optima, every_one in tiny_graphs(public)[::14]:
         with Searcher(graph) as searcher:
-            for budget, best in instance["pareto"]:
+            for budget, best in optima if every_one else ():
                 if best is None:
                     continue
                 found = searcher.search(Question(whole(graph, budget, 3), [], False, Limits(threads=1)))

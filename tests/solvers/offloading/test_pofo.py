@@ -25,6 +25,7 @@ from memplan.solvers.offloading.pofo import search as pofo_search
 from memplan.solvers.offloading.pofo.schedule import residence
 from memplan.solvers.offloading.pofo.table import PofoTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.checkpointing.rotor_table import RotorTable
 from memplan.solvers.registry.run import solve as solve_and_bound
 
@@ -205,6 +206,18 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
     assert stopped.interrupted
     for answer in (limited, stopped):
         simulate(graph, answer.schedule, budget=problem.budget, machine=problem.machine)
+
+
+def test_an_interruption_while_rotor_begins_ends_the_search_with_its_answer(monkeypatch):
+    graph = chain(6, seed=1, parameters=False)
+    problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))
+    found = rotor.solve(problem, Options())
+    monkeypatch.setattr(rotor, "solve", lambda _problem, _options: replace(found, interrupted=True))
+    monkeypatch.setattr(pofo_search, "PofoTable", None)
+    answer = pofo.solve(problem, Options())
+    assert answer.interrupted
+    assert answer.status == Status.FEASIBLE
+    assert answer.schedule == found.schedule
 
 
 def test_what_would_still_be_under_way_when_backward_begins_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,8 @@ from memplan.graphs.graph import Graph
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
+from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
+from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.search.anneal import anneal, seed
 from memplan.solvers.recomputation.search.instance import instance_of, runs_in, ways_in
 from memplan.solvers.recomputation.search.rounds import Rounds, no_best
@@ -198,3 +200,31 @@ def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.status == Status.FEASIBLE
     assert simulate(graph, answer.schedule, budget=problem.budget).figures.peak <= problem.budget
     assert told
+
+
+def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where annealing from the file's order leads nowhere. Rotor keeps its best so far and says so; nothing
+    else is then asked for a start."""
+    graph = chain(12, seed=3)
+    problem = Problem(graph, baseline(graph).peak * 7 // 10)
+    found = rotor.solve(problem, Options())
+    usual, began_from = Rounds.anneal, list[list[Run]]()
+
+    def anneal_the_second(rounds: Rounds, runs: list[Run]) -> None:
+        began_from.append(runs)
+        if len(began_from) == 2:
+            usual(rounds, runs)
+
+    def interrupted(_problem: Problem, _options: Options) -> Answer:
+        return replace(found, interrupted=True)
+
+    monkeypatch.setattr(Rounds, "anneal", anneal_the_second)
+    monkeypatch.setattr(rotor, "solve", interrupted)
+    answer = solve(problem, Options(settings=Settings(moves=1)))
+    assert began_from == [plain_runs(graph), runs_of(found.schedule)]
+    assert answer.interrupted
+    assert answer.status == Status.FEASIBLE
+    times = [simulate(graph, each.schedule, budget=problem.budget).figures.time for each in (answer, found)]
+    assert times[0] <= times[1]

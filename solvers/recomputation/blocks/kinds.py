@@ -19,10 +19,11 @@ from ....planner.plain import baseline
 from ...milp import solve as milp
 from ...milp.result import Settings
 from ..checkmate.model import StagedProgram, TooLargeError
+from ..checkmate.part import PartGraph
 from ..checkmate.rk_model import rk_checkmate_program
-from .graph import BlockGraph, block_graph
+from .graph import block_graph
 from .greedy import greedy_options
-from .option import Option, option_cost
+from .option import Option, option_cost, option_of
 from .placed import PlacedBlock, mean_seconds
 
 MOST_ENTRIES = 500_000
@@ -64,7 +65,7 @@ class BlockOptions:
         return [known.option for known in self.known]
 
     @cached_property
-    def graph(self) -> BlockGraph:
+    def graph(self) -> PartGraph:
         return block_graph(self.block, self.seconds)
 
     @cached_property
@@ -114,7 +115,7 @@ class BlockOptions:
             start=self._start(staged, peak, saved),
         )
         if result.x is not None:
-            self._learn(self.graph.option(staged.runs.sequence(result.x)))
+            self._learn(option_of(self.block, *self.graph.halves(staged.runs.sequence(result.x))))
         self.bounds.append((peak, saved, result.bound * staged.seconds))
         if result.interrupted:
             raise KeyboardInterrupt
@@ -131,7 +132,7 @@ class BlockOptions:
         if not fitting:
             return None
         best = min(fitting, key=lambda known: known.seconds)
-        return staged.runs.values(self.graph.sequence(best.option))
+        return staged.runs.values(self.graph.sequence(best.option.backward))
 
     def _best(self, peak: int, saved: int) -> float:
         return min((k.seconds for k in self.known if k.peak <= peak and k.saved <= saved), default=inf)

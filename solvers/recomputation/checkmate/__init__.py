@@ -1,4 +1,4 @@
 """Checkmate and Rk-Checkmate: integer programs over stages. Begin with checkmate.py.
 
-Doors: model, rk_model, tensors.
+Doors: model, part, rk_model, tensors.
 """

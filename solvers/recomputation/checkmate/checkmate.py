@@ -14,6 +14,7 @@ In the order to read:
     checkmate.py        where the search starts, and what becomes of its answer
     rk_model.py         the program with a second limit, at the loss
     rk_checkmate.py     its solver
+    part.py             a block or a cluster as a graph that such a program takes
 
 Bytes are exact with HiGHS and Gurobi. Other backends keep constraints to about 1e-9 of the capacity, so an
 answer may come out above a large budget by some bytes: the simulator sees it, and the program is solved

@@ -1,0 +1,71 @@
+"""A part of a training graph as a training graph of its own, for Rk-Checkmate.
+
+    inputs ─▶ forward ─▶ outputs ─▶ loss ─▶ gradients from behind ─▶ backward ─▶ results
+
+The loss stands for all that runs between the part's two halves: it takes no time and runs once. What comes
+from outside is an input, there all the time and free, but for what the loss makes. Linear in the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ....graphs.draft import Draft
+from ....graphs.graph import Graph, Operation, Phase
+from ....planner.schedule.sequence import Run, in_plain_mode
+
+
+class Loss(NamedTuple):
+    """Tensors of the part's graph."""
+
+    reads: Sequence[int]
+    writes: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class PartGraph:
+    """operations: per operation of `graph`, its number in the part; None for the loss that was put in.
+
+    turn: the first operation behind the forward half.
+    """
+
+    graph: Graph
+    operations: tuple[int | None, ...]
+    turn: int
+
+    def halves(self, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+        """Of a sequence in stages: the runs up to the loss and those behind it, in the part's numbers."""
+        at = next((at for at, (operation, _mode) in enumerate(runs) if operation >= self.turn), len(runs))
+        return self._in_part(runs[:at]), self._in_part(runs[at:])
+
+    def sequence(self, backward: Iterable[Run]) -> list[Run]:
+        """Everything up to the loss once, then these runs of the part. The opposite of `halves`."""
+        number = {operation: o for o, operation in enumerate(self.operations)}
+        ahead = range(self.turn + (None in number))
+        return in_plain_mode(ahead) + [(number[operation], mode) for operation, mode in backward]
+
+    def _in_part(self, runs: Iterable[Run]) -> list[Run]:
+        numbered = ((self.operations[o], mode) for o, mode in runs)
+        return [(operation, mode) for operation, mode in numbered if operation is not None]
+
+
+Rows = Sequence[tuple[int, Operation]]
+"""Operations by their number in the part."""
+
+
+def part_graph(
+    draft: Draft, forward: Rows, loss: Loss | None, backward: Rows, results: Sequence[int]
+) -> PartGraph:
+    """draft: with all tensors, which the rows name. loss: None where the part has its own."""
+    for _number, row in forward:
+        draft.operation(**row._asdict())
+    if loss:
+        draft.operation(
+            "loss", time=0.0, reads=loss.reads, writes=loss.writes, phase=Phase.LOSS, recompute=False
+        )
+    for _number, row in backward:
+        draft.operation(**row._asdict())
+    numbers = [*(o for o, _row in forward), *([None] if loss else []), *(o for o, _row in backward)]
+    return PartGraph(draft.graph(results), tuple(numbers), len(forward))

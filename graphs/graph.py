@@ -235,3 +235,13 @@ class Graph:
             return made
         writes = self.operations.modes[operation][mode - 1].writes
         return [(tensor, bit) for tensor, bit in made if tensor in writes]
+
+    def seconds(self, operation: int, mode: int = 0) -> float:
+        """What a run takes. mode: 0, or k for the k-th."""
+        if mode == 0:
+            return self.operations.time.item(operation)
+        return self.operations.modes[operation][mode - 1].time
+
+    def on_host(self, operation: int, mode: int) -> bool:
+        """Whether a run takes place on the CPU."""
+        return mode != 0 and self.operations.modes[operation][mode - 1].on_host

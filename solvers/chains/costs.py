@@ -179,10 +179,7 @@ def _workspace(graph: Graph, operation: int, mode: int) -> int:
 
 
 def _seconds(graph: Graph, runs: Sequence[Run]) -> float:
-    columns = graph.operations
-    return fsum(
-        columns.time.item(o) if mode == PLAIN else columns.modes[o][mode - 1].time for o, mode in runs
-    )
+    return fsum(graph.seconds(*run) for run in runs)
 
 
 def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""A training graph as layers: what each of them runs and owns, what is made again, what is away when.
+"""A training graph as layers: what each of them runs and owns, what is recomputed, what is away when.
 
 Shared by LoHan, STRONGHOLD and both ZeRO systems; MemFerry, Offmate, POFO and joint take single files.
 Nothing is minimised here: a solver decides, these files turn that into runs and absences, planner/residence
@@ -15,7 +15,6 @@ used after its update; else NotAcceptedError says in one line what is missing.
 
     training.py       begin here: the layers of a graph
     runs.py           forward, recomputation inside layers, backward, updates: the runs
-    iteration.py      the same in its two plain forms: all kept, or every layer again from its input
     early_updates.py  updates right behind the last run that they wait for
     host_ways.py      the modes that can update on the CPU
     absences.py       weights, gradients, states, activations that are away between passes
@@ -23,5 +22,5 @@ used after its update; else NotAcceptedError says in one line what is missing.
 
 All is linear in the graph's edges, beside the chain and one sort.
 
-Doors: absences, cpu_updates, early_updates, host_ways, iteration, runs, training.
+Doors: absences, cpu_updates, early_updates, host_ways, runs, training.
 """

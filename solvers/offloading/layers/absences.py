@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from ....graphs.graph import Graph
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place
-from ....planner.schedule.schedule import PLAIN
 from .runs import LayerRuns
 from .training import TrainingLayers
 
@@ -25,8 +24,7 @@ class Uses:
         self.device: dict[int, list[int]] = {}
         self.host: dict[int, list[int]] = {}
         for position, (operation, mode) in enumerate(plan.runs):
-            on_host = mode != PLAIN and graph.operations.modes[operation][mode - 1].on_host
-            uses = self.host if on_host else self.device
+            uses = self.host if graph.on_host(operation, mode) else self.device
             made = (x for x, _bit in graph.contributions(operation, mode))
             for x in {*graph.input_lists[operation], *made}:
                 uses.setdefault(x, []).append(position)

@@ -103,7 +103,7 @@ def traffic_of(
     return Traffic(
         forward=sum(layers.seconds(layer.forward) for layer in layers.layers),
         backward=sum(layers.seconds(layer.backward) for layer in layers.layers),
-        update=sum(graph.operations.modes[o][mode - 1].time for o, mode in runs),
+        update=sum(graph.seconds(o, mode) for o, mode in runs),
         weights=sum(layers.size(layer.weights) for layer in layers.layers),
         gradients=sum(gradients),
         states=sum(sizes),

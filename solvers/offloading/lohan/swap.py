@@ -14,13 +14,13 @@ seconds add up (7); over all subsets the best prefix is not always the best, tho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 from math import fsum
 
-from ....planner.schedule.schedule import PLAIN
 from ...chains.runs import lightest_mode
-from ..layers.runs import always_kept, made_again
+from ..layers.runs import always_kept, recomputed
 from ..layers.training import TrainingLayers
 from .costs import Traffic
 
@@ -65,8 +65,8 @@ class SwapOrder:
             read = {x for o in layer.backward for x in graph.read_lists[o]} - self.kept
             own = {o: frozenset(x for x, _bit in graph.contributions(o) if x in read) for o in layer.forward}
             for tensors in filter(None, own.values()):
-                again = made_again(self.layers, number, self.kept | (read - tensors))
-                yield Swap(number, tensors, self.layers.size(tensors), self._seconds(again))
+                seconds = self._recomputing(number, self.kept | (read - tensors))
+                yield Swap(number, tensors, self.layers.size(tensors), seconds)
 
     def tensors(self, count: int) -> set[int]:
         """What leaves the device with the first `count` swaps."""
@@ -74,27 +74,22 @@ class SwapOrder:
 
     def prefixes(self, traffic: Traffic) -> list[Prefix]:
         """T_iter of each prefix."""
-        again = [self._again(number, self.kept) for number in range(len(self.layers.layers) - 1)]
+        again = [self._recomputing(number, self.kept) for number in range(len(self.layers.layers) - 1)]
         kept, swapped = set(self.kept), self.layers.size(self.always)
         sizes = accumulate((swap.bytes for swap in self.swaps), initial=swapped)
         found = [Prefix(0, swapped, sum(again), traffic.seconds(swapped, sum(again)))]
         next(sizes)
         for count, (swap, size) in enumerate(zip(self.swaps, sizes, strict=True), start=1):
             kept |= swap.tensors
-            again[swap.layer] = self._again(swap.layer, kept)
+            again[swap.layer] = self._recomputing(swap.layer, kept)
             found.append(Prefix(count, size, sum(again), traffic.seconds(size, sum(again))))
         return found
 
-    def _again(self, number: int, kept: set[int]) -> float:
-        return self._seconds(made_again(self.layers, number, kept))
-
-    def _seconds(self, again: dict[int, set[int]]) -> float:
+    def _recomputing(self, number: int, kept: AbstractSet[int]) -> float:
+        """Seconds in which a layer recomputes all but what is kept."""
         graph = self.layers.graph
-        columns = graph.operations
-        runs = ((o, lightest_mode(graph, o, wanted)) for o, wanted in again.items())
-        return fsum(
-            columns.time.item(o) if mode == PLAIN else columns.modes[o][mode - 1].time for o, mode in runs
-        )
+        repeats = recomputed(self.layers, number, kept).items()
+        return fsum(graph.seconds(o, lightest_mode(graph, o, wanted)) for o, wanted in repeats)
 
 
 def best_prefix(prefixes: Iterable[Prefix]) -> Prefix:

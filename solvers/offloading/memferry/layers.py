@@ -24,6 +24,7 @@ from math import inf
 from ....graphs.graph import Graph, Kind, Phase
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
+from ..layers.runs import first_backward
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class WeightLayer:
 
 def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
     """In the order of their first use; runs of updates are no uses."""
-    phase, turn = graph.operations.phase, _turn(graph, runs)
+    phase, turn = graph.operations.phase, first_backward(graph, runs)
     readers = [p for p, (o, _mode) in enumerate(runs) if phase[o] != Phase.UPDATE and weights_read(graph, o)]
     group = _groups(weights_read(graph, runs[p][0]) for p in readers)
     members: dict[int, list[int]] = {}
@@ -65,12 +66,6 @@ def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
         )
         for positions in members.values()
     ]
-
-
-def _turn(graph: Graph, runs: Sequence[Run]) -> int:
-    """The position of the first backward run."""
-    phase = graph.operations.phase
-    return next((p for p, (o, _mode) in enumerate(runs) if phase[o] == Phase.BACKWARD), len(runs))
 
 
 def weights_read(graph: Graph, operation: int) -> list[int]:
@@ -96,7 +91,7 @@ def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h
     """h2d: bytes/s. What stands before the first layer, or behind the last, is alike in every plan: left
     out.
     """
-    seconds = [run_seconds(graph, run) for run in runs]
+    seconds = [graph.seconds(*run) for run in runs]
     direct = [_direct_seconds(graph, run) for run in runs]
     between, between_backward = _between(graph, runs, layers, seconds)
     costs: list[Costs] = []
@@ -117,16 +112,9 @@ def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h
     return costs
 
 
-def run_seconds(graph: Graph, run: Run) -> float:
-    operation, mode = run
-    if mode == PLAIN:
-        return float(graph.operations.time[operation])
-    return graph.operations.modes[operation][mode - 1].time
-
-
 def _direct_seconds(graph: Graph, run: Run) -> float:
     direct = direct_run(graph, run)
-    return inf if direct is None else run_seconds(graph, direct)
+    return inf if direct is None else graph.seconds(*direct)
 
 
 def _groups(rows: Iterable[list[int]]) -> dict[int, int]:
@@ -150,7 +138,7 @@ def _between(
 ) -> tuple[list[float], list[float]]:
     """Per layer: the other computations after its first forward run, and before its first backward one, up to
     where another layer's begin."""
-    turn = _turn(graph, runs)
+    turn = first_backward(graph, runs)
     starts_forward = {layer.forward[0]: number for number, layer in enumerate(layers) if layer.forward}
     starts_backward = {layer.backward[0]: number for number, layer in enumerate(layers) if layer.backward}
     reading = {p for layer in layers for p in (*layer.forward, *layer.backward)}

@@ -19,7 +19,7 @@ from ...candidates import judged
 from ...links import LinkedMachine
 from .estimate import Way
 from .gradients import kept_gradients
-from .layers import Costs, WeightLayer, costs_of, direct_run, run_seconds, weight_layers
+from .layers import Costs, WeightLayer, costs_of, direct_run, weight_layers
 from .schedule import memferry_residence, memferry_schedule, with_host_updates
 
 
@@ -58,7 +58,7 @@ class Plan:
         for run in self.runs:
             if self.graph.operations.phase[run[0]] != Phase.UPDATE:
                 ways = [run, direct_run(self.graph, run) or run]
-                seconds += min(run_seconds(self.graph, way) for way in ways)
+                seconds += min(self.graph.seconds(*way) for way in ways)
         return seconds
 
     def all_in(self, way: Way) -> list[Way]:

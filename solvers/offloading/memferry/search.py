@@ -16,7 +16,7 @@ from ...candidates import device_limit
 from ...links import linked_machine
 from ...problem import NotAcceptedError, Options, Problem
 from ..layers.early_updates import early_updates
-from ..layers.iteration import iteration_runs
+from ..layers.runs import always_kept, layer_runs
 from ..layers.training import training_layers
 from .estimate import Way, estimate
 from .exact import best_choice
@@ -152,7 +152,8 @@ class Search:
             yield early_updates(graph, in_plain_mode(range(len(graph.operations)))), False
         if self.settings.activations != "keep":
             try:
-                yield iteration_runs(training_layers(NAME, graph), checkpoint=True), True
+                layers = training_layers(NAME, graph)
+                yield layer_runs(layers, always_kept(layers)).runs, True
             except NotAcceptedError:
                 if self.settings.activations == "checkpoint":
                     raise

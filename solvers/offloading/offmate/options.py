@@ -130,12 +130,8 @@ def _priced(block: PlacedBlock, places: Places, uncounted: AbstractSet[int]) -> 
 
 def _seconds(graph: Graph, runs: Iterable[Run]) -> float:
     """Updates left out."""
-    columns = graph.operations
-    return fsum(
-        columns.modes[o][mode - 1].time if mode else columns.time.item(o)
-        for o, mode in runs
-        if columns.phase[o] != Phase.UPDATE
-    )
+    phase = graph.operations.phase
+    return fsum(graph.seconds(*run) for run in runs if phase[run[0]] != Phase.UPDATE)
 
 
 def _size(block: PlacedBlock, x: int) -> int:

@@ -10,29 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....graphs.graph import Graph, Phase
-from ....planner.schedule.schedule import PLAIN
+from ....graphs.graph import Phase
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import judged
 from ...links import LinkedMachine
+from ..layers.runs import LayerRuns
 from ..layers.training import Layer, TrainingLayers
 from .terms import LayerFigures
 
 
-def layer_figures(found: TrainingLayers, runs: Sequence[Run], linked: LinkedMachine) -> list[LayerFigures]:
-    """runs: of an iteration; a forward run behind the first backward one counts as backward."""
+def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine) -> list[LayerFigures]:
+    """A forward run behind the first backward one counts as backward."""
     graph = found.graph
     forward, backward = [0.0] * len(found.layers), [0.0] * len(found.layers)
-    layer_of = {
-        operation: number
-        for number, layer in enumerate(found.layers)
-        for operation in (*layer.forward, *layer.backward)
-    }
-    turned = False
-    for operation, mode in runs:
-        turned = turned or graph.operations.phase[operation] == Phase.BACKWARD
-        if operation in layer_of:
-            (backward if turned else forward)[layer_of[operation]] += _seconds(graph, operation, mode)
+    for position, (operation, mode) in enumerate(plan.runs):
+        if graph.operations.phase[operation] != Phase.UPDATE:
+            seconds = backward if position >= plan.first_backward else forward
+            seconds[plan.layer_of[plan.section(position)]] += graph.seconds(operation, mode)
     return [
         _figures(found, layer, before, behind, linked)
         for layer, before, behind in zip(found.layers, forward, backward, strict=True)
@@ -66,15 +60,9 @@ def _figures(
         weights / linked.h2d,
         weights / linked.d2h,
         (weights if host is None else gradients) / linked.d2h,
-        None if host is None else sum(_seconds(graph, *run) for run in host),
+        None if host is None else sum(graph.seconds(*run) for run in host),
         found.seconds(layer.updates),
         weights,
         gradients,
         0 if host is None else found.size(layer.states),
     )
-
-
-def _seconds(graph: Graph, operation: int, mode: int) -> float:
-    if mode == PLAIN:
-        return float(graph.operations.time[operation])
-    return graph.operations.modes[operation][mode - 1].time

@@ -13,20 +13,21 @@ read (tied) is in the window with each of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from ....graphs.graph import Phase
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place, Residence
-from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
-from ..layers.early_updates import early_updates
+from ..layers.absences import Uses
+from ..layers.runs import LayerRuns
 from ..layers.training import TrainingLayers
 
 
-def window_residence(found: TrainingLayers, runs: Sequence[Run], size: int) -> Residence:
-    """runs: of an iteration, all in modes on the device. size: layers in the window."""
-    turn = _Turn(found, early_updates(found.graph, _with_host_updates(found, runs, size)), size)
+def window_residence(found: TrainingLayers, plan: LayerRuns, size: int) -> Residence:
+    """plan: all in modes on the device. size: layers in the window."""
+    plan = replace(plan, runs=_with_host_updates(found, plan.runs, size))
+    turn = _Turn(found, plan, size)
     away: dict[Place, Memory] = {}
     back: dict[Place, int] = {}
     for x, uses in turn.uses.items():
@@ -36,8 +37,8 @@ def window_residence(found: TrainingLayers, runs: Sequence[Run], size: int) -> R
             if entered is not None:
                 away[x, position] = Memory.HOST
                 back[x, following] = turn.first_run(entered - 1)
-    away |= dict.fromkeys(_results(found, turn.runs, size), Memory.HOST)
-    return Residence(turn.runs, away, {}, back)
+    away |= dict.fromkeys(_results(found, plan.runs, size), Memory.HOST)
+    return Residence(plan.runs, away, {}, back)
 
 
 def _results(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Place]:
@@ -58,29 +59,19 @@ def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) ->
 
 class _Turn:
     """uses: per weight, the position and the step of each run that uses it, in order; without its updates on
-    the CPU, which leave no copy on the device."""
+    the CPU, which leave no copy on the device. Step: i in the forward part of layer i, 2n - 1 - i from its
+    backward part on."""
 
-    def __init__(self, found: TrainingLayers, runs: Sequence[Run], size: int) -> None:
-        self.layers, self.size, self.runs = len(found.layers), size, runs
-        graph = found.graph
-        steps = _steps(found, runs)
-        first: dict[int, int] = {}
+    def __init__(self, found: TrainingLayers, plan: LayerRuns, size: int) -> None:
+        self.layers, self.size = len(found.layers), size
+        device = Uses(found.graph, plan).device
         self.uses: dict[int, list[tuple[int, int]]] = {}
-        self._with: dict[int, set[int]] = {}
-        for position, ((operation, mode), step) in enumerate(zip(runs, steps, strict=True)):
-            update = graph.operations.phase[operation] == Phase.UPDATE
-            if not update:
-                first.setdefault(step, position)
-            if update and mode != PLAIN:
-                continue
-            for x in graph.input_lists[operation]:
-                if x in found.layer_of_weight:
-                    self.uses.setdefault(x, []).append((position, step))
-                    self._with.setdefault(x, set()).add(min(step, 2 * self.layers - 1 - step))
-        starts = [len(runs)]
-        for step in reversed(range(2 * self.layers)):
-            starts.append(first.get(step, starts[-1]))
-        self._starts = starts[:0:-1]
+        for x in (x for x in device if x in found.layer_of_weight):
+            steps = (plan.section(position) + (position >= plan.first_backward) for position in device[x])
+            self.uses[x] = list(zip(device[x], steps, strict=True))
+        last = 2 * self.layers - 1
+        self._with = {x: {min(s, last - s) for _position, s in uses} for x, uses in self.uses.items()}
+        self._starts = [*plan.starts[: self.layers], plan.first_backward, *plan.starts[self.layers : -1]]
 
     def first_run(self, step: int) -> int:
         """Where the step begins; a step without runs is where the next one begins."""
@@ -99,23 +90,3 @@ class _Turn:
         else:
             first = max(2 * self.layers - step - self.size, 0)
         return range(first, first + self.size)
-
-
-def _steps(found: TrainingLayers, runs: Sequence[Run]) -> list[int]:
-    """Per run its step: i in the forward part of layer i, 2n - 1 - i from its backward part on."""
-    last = 2 * len(found.layers) - 1
-    layer_of = {
-        operation: number
-        for number, layer in enumerate(found.layers)
-        for operation in (*layer.forward, *layer.backward, *layer.updates)
-    }
-    steps: list[int] = []
-    step, turned = 0, False
-    for operation, _mode in runs:
-        phase = found.graph.operations.phase[operation]
-        turned = turned or phase == Phase.BACKWARD
-        number = layer_of.get(operation)
-        if number is not None and phase != Phase.UPDATE:
-            step = max(step, last - number if turned else number)
-        steps.append(step)
-    return steps

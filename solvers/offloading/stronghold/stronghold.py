@@ -35,12 +35,11 @@ from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
 from ....planner.residence.residence import residence_schedule
 from ....planner.schedule.schedule import Schedule
-from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures, simulate
 from ...candidates import device_limit, infeasible
 from ...links import LinkedMachine, linked_machine
 from ...problem import Answer, NotAcceptedError, Options, Problem, Status
-from ..layers.iteration import iteration_runs
+from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers, training_layers
 from .layers import layer_figures, room_for_windows
 from .schedule import window_residence
@@ -133,14 +132,14 @@ class _Search:
         return {"auto": [False, True], "keep": [False], "checkpoint": [True]}[self.settings.activations]
 
     def search(self, checkpoint: bool) -> None:
-        runs = iteration_runs(self.layers, checkpoint=checkpoint)
-        figures = layer_figures(self.layers, runs, self.linked)
-        room = room_for_windows(self.layers, runs, self.limit)
+        plan = self._plan(checkpoint)
+        figures = layer_figures(self.layers, plan, self.linked)
+        room = room_for_windows(self.layers, plan.runs, self.limit)
         window = working_window(figures, room, self.settings.call_seconds)
         for size in self._sizes(window):
             if self.best is not None and not self._proceed():
                 return
-            found = self._judged(runs, size, self.limit)
+            found = self._judged(plan, size, self.limit)
             if isinstance(found, InvalidScheduleError):
                 continue
             schedule, seen = found
@@ -153,11 +152,14 @@ class _Search:
         """The smallest budget that a window of one layer needs. Raises NotAcceptedError where none fits."""
         least: list[int] = []
         for checkpoint in self.ways():
-            found = self._judged(iteration_runs(self.layers, checkpoint=checkpoint), 1, None)
+            found = self._judged(self._plan(checkpoint), 1, None)
             if isinstance(found, InvalidScheduleError):
                 raise NotAcceptedError(f"{NAME} has no valid window on this machine: {found}")
             least.append(found[1].least_budget)
         return min(least)
+
+    def _plan(self, checkpoint: bool) -> LayerRuns:
+        return layer_runs(self.layers, (always_kept if checkpoint else all_kept)(self.layers))
 
     def _sizes(self, window: Window) -> Iterator[int]:
         if self.settings.windows == "analytic":
@@ -168,14 +170,14 @@ class _Search:
         yield from dict.fromkeys([max(window.size, 1), 1, *range(most, 0, -step)])
 
     def _judged(
-        self, runs: list[Run], size: int, budget: int | None
+        self, plan: LayerRuns, size: int, budget: int | None
     ) -> tuple[Schedule, Figures] | InvalidScheduleError:
         """budget: None for a device of any size."""
         graph, machine = self.problem.graph, self.linked.machine
         if budget is None:
             machine = replace(machine, device_capacity=None)
         try:
-            schedule = residence_schedule(graph, window_residence(self.layers, runs, size))
+            schedule = residence_schedule(graph, window_residence(self.layers, plan, size))
             return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
         except InvalidScheduleError as error:
             return error

@@ -20,7 +20,7 @@ from ....graphs.errors import InputError
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place, Residence
 from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
-from ..layers.runs import LayerRuns, always_kept, layer_runs
+from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers
 
 ACTIVATIONS = ("keep", "recompute", "offload")
@@ -43,9 +43,7 @@ def zero_residence(
     ahead: what a layer needs is on its way while the layer before it runs; else just before its use.
     """
     graph = layers.graph
-    kept = always_kept(layers)
-    if rule == "keep":
-        kept |= {x for layer in layers.layers for o in layer.forward for x, _bit in graph.contributions(o)}
+    kept = (all_kept if rule == "keep" else always_kept)(layers)
     plan = layer_runs(layers, kept, host=True, after=True)
     uses = Uses(graph, plan)
     away = gradient_absences(layers, uses) | state_absences(layers, uses, states)

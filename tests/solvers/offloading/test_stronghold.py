@@ -22,7 +22,7 @@ from memplan.planner.residence.residence import residence_schedule
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import linked_machine
-from memplan.solvers.offloading.layers.iteration import iteration_runs
+from memplan.solvers.offloading.layers.runs import all_kept, always_kept, layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.stronghold import stronghold
 from memplan.solvers.offloading.stronghold.layers import layer_figures, room_for_windows
@@ -97,12 +97,12 @@ def test_a_window_that_fits_by_the_model_fits(seed: int, size: int, checkpoint: 
     problem = instance(seed)
     layers = training_layers("a solver", problem.graph)
     size = min(size, len(layers.layers))
-    runs = iteration_runs(layers, checkpoint=checkpoint)
-    model = layer_figures(layers, runs, linked_machine("a solver", problem, "weights"))
-    beside = -room_for_windows(layers, runs, 0)
+    plan = layer_runs(layers, (always_kept if checkpoint else all_kept)(layers))
+    model = layer_figures(layers, plan, linked_machine("a solver", problem, "weights"))
+    beside = -room_for_windows(layers, plan.runs, 0)
     total = sum(layer.weights + layer.gradients + layer.states for layer in model)
     room = next(r for r in range(0, total + MiB // 8, MiB // 8) if fits(model, size, r))
-    schedule = residence_schedule(problem.graph, window_residence(layers, runs, size))
+    schedule = residence_schedule(problem.graph, window_residence(layers, plan, size))
     figures = simulate(problem.graph, schedule, machine=problem.machine).figures
     assert figures.least_budget <= beside + room
 
@@ -114,7 +114,7 @@ def test_only_the_window_is_on_the_device() -> None:
     )
     layers = training_layers("a solver", graph)
     size = 3
-    residence = window_residence(layers, iteration_runs(layers, checkpoint=False), size)
+    residence = window_residence(layers, layer_runs(layers, all_kept(layers)), size)
     schedule = residence_schedule(graph, residence)
     simulate(graph, schedule, machine=machine())
     weights = {x for layer in layers.layers for x in layer.weights}

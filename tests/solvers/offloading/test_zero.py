@@ -14,14 +14,11 @@ from memplan.instances.models import Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule, Verb
-from memplan.planner.schedule.sequence import prune, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.offloading.layers.runs import always_kept, layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.zero import zero_infinity, zero_offload
 from memplan.solvers.problem import InfeasibleError, Options, Problem
 from memplan.solvers.registry.run import solve as solve_and_bound
-from training_graphs import training
 
 MODEL = Transformer("small", 4, 64, 256, 4, 100, "made up", positions=32, tied=True)
 RATES = Rates(flops=1e9, update_device=1e9, update_host=1e8)
@@ -158,27 +155,6 @@ def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, sh
         assert least is not None and least > problem.budget and "smallest budget" in text  # noqa: PT018
         answer = solver.solve(replace(problem, budget=least), Options(settings=chosen))
         simulate(updated, answer.schedule, budget=least, machine=problem.machine)
-
-
-@given(st.integers(1, 5), st.integers(0, 10**6), st.sampled_from(["none", "end", "early"]), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_runs_of_any_training_are_a_valid_order(layers: int, seed: int, update: str, after: bool):
-    """Recomputing all that can be: nothing useless runs, and the simulator accepts it on the device alone.
-
-    Of the peak nothing is claimed: what is made again stands beside what is kept, so that of 2,934 such
-    orders 65 took more than the plain one.
-    """
-    graph = training(layers, seed, update=update)
-    try:
-        read = training_layers("zero", graph)
-    except Exception as refused:
-        assert "takes chains of layers" in str(refused)  # noqa: PT017
-        return
-    plan = layer_runs(read, always_kept(read), host=False, after=after)
-    assert prune(graph, plan.runs) == plan.runs
-    simulate(graph, schedule_of(graph, plan.runs), machine=Machine())
-    assert len(plan.starts) == len(plan.layer_of) + 1 == 2 * len(read.layers)
-    assert plan.starts == sorted(plan.starts)
 
 
 def test_weights_on_the_disk_do_not_wait_in_host_memory_for_their_update():

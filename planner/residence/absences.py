@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
 from ..schedule.schedule import Schedule, Verb
+from ..schedule.sequence import runs_of
 from .lives import lives, position_of
 from .residence import Place, Residence
 
@@ -15,7 +16,7 @@ from .residence import Place, Residence
 def residence_of(graph: Graph, schedule: Schedule) -> Residence:
     """The decisions behind a schedule that holds. A tensor is away after a use if its copy there is deleted
     before its next use; on the disk if it was copied there meanwhile."""
-    runs = [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
+    runs = runs_of(schedule)
     gone: dict[tuple[int, int], list[int]] = {}
     written: dict[int, list[int]] = {}
     position = -1

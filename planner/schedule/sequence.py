@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from ...graphs.graph import Graph
-from .schedule import PLAIN, Schedule, Step, compute, delete
+from .schedule import PLAIN, Schedule, Step, Verb, compute, delete
 
 Run = tuple[int, int]
 """An operation's index and its mode (PLAIN, or k for its k-th mode)."""
@@ -19,6 +19,11 @@ Run = tuple[int, int]
 
 def in_plain_mode(operations: Iterable[int]) -> list[Run]:
     return [(operation, PLAIN) for operation in operations]
+
+
+def runs_of(schedule: Schedule) -> list[Run]:
+    """A schedule's computations, in order."""
+    return [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
 
 
 def prune(graph: Graph, runs: Sequence[Run]) -> list[Run]:

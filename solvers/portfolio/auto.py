@@ -35,6 +35,7 @@ from joblib import cpu_count
 
 from ...graphs.machine import Machine
 from ...planner.bounds import time_bound
+from ...planner.schedule.sequence import runs_of
 from ..bounds.residency.schedule import residency_schedule
 from ..candidates import Candidate, device_limit, judged, plain_candidate
 from ..problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
@@ -137,7 +138,7 @@ def _from_others(problem: Problem, options: Options) -> Answer:
     if not starts:
         return search.solve(problem, rest)
     fastest = min(starts, key=lambda candidate: candidate.time)
-    return search.improved(problem, rest, search.runs_of(fastest.schedule))
+    return search.improved(problem, rest, runs_of(fastest.schedule))
 
 
 def _from(options: Options, start: float) -> Options:

@@ -37,6 +37,15 @@ def ways_of(graph: Graph, operation: int) -> list[Way]:
     ]
 
 
+def has_faster_ways(graph: Graph) -> bool:
+    """The plain schedule may not be the fastest."""
+    return any(
+        way.time < graph.operations.time[operation]
+        for operation in graph.operations.modes
+        for way in ways_of(graph, operation)
+    )
+
+
 def slots_of(last: Sequence[int]) -> Iterator[Slot]:
     """last: as `last_stages`."""
     for stage in range(len(last)):

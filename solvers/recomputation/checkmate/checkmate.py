@@ -33,14 +33,13 @@ from time import monotonic
 
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.schedule import Verb
-from ....planner.schedule.sequence import Run, schedule_of
+from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, judged, plain_candidate
 from ...milp import solve as milp
 from ...milp.result import BackendError, Outcome, Progress, Result, Settings
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...stages.eviction import sequences
-from ...stages.slots import ways_of
+from ...stages.slots import has_faster_ways
 from ..checkpointing import chen_sqrt, rotor
 from .model import StagedProgram, TooLargeError, staged_program
 
@@ -107,7 +106,7 @@ class Search:
 
     def answer(self) -> Answer:
         graph = self.graph
-        if self.fits(self.plain) and not self._has_faster_ways():
+        if self.fits(self.plain) and not has_faster_ways(graph):
             return Answer(self.plain.schedule, Status.OPTIMAL, time_bound(graph))
         if self.limit < memory_floor(graph, Machine()):
             raise self.infeasible()
@@ -145,7 +144,7 @@ class Search:
                 staged.program,
                 replace(self.settings, gap=0.0),
                 time_limit=self._left(),
-                start=staged.runs.values(runs_of(self.plain)),
+                start=staged.runs.values(runs_of(self.plain.schedule)),
             )
             if result.outcome == Outcome.INFEASIBLE:
                 self._doubt(inf, self.plain)
@@ -202,7 +201,7 @@ class Search:
             staged.program,
             self.settings,
             time_limit=self._left(),
-            start=staged.runs.values(runs_of(start)) if start else None,
+            start=staged.runs.values(runs_of(start.schedule)) if start else None,
             progress=tell,
         )
 
@@ -210,27 +209,15 @@ class Search:
         """Raises BackendError where the start is faster than the backend says that any schedule is."""
         if start is None or bound <= start.time * (1 + DOUBTFUL):
             return
-        first_runs = list(dict.fromkeys(operation for operation, _mode in runs_of(start)))
+        first_runs = list(dict.fromkeys(operation for operation, _mode in runs_of(start.schedule)))
         if first_runs == sorted(first_runs):
             claim = "there is no schedule" if bound == inf else f"no schedule is faster than {bound:.6g} s"
             raise BackendError(
                 f"{self.settings.backend} is wrong: it says that {claim}, and one takes {start.time:.6g} s"
             )
 
-    def _has_faster_ways(self) -> bool:
-        graph = self.graph
-        return any(
-            way.time < graph.operations.time[operation]
-            for operation in graph.operations.modes
-            for way in ways_of(graph, operation)
-        )
-
     def _left(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())
-
-
-def runs_of(candidate: Candidate) -> list[Run]:
-    return [(step.target, step.where) for step in candidate.schedule if step.verb == Verb.COMPUTE]
 
 
 def _fastest(candidates: list[Candidate]) -> Candidate | None:

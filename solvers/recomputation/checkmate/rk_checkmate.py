@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from ....graphs.errors import InputError
 from ....graphs.graph import Graph, Phase
-from ....planner.schedule.sequence import Run
+from ....planner.schedule.sequence import Run, runs_of
 from ...candidates import Candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, InfeasibleError, Options, Problem
 from ...stages.scan import bytes_of, scan
-from .checkmate import MOST_ENTRIES, Search, runs_of
+from .checkmate import MOST_ENTRIES, Search
 from .model import StagedProgram
 from .rk_model import rk_checkmate_program
 
@@ -81,7 +81,7 @@ class _Search(Search):
         """Bytes kept at the loss above M_save."""
         if self.saved is None:
             return 0
-        return saved_bytes(self.graph, runs_of(candidate), self.loss) - self.saved
+        return saved_bytes(self.graph, runs_of(candidate.schedule), self.loss) - self.saved
 
 
 def saved_bytes(graph: Graph, runs: Sequence[Run], loss: int) -> int:

@@ -6,8 +6,10 @@ The loss, what follows it and what can't be repeated run in their own stage alon
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ....graphs.closure import closure
 from .graph import Choice, HGraph, Node
 
 Slot = tuple[int, int]
@@ -26,20 +28,16 @@ def stages_of(graph: HGraph) -> Stages:
     forward = {node.pair: k for k, node in enumerate(graph.nodes) if node.pair is not None and k < graph.loss}
     allowed: list[tuple[int, ...]] = []
     for stage, node in enumerate(graph.nodes):
-        found = {stage}
+        needed = [k for x in reads[stage] for k in graph.makers[x]]
         if stage <= graph.loss:
-            just = stage - 1  # what the stage before has made is there
-            todo = [k for x in reads[stage] for k in graph.makers[x] if k < just]
-        else:
-            todo = [k for x in reads[stage] for k in graph.makers[x]]
-            if node.pair is not None:
-                todo.append(forward[node.pair])
-        while todo:
-            k = todo.pop()
-            if k not in found and k < stage and graph.nodes[k].again:
-                found.add(k)
-                todo += [maker for x in reads[k] for maker in graph.makers[x]]
-        allowed.append(tuple(sorted(found)))
+            needed = [k for k in needed if k < stage - 1]  # what the stage before has made is there
+        elif node.pair is not None:
+            needed.append(forward[node.pair])
+
+        def before(k: int, stage: int = stage) -> Iterator[int]:
+            return _repeatable(graph, (maker for x in reads[k] for maker in graph.makers[x]), stage)
+
+        allowed.append((*sorted(closure(_repeatable(graph, needed, stage), before)), stage))
     last = list(range(len(graph.nodes)))
     for stage, nodes in enumerate(allowed):
         for k in nodes:
@@ -56,6 +54,10 @@ def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:
     if node.pair is not None and graph.backward_of[node.pair] == stage:
         return [*node.turn, *node.again]
     return list(node.again)
+
+
+def _repeatable(graph: HGraph, nodes: Iterable[int], stage: int) -> Iterator[int]:
+    return (k for k in nodes if k < stage and graph.nodes[k].again)
 
 
 def _reads(node: Node) -> set[int]:

@@ -46,8 +46,7 @@ from ....graphs.graph import Phase
 from ....graphs.partition.partition import LOWER, TOP
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.repeats import without_most_repeats
-from ....planner.schedule.schedule import Verb
-from ....planner.schedule.sequence import schedule_of
+from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate
 from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...settings_text import check_workers
@@ -184,6 +183,5 @@ def _lightest(
         raise NotFoundError(name, limit, memory_floor(graph, problem.machine), least.peak)
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
-    runs = [(step.target, step.where) for step in least.schedule if step.verb == Verb.COMPUTE]
-    fewer = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
+    fewer = without_most_repeats(graph, runs_of(least.schedule), limit, TRIES, lambda: monotonic() < deadline)
     return judged(graph, schedule_of(graph, fewer))

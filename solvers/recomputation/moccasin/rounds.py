@@ -11,16 +11,14 @@ from collections import Counter
 from math import inf
 from time import monotonic
 
-from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.schedule import Verb
-from ....planner.schedule.sequence import Run, in_plain_mode, schedule_of
+from ....planner.schedule.sequence import Run, in_plain_mode, runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate
 from ...milp.result import Outcome, Progress
 from ...problem import Answer, NotFoundError, Options, Problem, Status
 from ...stages.eviction import sequences
-from ...stages.slots import ways_of
+from ...stages.slots import has_faster_ways
 from .process import Searcher
 from .question import Found, Limits, Question
 from .settings import NAME, Settings
@@ -36,7 +34,7 @@ EVICTION_SECONDS = 5.0
 def answer(problem: Problem, options: Options, settings: Settings) -> Answer:
     graph, limit = problem.graph, device_limit(problem)
     plain = plain_candidate(graph)
-    if plain.peak <= limit and not _has_faster_ways(graph):
+    if plain.peak <= limit and not has_faster_ways(graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     rounds = _Rounds(problem, options, settings, plain)
     first = settings.copies
@@ -86,7 +84,7 @@ class _Rounds:
             self.impossible = found.outcome == Outcome.OPTIMAL and found.bound > 0
             start = self.best if found.objective == 0 else None
         if start is not None and not self.interrupted:
-            self.bound = self._search(searcher, window, _runs_of(start)).bound
+            self.bound = self._search(searcher, window, runs_of(start.schedule)).bound
 
     def _search(self, searcher: Searcher, window: Window, start: list[Run], *, least: bool = False) -> Found:
         """The best sequence found is taken. least: minimise what exceeds the limit, until nothing does."""
@@ -134,17 +132,5 @@ class _Rounds:
         return Answer(best.schedule, status, time_bound(self.graph), self.interrupted)
 
 
-def _runs_of(candidate: Candidate) -> list[Run]:
-    return [(step.target, step.where) for step in candidate.schedule if step.verb == Verb.COMPUTE]
-
-
 def _most_runs(candidate: Candidate) -> int:
-    return max(Counter(operation for operation, _mode in _runs_of(candidate)).values(), default=1)
-
-
-def _has_faster_ways(graph: Graph) -> bool:
-    return any(
-        way.time < graph.operations.time[operation]
-        for operation in graph.operations.modes
-        for way in ways_of(graph, operation)
-    )
+    return max(Counter(operation for operation, _mode in runs_of(candidate.schedule)).values(), default=1)

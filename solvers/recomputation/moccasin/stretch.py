@@ -1,5 +1,7 @@
 """Part of a sequence of runs as a window to decide anew (window.py): for large-neighbourhood search.
 
+No solver uses it yet, only tests: such a search is still to be built on it.
+
     before ── inside, now the window ── after
 
 What is on the device before it and needed behind it is the window's start, what `after` needs its end. In it
@@ -10,11 +12,13 @@ tensor with several contributions may hold more of them at either edge than is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ....graphs.closure import closure
 from ....graphs.graph import Graph
-from ....planner.schedule.sequence import Run, prune
+from ....planner.schedule.sequence import Run, backward_scan, prune
 from .window import Window
 
 
@@ -51,12 +55,10 @@ def stretch_of(
 
 def _needed(graph: Graph, runs: Sequence[Run], end: dict[int, int]) -> dict[int, int]:
     """Tensor -> the contributions (bits) that must be there before the runs. end: behind them."""
-    need = dict(end)
-    for operation, mode in reversed(runs):
-        for x, bit in graph.contributions(operation, mode):
-            need[x] = need.get(x, 0) & ~bit
-        for x in graph.input_lists[operation]:
-            need[x] = graph.whole_contributions[x]
+    need = defaultdict(int, end)
+    every = range(len(graph.operations))
+    inputs = graph.input_lists.__getitem__
+    backward_scan(runs, graph.contributions, inputs, graph.whole_contributions, need, every)
     return {x: bits for x, bits in need.items() if bits and not graph.resident[x]}
 
 
@@ -88,14 +90,10 @@ def _again(
 
 def _makers(graph: Graph, stages: list[int], start: set[int], end: set[int]) -> set[int]:
     """What makes the inputs of the stages and the tensors at the end, down to what is there at the start."""
-    makers: set[int] = set()
-    seen = {x for operation in stages for x in graph.read_lists[operation]} | end
-    wanted = list(seen)
-    while wanted:
-        producers: list[int] = graph.producers[wanted.pop()].tolist()
-        for producer in producers:
-            makers.add(producer)
-            inputs = {x for x in graph.read_lists[producer] if x not in start and x not in seen}
-            seen |= inputs
-            wanted += inputs
-    return makers
+    producers = graph.producers.lists()
+
+    def before(operation: int) -> Iterator[int]:
+        return (p for x in graph.read_lists[operation] if x not in start for p in producers[x])
+
+    needed = {x for operation in stages for x in graph.read_lists[operation]} | end
+    return closure((p for x in needed for p in producers[x]), before)

@@ -40,8 +40,7 @@ from dataclasses import dataclass
 
 from ....graphs.errors import InputError
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.schedule import Schedule, Verb
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_plain_mode, runs_of
 from ...candidates import device_limit, plain_candidate
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...stages import eviction
@@ -116,11 +115,6 @@ def _again(rounds: Rounds, start: list[Run]) -> None:
         rounds.seed += 1
         rounds.anneal(start)
         barren = 0 if rounds.seconds < before else barren + 1
-
-
-def runs_of(schedule: Schedule) -> list[Run]:
-    """A schedule's computations."""
-    return [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
 
 
 def _thrifty(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:

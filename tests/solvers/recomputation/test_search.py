@@ -15,14 +15,14 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.plain import baseline
-from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, schedule_of
+from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
 from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.search.anneal import anneal, seed
 from memplan.solvers.recomputation.search.instance import instance_of, runs_in, ways_in
 from memplan.solvers.recomputation.search.rounds import Rounds, no_best
-from memplan.solvers.recomputation.search.search import Settings, improved, runs_of, solve
+from memplan.solvers.recomputation.search.search import Settings, improved, solve
 from memplan.solvers.recomputation.search.sequence import put, sequence, spread, take, undo, ways_of_sequence
 from memplan.solvers.recomputation.search.tree import add, largest_in, memory_tree, peak, peak_slot
 from memplan.solvers.registry import run as registry

@@ -1,13 +1,8 @@
-"""The command line without torch: what it prints, what it writes, and every error a user can cause."""
+"""The command line on graph files: what it prints, what it writes, and every error a user can cause."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +10,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from command_line import solved, write_files
 from memplan.cli.main import main
 from memplan.graphs.files.files import load_graph, save_graph
-from memplan.graphs.generators import chain, layered
-from memplan.planner.plain import baseline, plain_schedule
-from memplan.planner.schedule.file import load_schedule, save_schedule
+from memplan.graphs.generators import chain
+from memplan.planner.plain import baseline
+from memplan.planner.schedule.file import load_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Solution
 from memplan.solvers.registry import run as registry
@@ -29,25 +25,14 @@ Plan = Callable[..., Result]
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Run `plan` in a folder with chain.json (a chain of 8 blocks), dag.json and machine.yaml."""
+    """Run `plan` in a folder with the files of command_line.py."""
     monkeypatch.chdir(tmp_path)
-    save_graph(chain(8), "chain.json")
-    save_graph(layered(20), "dag.json")
-    Path("machine.yaml").write_text("device: {capacity: 40MB}\n")
-    Path("folder.json").mkdir()
-    Path("half.json").write_text(Path("chain.json").read_text()[:500])
-    Path("slow.yaml").write_text("device: {capacity: lots}\n")
+    write_files()
     return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def solved(plan: Plan, *more: str) -> dict[str, Any]:
-    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json", "--json", *more)
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
 def test_solve_check_and_show_agree(plan: Plan) -> None:
-    found = solved(plan)
+    found = solved()
     graph = load_graph("chain.json")
     plain = baseline(graph)
     file = load_schedule("s.json", graph)
@@ -73,7 +58,7 @@ def test_the_figures_for_people(plan: Plan) -> None:
     assert result.exit_code == 0
     assert "40MB = 40,000,000 B = 38.15 MiB" in result.stdout
     assert "gap" in result.stdout
-    solved(plan)
+    solved()
     shown = plan("show", "s.json", "--graph", "chain.json").stdout
     assert "operations run again" in shown
     assert "budget" in shown
@@ -217,7 +202,7 @@ def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None
 
 
 def test_a_refused_schedule_names_step_tensor_and_rule(plan: Plan) -> None:
-    solved(plan)
+    solved()
     document = json.loads(Path("s.json").read_text())
     document["steps"].insert(1, ["delete", "x1"])
     Path("bad.json").write_text(json.dumps(document))
@@ -232,7 +217,7 @@ def test_a_refused_schedule_names_step_tensor_and_rule(plan: Plan) -> None:
 
 
 def test_a_smaller_budget_is_refused(plan: Plan) -> None:
-    solved(plan)
+    solved()
     result = plan("check", "s.json", "--graph", "chain.json", "--budget", "10%")
     assert result.exit_code == 5
     assert "capacity" in result.stderr
@@ -251,7 +236,7 @@ def test_a_smaller_budget_is_refused(plan: Plan) -> None:
     ],
 )
 def test_wrong_figures_are_refused(plan: Plan, figure: str, value: object) -> None:
-    solved(plan)
+    solved()
     document = json.loads(Path("s.json").read_text())
     document["predicted"][figure] = value
     Path("boast.yaml").write_text(json.dumps(document).replace("NaN", ".nan"))
@@ -265,7 +250,7 @@ def test_wrong_figures_are_refused(plan: Plan, figure: str, value: object) -> No
 
 
 def test_another_graph_is_a_mismatch(plan: Plan) -> None:
-    solved(plan)
+    solved()
     save_graph(chain(8, seed=1), "other.json")
     result = plan("check", "s.json", "--graph", "other.json")
     assert result.exit_code == 6
@@ -275,7 +260,7 @@ def test_another_graph_is_a_mismatch(plan: Plan) -> None:
 def test_the_graph_files_own_digest_is_accepted(plan: Plan) -> None:
     import hashlib
 
-    solved(plan)
+    solved()
     document = json.loads(Path("s.json").read_text())
     document["graph"]["sha256"] = hashlib.sha256(Path("chain.json").read_bytes()).hexdigest()
     Path("byfile.json").write_text(json.dumps(document))
@@ -316,56 +301,6 @@ def test_no_host_peak_without_transfers(plan: Plan) -> None:
     assert "host peak" not in plan("solve", "chain.json", "--budget", "60%", "--solver", "rotor").stdout
 
 
-def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    call = [sys.executable, "-c", "from memplan.cli.main import main; main()", *arguments]
-    return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-
-
-WITHOUT_TORCH = """
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch" or name.startswith("torch."):
-            raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
-sys.meta_path.insert(0, Blocked())
-from memplan.cli.main import main
-main()
-"""
-
-
-def test_without_torch_graphs_are_solved_and_models_are_not(plan: Plan) -> None:
-    solve = ["solve", "chain.json", "--budget", "60%", "-o", "t.json"]
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *solve], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    Path("m.py").write_text("def build(): ...\n")
-    profile = [sys.executable, "-c", WITHOUT_TORCH, "profile", "m.py"]
-    failed = subprocess.run(profile, capture_output=True, text=True)
-    assert failed.returncode == 4
-    assert "torch" in failed.stderr
-    assert "pip install 'memplan[torch]'" in failed.stderr
-    assert len(failed.stderr.splitlines()) == 1
-
-
-def test_graph_files_need_no_torch(plan: Plan) -> None:
-    """Nor wait for it where it is installed."""
-    solved(plan)
-    listing = (
-        "import sys\nfrom memplan.cli.main import main\n"
-        "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    )
-    for call in (
-        ["--help"],
-        ["run", "--help"],
-        ["profile", "--help"],
-        ["solvers"],
-        ["solve", "chain.json", "--budget", "60%"],
-        ["check", "s.json", "--graph", "chain.json"],
-        ["show", "s.json", "--graph", "chain.json"],
-    ):
-        done = subprocess.run([sys.executable, "-c", listing, *call], capture_output=True, text=True)
-        assert (done.returncode, done.stderr.strip()) == (0, "False"), call
-
-
 def test_files_of_any_name(plan: Plan) -> None:
     folder = Path("Ünï çode")
     folder.mkdir()
@@ -376,63 +311,6 @@ def test_files_of_any_name(plan: Plan) -> None:
         assert result.exit_code == 0, result.stderr
         assert str(folder / name) in result.stdout
         assert plan("check", folder / name, "--graph", graph).exit_code == 0
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-def test_a_full_disk_behind_standard_output(plan: Plan) -> None:
-    with Path("/dev/full").open("w") as full:
-        call = [sys.executable, "-c", "from memplan.cli.main import main; main()", "solvers"]
-        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("plan: error: standard output cannot be written")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_terminal_without_block_characters(plan: Plan) -> None:
-    solved(plan)
-    call = [sys.executable, "-c", "from memplan.cli.main import main; main()"]
-    done = subprocess.run(
-        [*call, "show", "s.json", "--graph", "chain.json"],
-        capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
-    assert done.returncode == 0
-    assert done.stdout.isascii()
-    assert b"####" in done.stdout
-
-
-def test_a_closed_pipe_is_no_fault(plan: Plan) -> None:
-    process = command("show", "s.json", "--graph", "chain.json")
-    process.communicate()
-    graph = load_graph("chain.json")
-    save_schedule("p.json", graph, plain_schedule(graph))
-    process = command("show", "p.json", "--graph", "chain.json", "--json")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    assert "Traceback" not in process.stderr.read()
-    assert process.wait() == 0
-
-
-def test_interrupted_the_best_so_far_is_written(plan: Plan) -> None:
-    """Checkmate, stopped while it searches, on a graph that it needs long for."""
-    save_graph(chain(30), "long.json")
-    with Path("progress").open("wb") as progress:
-        call = [sys.executable, "-c", "from memplan.cli.main import main; main()", "solve", "long.json"]
-        process = subprocess.Popen(
-            [*call, "--budget", "45%", "--solver", "checkmate", "-o", "best.json"],
-            stdout=subprocess.DEVNULL,
-            stderr=progress,
-            env={**os.environ, "FORCE_COLOR": "1"},
-        )
-        end = time.monotonic() + 100
-        while b"elapsed" not in Path("progress").read_bytes():
-            assert process.poll() is None, "solved too fast to be interrupted"
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=100) == 130
-    assert plan("check", "best.json", "--graph", "long.json").exit_code == 0
 
 
 def test_interrupted_without_a_schedule(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,18 +80,28 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def ready(plan: Plan) -> None:
-    """graph.yaml of model.py, and schedule.json of it at 60 %."""
+@cache
+def profiled() -> tuple[str, str]:
+    """Of model.py in the current folder, once a process: its graph, and a schedule of it at 60 %."""
     for call in (
         ("profile", "model.py", "-o", "graph.yaml"),
-        ("solve", "graph.yaml", "--budget", "60%", "-o", "schedule.json"),
+        ("solve", "graph.yaml", "--budget", "60%", "--set", "moves=20", "-o", "schedule.json"),
     ):
-        result = plan(*call)
+        result = CliRunner().invoke(main, call)
         assert result.exit_code == 0, result.stderr
+    return Path("graph.yaml").read_text(), Path("schedule.json").read_text()
 
 
+@pytest.fixture
+def ready(plan: Plan) -> None:
+    """graph.yaml of model.py, and schedule.json of it at 60 %."""
+    graph, schedule = profiled()
+    Path("graph.yaml").write_text(graph)
+    Path("schedule.json").write_text(schedule)
+
+
+@pytest.mark.usefixtures("ready")
 def test_from_a_model_to_a_run_equal_to_eager(plan: Plan) -> None:
-    ready(plan)
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py")
     result = plan(*run, "--json", "--repeats", "2")
     assert result.exit_code == 0, result.stderr
@@ -121,8 +132,8 @@ def test_estimate_for_a_gpu_that_is_not_here(plan: Plan) -> None:
     assert plan("solve", "gpu.json").exit_code == 0
 
 
+@pytest.mark.usefixtures("ready")
 def test_another_model_is_a_mismatch(plan: Plan) -> None:
-    ready(plan)
     result = plan("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py:larger")
     assert result.exit_code == 6
     assert "fingerprint" in result.stderr
@@ -142,11 +153,11 @@ def test_a_graph_that_was_changed_by_hand_is_a_mismatch(plan: Plan) -> None:
     assert "graph.json: the graph was changed since it was profiled" in result.stderr
 
 
+@pytest.mark.usefixtures("ready")
 def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from memplan.runtime.compare import verdict
     from memplan.runtime.compare.eager import Comparison
 
-    ready(plan)
     monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
     result = plan(
         *("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--json", "--repeats", "1")
@@ -158,12 +169,12 @@ def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.Mon
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("ready")
 def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memplan.runtime.compare import side_by_side
 
-    ready(plan)
     true = side_by_side.peaks
     monkeypatch.setattr(side_by_side, "peaks", lambda *run: true(*run)._replace(host=7))
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
@@ -173,6 +184,7 @@ def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
     assert result.stderr.splitlines() == [f"plan: error: {line}"]
 
 
+@pytest.mark.usefixtures("ready")
 def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from memplan.runtime.compare import eager
@@ -180,7 +192,6 @@ def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: p
     def too_large(_iteration: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    ready(plan)
     monkeypatch.setattr(eager, "run_eager", too_large)
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
     found = json.loads(plan(*run, "--json").stdout)
@@ -217,16 +228,16 @@ def test_a_loss_that_is_no_number(plan: Plan) -> None:
     """Equal to eager's, bit by bit; JSON has no word for it."""
     name = "model.py:without_a_loss_to_speak_of"
     assert plan("profile", name, "-o", "graph.yaml").exit_code == 0
-    assert plan("solve", "graph.yaml", "--budget", "80%", "-o", "s.json").exit_code == 0
+    assert plan("solve", "graph.yaml", "--budget", "80%", "--solver", "rotor", "-o", "s.json").exit_code == 0
     result = plan("run", "s.json", "--graph", "graph.yaml", "--model", name, "--json", "--repeats", "1")
     found = json.loads(result.stdout)
     assert (found["equal"], found["measured"]["loss"]) == (True, None)
 
 
+@pytest.mark.usefixtures("ready")
 def test_a_graph_is_run_where_it_was_traced(plan: Plan) -> None:
     import torch
 
-    ready(plan)
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--device")
     result = plan(*run, "cuda")
     assert result.exit_code == (6 if torch.cuda.is_available() else 2)

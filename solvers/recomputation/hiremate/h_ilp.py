@@ -6,31 +6,15 @@ cluster in h_ilp/level.py, the top in h_ilp/top.py; the framework that puts them
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from ....graphs.partition.partition import LOWER, TOP
 from ...problem import Answer, Options, Problem
 from . import hiremate
+from .hiremate import ClusterSettings as Settings
+
+__all__ = ["NAME", "Settings", "solve"]
 
 NAME = "h-ilp"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """As those of hiremate."""
-
-    top: int = TOP
-    lower: int = LOWER
-    peaks: int = 3
-    saves: int = 6
-    options: int = 240
-    gap: float = 0.01
-    workers: int = 1
-    backend: str = "loky"
-    cache: str = ""
-
-    def __post_init__(self) -> None:
-        hiremate.Settings(**asdict(self))
 
 
 def solve(problem: Problem, options: Options) -> Answer:

@@ -72,16 +72,12 @@ BELOW = 0.5
 
 
 @dataclass(frozen=True)
-class Settings:
-    """partitioner: h-partition or sequential. leaf, level: the solvers of clusters of operations and of
-    clusters of clusters. top, lower: the most nodes of the top and of a cluster (M^t, M^l). peaks, saves:
-    budgets of a cluster. options: the most that a program's clusters keep in all (N_o). gap: relative, where
-    a program's search stops. workers: processes, 0 for one a core. backend: loky, dask or ray. cache: a
-    folder for solved clusters, off, or empty for the user's cache folder."""
+class ClusterSettings:
+    """top, lower: the most nodes of the top and of a cluster (M^t, M^l). peaks, saves: budgets of a cluster.
+    options: the most that a program's clusters keep in all (N_o). gap: relative, where a program's search
+    stops. workers: processes, 0 for one a core. backend: loky, dask or ray. cache: a folder for solved
+    clusters, off, or empty for the user's cache folder."""
 
-    partitioner: str = "h-partition"
-    leaf: str = "h-ilp"
-    level: str = "h-ilp"
     top: int = TOP
     lower: int = LOWER
     peaks: int = 3
@@ -101,6 +97,24 @@ class Settings:
         check_workers(self.workers, 0)
         if self.backend not in BACKENDS:
             raise InputError(f"unknown backend {self.backend!r}: {', '.join(BACKENDS)}")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """partitioner: h-partition or sequential. leaf, level: the solvers of clusters of operations and of
+    clusters of clusters."""
+
+    partitioner: str = "h-partition"
+    leaf: str = "h-ilp"
+    level: str = "h-ilp"
+
+
+@dataclass(frozen=True)
+class Settings(ClusterSettings, _Parts):
+    """What the framework is made of, then as of h-ilp."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         level_solver(self.leaf)
         level_solver(self.level)
 

@@ -34,6 +34,7 @@ from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
 from memplan.solvers.recomputation.hiremate import h_ilp, hiremate
 from memplan.solvers.recomputation.hiremate.levels import LEVEL_SOLVERS
 from memplan.solvers.recomputation.hiremate.partitions import tree_of
+from memplan.solvers.registry import run as registry
 from recomputing import recomputing
 from training_graphs import training
 
@@ -222,6 +223,19 @@ def test_settings_that_cannot_be(setting: dict[str, int | str], message: str) ->
     graph = training(3, 1)
     with pytest.raises(InputError, match=message):
         solved(graph, between(graph, 0.5), **setting)
+
+
+def test_h_ilp_has_the_settings_of_hiremate_but_for_what_the_framework_is_made_of() -> None:
+    parts = {"partitioner": "h-partition", "leaf": "h-ilp", "level": "h-ilp"}
+    assert list(registry.settings_of("hiremate").items()) == [
+        *parts.items(),
+        *registry.settings_of("h-ilp").items(),
+    ]
+    for name in parts:
+        with pytest.raises(InputError, match=f"h-ilp has no setting '{name}': its settings are top, lower,"):
+            registry.chosen_settings("h-ilp", {name: "h-ilp"})
+    with pytest.raises(InputError, match="h-ilp: lower must be 1 or more, not 0"):
+        registry.chosen_settings("h-ilp", {"lower": "0"})
 
 
 @pytest.mark.parametrize("seed", range(3))

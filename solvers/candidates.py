@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor
 from ..planner.plain import plain_schedule
 from ..planner.schedule.schedule import Schedule
+from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
 from .problem import InfeasibleError, Problem
 
@@ -30,6 +35,14 @@ def judged(graph: Graph, schedule: Schedule) -> Candidate:
 
 def plain_candidate(graph: Graph) -> Candidate:
     return judged(graph, plain_schedule(graph))
+
+
+def peak_without(graph: Graph, runs: Sequence[Run], tensors: Sequence[int] | NDArray[np.int64]) -> int:
+    """Device bytes of these runs, were these tensors of no size."""
+    sizes = graph.tensors.bytes.copy()
+    sizes[tensors] = 0
+    light = replace(graph, tensors=replace(graph.tensors, bytes=sizes))
+    return judged(light, schedule_of(light, runs)).peak
 
 
 def device_limit(problem: Problem) -> int:

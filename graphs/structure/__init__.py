@@ -1,4 +1,4 @@
 """What a graph looks like: chains of blocks, cuts, dominators, orders that hold.
 
-Doors: chain, dominators, forward_cuts, valid_order.
+Doors: chain, dominators, forward_cuts.
 """

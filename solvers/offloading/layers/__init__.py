@@ -18,9 +18,11 @@ used after its update; else NotAcceptedError says in one line what is missing.
     early_updates.py  updates right behind the last run that they wait for
     host_ways.py      the modes that can update on the CPU
     absences.py       weights, gradients, states, activations that are away between passes
-    cpu_updates.py    what these systems ask of graph and machine; refusals
+    cpu_updates.py    what these systems ask of graph and machine
+    refusals.py       why no way fits: the least budget, or a host too small
 
 All is linear in the graph's edges, beside the chain and one sort.
 
-Doors: absences, cpu_updates, early_updates, host_ways, runs, training.
+Doors: absences, cpu_updates, early_updates, host_ways, refusals, runs,
+training.
 """

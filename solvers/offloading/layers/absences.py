@@ -1,33 +1,43 @@
 """Which tensors leave the device between a layer's passes, as `away` of a residence.
 
 Weights leave after their last use in each section of the runs (a layer's forward, a layer's backward) and,
-changed on the CPU, stay in host memory until then; gradients leave once complete; optimizer states that the
-CPU updates never come to the device. Linear in the uses.
+changed on the CPU, stay in host memory until then; gradients leave behind their last use; optimizer states
+that the CPU updates never come to the device. Linear in the uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place
+from ....planner.schedule.sequence import Run
 from .runs import LayerRuns
 from .training import TrainingLayers
 
+Positions = dict[int, list[int]]
+"""By tensor, those of some runs, in order."""
+
+
+def uses_of(graph: Graph, runs: Sequence[Run]) -> tuple[Positions, Positions]:
+    """The runs on the device that read, change or make a tensor, and those on the CPU."""
+    device: Positions = {}
+    host: Positions = {}
+    for position, (operation, mode) in enumerate(runs):
+        uses = host if graph.on_host(operation, mode) else device
+        made = (x for x, _bit in graph.contributions(operation, mode))
+        for x in {*graph.input_lists[operation], *made}:
+            uses.setdefault(x, []).append(position)
+    return device, host
+
 
 class Uses:
-    """Positions in the runs by tensor: where it is read, changed or made on the device, and on the CPU."""
+    """Those of the runs of layers."""
 
     def __init__(self, graph: Graph, plan: LayerRuns) -> None:
-        self.graph, self.plan = graph, plan
-        self.device: dict[int, list[int]] = {}
-        self.host: dict[int, list[int]] = {}
-        for position, (operation, mode) in enumerate(plan.runs):
-            uses = self.host if graph.on_host(operation, mode) else self.device
-            made = (x for x, _bit in graph.contributions(operation, mode))
-            for x in {*graph.input_lists[operation], *made}:
-                uses.setdefault(x, []).append(position)
+        self.plan = plan
+        self.device, self.host = uses_of(graph, plan.runs)
 
     def section_ends(self, x: int) -> list[int]:
         """The last use on the device in each section that has one."""
@@ -57,10 +67,9 @@ def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place
     return {(x, uses.host[x][-1]): to for x in states if x in uses.host and x not in uses.device}
 
 
-def gradient_absences(layers: TrainingLayers, uses: Uses) -> dict[Place, Memory]:
-    """Of weight gradients that the CPU reads: away once complete."""
-    gradients = (x for layer in layers.layers for x in layer.gradients)
-    return {(x, uses.device[x][-1]): Memory.HOST for x in gradients if x in uses.host and x in uses.device}
+def gradient_absences(gradients: Iterable[int], device: Positions) -> dict[Place, Memory]:
+    """Of gradients: away once the device needs them no more, those that are results too."""
+    return {(x, device[x][-1]): Memory.HOST for x in gradients if x in device}
 
 
 def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[Place, Memory]:

@@ -67,6 +67,10 @@ class TrainingLayers:
             runs.append((operation, min(ways)[1]))
         return runs
 
+    @property
+    def gradients(self) -> list[int]:
+        return [x for layer in self.layers for x in layer.gradients]
+
     @cached_property
     def layer_of_weight(self) -> dict[int, int]:
         return {x: number for number, layer in enumerate(self.layers) for x in layer.weights}

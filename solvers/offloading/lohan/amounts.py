@@ -96,8 +96,8 @@ class Amounts:
         swapped = self.order.tensors(count)
         plan = layer_runs(layers, self.order.kept | swapped, host=True, after=False)
         uses = Uses(layers.graph, plan)
-        away = weight_absences(layers, uses, self.states) | gradient_absences(layers, uses)
-        away |= state_absences(layers, uses, self.states)
+        away = weight_absences(layers, uses, self.states) | state_absences(layers, uses, self.states)
+        away |= gradient_absences(layers.gradients, uses.device)
         limited = self.states == Memory.DISK and self.machine.host_capacity is not None
         for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
             room = traffic_of(layers, self.machine, self.states, in_flight).room

@@ -39,7 +39,8 @@ from ....planner.residence.transfers import LOOK_AHEADS
 from ...candidates import device_limit, plain_candidate
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ..layers.cpu_updates import layers_updated_on_cpu, refused, states_memory
+from ..layers.cpu_updates import layers_updated_on_cpu, states_memory
+from ..layers.refusals import refused
 from .amounts import Amounts
 from .swap import SwapOrder
 

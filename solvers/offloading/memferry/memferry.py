@@ -34,7 +34,6 @@ machine. `reserve` is 0 by default, since a gradient that leaves costs no comput
 from __future__ import annotations
 
 from ....planner.bounds import time_bound
-from ...candidates import infeasible
 from ...problem import Answer, Options, Problem, Status
 from .search import NAME, Search
 from .settings import Settings
@@ -54,7 +53,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         if search.best is None:
             raise
     if search.best is None:
-        raise infeasible(NAME, problem, search.least())
+        raise search.refused()
     options.report(search.best.line())
     status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
     return Answer(search.best.schedule, status, time_bound(problem.graph), search.interrupted)

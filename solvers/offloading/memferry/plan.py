@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import inf
 
 import numpy as np
 
 from ....graphs.graph import Graph, Kind, Phase
-from ....planner.residence.residence import Residence, residence_schedule
+from ....planner.residence.residence import Residence
 from ....planner.residence.transfers import placed
 from ....planner.schedule.schedule import Schedule
-from ....planner.schedule.sequence import Run, schedule_of
-from ....planner.simulator.simulate import Figures, simulate
-from ...candidates import judged
+from ....planner.schedule.sequence import Run
+from ....planner.simulator.simulate import Figures
+from ...candidates import peak_without
 from ...links import LinkedMachine
 from .estimate import Way
 from .gradients import kept_gradients
@@ -48,8 +47,7 @@ class Plan:
         """Bytes on the device beside weights and states, gradients that are kept included."""
         sizes = self.graph.tensors.bytes
         moved = np.isin(self.graph.tensors.kind, (Kind.PARAMETER, Kind.OPTIMIZER_STATE))
-        light = replace(self.graph, tensors=replace(self.graph.tensors, bytes=np.where(moved, 0, sizes)))
-        return judged(light, schedule_of(light, self.plain)).peak + int(sizes[self.kept].sum())
+        return peak_without(self.graph, self.plain, np.flatnonzero(moved)) + int(sizes[self.kept].sum())
 
     @cached_property
     def computing(self) -> float:
@@ -77,12 +75,11 @@ class Plan:
 
     def schedule(self, ways: Sequence[Way], budget: int) -> tuple[Schedule, Figures] | None:
         """The fastest that is found; None where none fits."""
-        residence = self._residence(ways)
-        return memferry_schedule(self.graph, self.linked.machine, budget, residence, self.kept)
+        return memferry_schedule(self.graph, self.linked.machine, budget, self.residence(ways), self.kept)
 
     def quick_seconds(self, ways: Sequence[Way], budget: int) -> float:
         """Simulated with every fetch as early as memory allows; ∞ where that does not fit."""
-        found = placed(self.graph, self.linked.machine, budget, self._residence(ways), (inf,))
+        found = placed(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
         return found[1].time if found else inf
 
     def other_ways(self, ways: Sequence[Way], *, twice: bool) -> Iterator[tuple[int, Way]]:
@@ -93,14 +90,8 @@ class Plan:
                 possible += [Way.DFGB] + [Way.DHA] * bool(np.isfinite(layer.direct_backward))
             yield from ((number, way) for way in possible if way != ways[number])
 
-    def least(self, ways: Sequence[Way]) -> int:
-        """The smallest budget with these ways, bytes. Raises InvalidScheduleError: the host is too small."""
-        schedule = residence_schedule(self.graph, self._residence(ways))
-        figures = simulate(self.graph, schedule, machine=replace(self.linked.machine, device_capacity=None))
-        return figures.figures.least_budget + int(self.graph.tensors.bytes[self.kept].sum())
-
-    def _residence(self, ways: Sequence[Way]) -> Residence:
-        return memferry_residence(self.graph, self.runs, self.layers, ways, set(self._gradients))
+    def residence(self, ways: Sequence[Way]) -> Residence:
+        return memferry_residence(self.graph, self.runs, self.layers, ways, self._gradients)
 
     @cached_property
     def _gradients(self) -> list[int]:

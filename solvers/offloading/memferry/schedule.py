@@ -12,7 +12,7 @@ kept gradient's buffer stays to the end of the iteration, as in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.machine import Machine, Memory
@@ -23,6 +23,7 @@ from ....planner.schedule.schedule import Schedule, Verb
 from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures, simulate
 from ...problem import NotAcceptedError
+from ..layers.absences import gradient_absences, uses_of
 from ..layers.host_ways import ways_on_host
 from .estimate import Way
 from .layers import WeightLayer, direct_run, weights_read
@@ -33,21 +34,19 @@ def memferry_residence(
     runs: Sequence[Run],
     layers: Sequence[WeightLayer],
     ways: Sequence[Way],
-    results: Collection[int],
+    gradients: Iterable[int],
 ) -> Residence:
-    """runs: of the iteration, updates in their modes on the host. results: gradients that nothing updates
-    from; they go to the host too."""
+    """runs: of the iteration, updates in their modes on the host. gradients: those that nothing updates from
+    go to the host too."""
     chosen = list(runs)
     for layer, way in zip(layers, ways, strict=True):
         read_there = layer.forward if way in (Way.DHA, Way.DFGB) else ()
         read_there += layer.backward if way == Way.DHA else ()
         for position in read_there:
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
-    away = _away_between(graph, runs, layers, ways)
-    complete: dict[int, int] = {}
-    for position, run in enumerate(chosen):
-        complete |= {x: position for x, _bit in graph.contributions(*run) if x in results}
-    return Residence(chosen, dict.fromkeys([*away, *complete.items()], Memory.HOST))
+    away = dict.fromkeys(_away_between(graph, runs, layers, ways), Memory.HOST)
+    device, _host = uses_of(graph, chosen)
+    return Residence(chosen, away | gradient_absences(gradients, device))
 
 
 def _away_between(

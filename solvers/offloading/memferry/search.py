@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
+from ....graphs.errors import MemplanError
 from ....graphs.graph import Phase
-from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, in_plain_mode
 from ....planner.simulator.simulate import Figures
@@ -16,6 +16,7 @@ from ...candidates import device_limit
 from ...links import linked_machine
 from ...problem import NotAcceptedError, Options, Problem
 from ..layers.early_updates import early_updates
+from ..layers.refusals import refused
 from ..layers.runs import always_kept, layer_runs
 from ..layers.training import training_layers
 from .estimate import Way, estimate
@@ -134,16 +135,16 @@ class Search:
                 self.best = Found(*found, plan, ways, exact)
         return self._seen[key]
 
-    def least(self) -> int:
-        """The smallest budget that can be reached. Raises NotAcceptedError where the host is too small."""
+    def refused(self) -> MemplanError:
+        """Why nothing fits."""
         published, twice = self.settings.choice == "published", self.settings.twice
-        try:
-            return min(
-                plan.least(greedy(plan.costs) if published else plan.thriftiest(twice=twice))
-                for plan in self.plans
-            )
-        except InvalidScheduleError as error:
-            raise NotAcceptedError(f"{NAME} has no valid schedule on this machine: {error}") from error
+        plan, machine = self.plans[0], self.plans[0].linked.machine
+        ways = [
+            plan.residence(greedy(plan.costs) if published else plan.thriftiest(twice=twice))
+            for plan in self.plans
+        ]
+        kept = int(plan.graph.tensors.bytes[plan.kept].sum())
+        return refused(NAME, self.problem, machine, ways, beside=kept)
 
     def _iterations(self) -> Iterator[tuple[list[Run], bool]]:
         """The runs of an iteration, and whether layers run again."""

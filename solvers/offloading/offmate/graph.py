@@ -1,15 +1,15 @@
 """From a training graph to the steps, groups and options of O-ILP.
 
-The blocks are those of the graph's chain (graphs/structure/chain.py). An update behind the backward part
-moves to where its gradient is complete and its weight no longer read, if nothing forbids it; what stays
-behind runs in steps of its own. Gradients that are results, and tensors that several blocks share, stay on
-the device.
+The blocks are those of the graph's chain, updates early (layers/early_updates.py); what stays behind the
+backward part runs in steps of its own. Gradients that are results, and tensors that several blocks share,
+stay on the device.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from ....graphs.graph import Graph, Phase
@@ -17,8 +17,8 @@ from ....graphs.structure.chain import Chain
 from ....planner.schedule.sequence import in_plain_mode
 from ...chains.runs import block_runs
 from ...recomputation.blocks.placed import placed_blocks
+from ..layers.early_updates import early_updates
 from ..o_ilp.iteration import Carried, Iteration
-from .chain import updates_moved
 from .groups import groups_of, parcels_of
 from .options import Asked, block_options
 
@@ -46,6 +46,22 @@ def iteration_of(
         tuple(float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after),
         tuple(tuple(in_plain_mode(chunk)) for chunk in after),
     )
+
+
+def updates_moved(graph: Graph, chain: Chain) -> Chain:
+    """The chain with updates early, in the blocks behind whose operations they then stand."""
+    order = (operation for operation, _mode in early_updates(graph, in_plain_mode(chain.order())))
+    forward = {o for block in chain.blocks for o in block.forward}
+    block_of = {o: number for number, block in enumerate(chain.blocks) for o in block.backward}
+    rows: list[list[int]] = [[] for _ in chain.blocks]
+    after: list[int] = []
+    row = rows[-1]
+    for operation in (o for o in order if o not in forward):
+        if not _is_update(graph, operation):
+            row = rows[block_of[operation]] if operation in block_of else after
+        row.append(operation)
+    blocks = tuple(replace(block, backward=tuple(row)) for block, row in zip(chain.blocks, rows, strict=True))
+    return Chain(blocks, chain.shared, tuple(after))
 
 
 def _is_update(graph: Graph, operation: int) -> bool:

@@ -18,12 +18,12 @@ from ....planner.schedule.sequence import Run
 from ..o_ilp.iteration import Iteration, Option
 
 
-def least_residences(graph: Graph, iteration: Iteration) -> Iterator[Residence]:
-    """To the host, then to the disk as far as anything leaves."""
+def least_residences(graph: Graph, iteration: Iteration, *, disk: bool) -> Iterator[Residence]:
+    """To the host; then to the disk, if there is one, as far as anything leaves."""
     for hosted in (True, False):
         for keeping in (False, True):
             runs = _runs(iteration, hosted=hosted, keeping=keeping)
-            for memory in (Memory.HOST, Memory.DISK):
+            for memory in (Memory.HOST, Memory.DISK)[: 1 + disk]:
                 yield Residence(runs, _away(graph, runs, memory))
 
 

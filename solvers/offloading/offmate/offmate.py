@@ -11,7 +11,7 @@ on a single GPU by re-materialization and offloading, 2024.
 
 | thesis | here, in the order to read                                                          |
 |--------|-------------------------------------------------------------------------------------|
-| 4.3.3  | graph.py: steps, groups of weights, from the graph; chain.py, groups.py             |
+| 4.3.3  | graph.py: steps, groups of weights, from the graph; groups.py                       |
 | 4.4    | options.py: options of a block                                                      |
 | 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
 | 4.5.3  | `batch`: the best batch, reported                                                   |
@@ -30,20 +30,21 @@ and some simulations; programs with integers are exponential at worst, stopped a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
 from ....graphs.errors import InputError
 from ....graphs.graph import Phase
 from ....graphs.structure.chain import Chain, chain_of
-from ....planner.bounds import memory_floor, time_bound
+from ....planner.bounds import time_bound
 from ....planner.residence.transfers import placed
 from ...candidates import device_limit
 from ...chains.problem import coarser
 from ...links import LinkedMachine, linked_machine
 from ...milp.result import Settings as MilpSettings
-from ...problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ..layers.refusals import refused
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OffloadProgram
 from .graph import iteration_of
@@ -136,7 +137,7 @@ def solve(problem: Problem, options: Options) -> Answer:
             options.report(_batch_line(last, search.limits, remaining()))
     except KeyboardInterrupt:
         interrupted = True
-    best = search.best or _least(problem, linked, iteration(fine, 0))
+    best = search.best or _least(problem, linked, search.limits, iteration(fine, 0))
     relaxation = "unknown" if search.relaxation is None else f"{search.relaxation:.6g} s"
     options.report(
         f"{relaxation} by the program with fractions, {best.planned:.6g} s with options and updates chosen, "
@@ -173,19 +174,11 @@ def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limi
     )
 
 
-def _least(problem: Problem, linked: LinkedMachine, iteration: Iteration) -> Found:
+def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: Iteration) -> Found:
     """The last resort. Raises InfeasibleError; NotAcceptedError where the host is too small."""
-    graph, limit = problem.graph, device_limit(problem)
-    any_device = replace(linked.machine, device_capacity=None)
-    large = 2 * int(graph.tensors.bytes.sum() + graph.operations.workspace.sum())
-    least: list[int] = []
-    for residence in least_residences(graph, iteration):
-        found = placed(graph, linked.machine, limit, residence)
+    ways = list(least_residences(problem.graph, iteration, disk=limits.has_disk))
+    for residence in ways:
+        found = placed(problem.graph, linked.machine, limits.device_bytes, residence)
         if found is not None:
             return Found(*found, found[1].time, 0.0)
-        found = placed(graph, any_device, large, residence, look_aheads=(0.0,))
-        if found is not None:
-            least.append(found[1].least_budget)
-    if not least:
-        raise NotAcceptedError(f"{NAME} needs a larger host: what must leave the device does not fit there")
-    raise InfeasibleError(NAME, limit, min(least), memory_floor(graph, linked.machine))
+    raise refused(NAME, problem, linked.machine, ways)

@@ -9,7 +9,6 @@ taken from the answer's steps.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -18,6 +17,7 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.sequence import Run
+from ..layers.absences import uses_of
 from ..o_ilp.model import OffloadProgram
 from ..o_ilp.round import Choice
 from .stays import on_disk, stays
@@ -31,7 +31,7 @@ def residence_of(
     order = _steps(program, choice, x)
     runs = [run for step in order for run in step]
     starts = [0, *accumulate(len(step) for step in order)]
-    uses = _uses(graph, runs)
+    uses, _host = uses_of(graph, runs)
     away: dict[Place, Memory] = {}
     back: dict[Place, int] = {}
     leave: dict[Place, int] = {}
@@ -46,7 +46,7 @@ def residence_of(
             if stay.out >= 0 and starts[stay.out] > last:
                 leave[stay.tensor, last] = starts[stay.out]
     for position, (operation, mode) in enumerate(runs):
-        if mode and graph.operations.modes[operation][mode - 1].on_host:
+        if graph.on_host(operation, mode):
             for state in disk.intersection(graph.mutate_lists[operation]):
                 away[state, position] = Memory.DISK
     plain = Residence(runs, away)
@@ -79,15 +79,3 @@ def _steps(program: OffloadProgram, choice: Choice, x: Floats) -> list[list[Run]
     for step, these in behind.items():
         order[step][:0] = these
     return order
-
-
-def _uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
-    """Per tensor the positions of the runs on the device that touch it."""
-    uses: dict[int, list[int]] = {}
-    for position, (operation, mode) in enumerate(runs):
-        if mode and graph.operations.modes[operation][mode - 1].on_host:
-            continue
-        made = (t for t, _bit in graph.contributions(operation, mode))
-        for t in {*graph.input_lists[operation], *made}:
-            uses.setdefault(t, []).append(position)
-    return uses

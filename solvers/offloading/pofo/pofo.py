@@ -41,7 +41,7 @@ from ...candidates import plain_candidate
 from ...chains.problem import chain_problem
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ..layers.cpu_updates import refused
+from ..layers.refusals import refused
 from .search import Search
 
 NAME = "pofo"

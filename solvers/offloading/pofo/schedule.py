@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from math import inf
 
-from ....graphs.graph import Phase
 from ....graphs.machine import Memory
 from ....planner.residence.demand import start_times
 from ....planner.residence.residence import Place, Residence
@@ -15,6 +14,8 @@ from ....planner.schedule.sequence import prune
 from ...chains.problem import ChainProblem
 from ...chains.runs import Move, Pass, sequence
 from ...recomputation.checkpointing.rotor_table import RotorTable
+from ..layers.absences import uses_of
+from ..layers.runs import first_backward
 from .segments import Segment
 
 
@@ -53,16 +54,11 @@ def residence(
     graph = chained.graph
     runs = prune(graph, sequence(chained.chain, chained.runs, moves))
     starts = start_times(graph, runs)
-    turn = next(p for p, (o, _mode) in enumerate(runs) if graph.operations.phase[o] == Phase.BACKWARD)
-    uses: dict[int, list[int]] = {x: [] for x in offloaded}
-    for position, (operation, mode) in enumerate(runs):
-        made = {x for x, _bit in graph.contributions(operation, mode)}
-        for x in made.union(graph.read_lists[operation], graph.mutate_lists[operation]) & offloaded:
-            uses[x].append(position)
+    turn, (device, _host) = first_backward(graph, runs), uses_of(graph, runs)
     gaps = [
-        (max((starts[b] - starts[a + 1], a) for a, b in pairwise(positions))[1], x)
-        for x, positions in uses.items()
-        if len(positions) > 1
+        (max((starts[b] - starts[a + 1], a) for a, b in pairwise(device[x]))[1], x)
+        for x in offloaded & device.keys()
+        if len(device[x]) > 1
     ]
     away: dict[Place, Memory] = {}
     sent = 0.0

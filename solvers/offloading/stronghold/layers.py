@@ -8,11 +8,10 @@ weight, gradient or state: activations, inputs, workspace, and what is no layer'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ....graphs.graph import Phase
-from ....planner.schedule.sequence import Run, schedule_of
-from ...candidates import judged
+from ....planner.schedule.sequence import Run
+from ...candidates import peak_without
 from ...links import LinkedMachine
 from ..layers.runs import LayerRuns
 from ..layers.training import Layer, TrainingLayers
@@ -35,17 +34,9 @@ def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine)
 
 def room_for_windows(found: TrainingLayers, runs: Sequence[Run], limit: int) -> int:
     """Bytes. States that no window moves, since their updates have no mode on the host, take of it."""
-    graph = found.graph
     moved = [x for layer in found.layers for x in (*layer.weights, *layer.gradients, *layer.states)]
-    sizes = graph.tensors.bytes.copy()
-    sizes[moved] = 0
-    light = replace(graph, tensors=replace(graph.tensors, bytes=sizes))
-    fixed = [x for layer in found.layers if not _on_host(found, layer) for x in layer.states]
-    return limit - judged(light, schedule_of(light, runs)).peak - found.size(fixed)
-
-
-def _on_host(found: TrainingLayers, layer: Layer) -> bool:
-    return found.host_modes(layer.updates) is not None
+    fixed = [x for layer in found.layers if found.host_modes(layer.updates) is None for x in layer.states]
+    return limit - peak_without(found.graph, runs, moved) - found.size(fixed)
 
 
 def _figures(

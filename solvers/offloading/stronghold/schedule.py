@@ -19,7 +19,7 @@ from itertools import pairwise
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.sequence import Run
-from ..layers.absences import Uses
+from ..layers.absences import Positions, gradient_absences, uses_of
 from ..layers.runs import LayerRuns
 from ..layers.training import TrainingLayers
 
@@ -27,7 +27,8 @@ from ..layers.training import TrainingLayers
 def window_residence(found: TrainingLayers, plan: LayerRuns, size: int) -> Residence:
     """plan: all in modes on the device. size: layers in the window."""
     plan = replace(plan, runs=_with_host_updates(found, plan.runs, size))
-    turn = _Turn(found, plan, size)
+    device, _host = uses_of(found.graph, plan.runs)
+    turn = _Turn(found, plan, size, device)
     away: dict[Place, Memory] = {}
     back: dict[Place, int] = {}
     for x, uses in turn.uses.items():
@@ -37,17 +38,8 @@ def window_residence(found: TrainingLayers, plan: LayerRuns, size: int) -> Resid
             if entered is not None:
                 away[x, position] = Memory.HOST
                 back[x, following] = turn.first_run(entered - 1)
-    away |= dict.fromkeys(_results(found, plan.runs, size), Memory.HOST)
-    return Residence(plan.runs, away, {}, back)
-
-
-def _results(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Place]:
-    """Without updates: the gradients that go to the host as results, from where they are complete."""
-    results = {x for layer in found.layers[size:] if not layer.updates for x in layer.gradients}
-    complete: dict[int, int] = {}
-    for position, run in enumerate(runs):
-        complete |= {x: position for x, _bit in found.graph.contributions(*run) if x in results}
-    return list(complete.items())
+    results = (x for layer in found.layers[size:] if not layer.updates for x in layer.gradients)
+    return Residence(plan.runs, away | gradient_absences(results, device), {}, back)
 
 
 def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Run]:
@@ -62,9 +54,8 @@ class _Turn:
     the CPU, which leave no copy on the device. Step: i in the forward part of layer i, 2n - 1 - i from its
     backward part on."""
 
-    def __init__(self, found: TrainingLayers, plan: LayerRuns, size: int) -> None:
+    def __init__(self, found: TrainingLayers, plan: LayerRuns, size: int, device: Positions) -> None:
         self.layers, self.size = len(found.layers), size
-        device = Uses(found.graph, plan).device
         self.uses: dict[int, list[tuple[int, int]]] = {}
         for x in (x for x in device if x in found.layer_of_weight):
             steps = (plan.section(position) + (position >= plan.first_backward) for position in device[x])

@@ -26,19 +26,19 @@ evaluation); auto tries both. Complexity: window.py, and one simulation for each
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError
+from ....graphs.errors import InputError, MemplanError
 from ....planner.bounds import time_bound
-from ....planner.errors import InvalidScheduleError
-from ....planner.residence.residence import residence_schedule
+from ....planner.residence.transfers import judged
 from ....planner.schedule.schedule import Schedule
-from ....planner.simulator.simulate import Figures, simulate
-from ...candidates import device_limit, infeasible
+from ....planner.simulator.simulate import Figures
+from ...candidates import device_limit
 from ...links import LinkedMachine, linked_machine
-from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ...problem import Answer, Options, Problem, Status
+from ..layers.refusals import refused
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers, training_layers
 from .layers import layer_figures, room_for_windows
@@ -104,7 +104,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         if search.best is None:
             raise
     if search.best is None:
-        raise infeasible(NAME, problem, search.least())
+        raise search.refused()
     options.report(search.best.line())
     status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
     return Answer(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
@@ -139,8 +139,9 @@ class _Search:
         for size in self._sizes(window):
             if self.best is not None and not self._proceed():
                 return
-            found = self._judged(plan, size, self.limit)
-            if isinstance(found, InvalidScheduleError):
+            residence = window_residence(self.layers, plan, size)
+            found = judged(self.problem.graph, self.linked.machine, self.limit, residence)
+            if found is None:
                 continue
             schedule, seen = found
             if self.best is None or seen.time < self.best.figures.time:
@@ -148,15 +149,10 @@ class _Search:
             if self.settings.windows == "analytic":
                 return
 
-    def least(self) -> int:
-        """The smallest budget that a window of one layer needs. Raises NotAcceptedError where none fits."""
-        least: list[int] = []
-        for checkpoint in self.ways():
-            found = self._judged(self._plan(checkpoint), 1, None)
-            if isinstance(found, InvalidScheduleError):
-                raise NotAcceptedError(f"{NAME} has no valid window on this machine: {found}")
-            least.append(found[1].least_budget)
-        return min(least)
+    def refused(self) -> MemplanError:
+        """Why no window of one layer fits."""
+        smallest = [window_residence(self.layers, self._plan(checkpoint), 1) for checkpoint in self.ways()]
+        return refused(NAME, self.problem, self.linked.machine, smallest)
 
     def _plan(self, checkpoint: bool) -> LayerRuns:
         return layer_runs(self.layers, (always_kept if checkpoint else all_kept)(self.layers))
@@ -168,19 +164,6 @@ class _Search:
         most = len(self.layers.layers)
         step = -(-most // _TRIED)
         yield from dict.fromkeys([max(window.size, 1), 1, *range(most, 0, -step)])
-
-    def _judged(
-        self, plan: LayerRuns, size: int, budget: int | None
-    ) -> tuple[Schedule, Figures] | InvalidScheduleError:
-        """budget: None for a device of any size."""
-        graph, machine = self.problem.graph, self.linked.machine
-        if budget is None:
-            machine = replace(machine, device_capacity=None)
-        try:
-            schedule = residence_schedule(graph, window_residence(self.layers, plan, size))
-            return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
-        except InvalidScheduleError as error:
-            return error
 
     def _proceed(self) -> bool:
         self.stopped = self.stopped or monotonic() > self._deadline or self._options.cancelled()

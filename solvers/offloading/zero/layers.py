@@ -46,7 +46,7 @@ def zero_residence(
     kept = (all_kept if rule == "keep" else always_kept)(layers)
     plan = layer_runs(layers, kept, host=True, after=True)
     uses = Uses(graph, plan)
-    away = gradient_absences(layers, uses) | state_absences(layers, uses, states)
+    away = gradient_absences(layers.gradients, uses.device) | state_absences(layers, uses, states)
     if weights is not None:
         away |= weight_absences(layers, uses, weights, before_update=weights)
     if rule == "offload":

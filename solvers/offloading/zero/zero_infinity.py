@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from ....graphs.errors import InputError
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ..layers.cpu_updates import first_that_fits, layers_updated_on_cpu, states_memory
+from ..layers.cpu_updates import layers_updated_on_cpu, states_memory
+from ..layers.refusals import first_that_fits
 from .layers import activation_rules, zero_residence
 
 NAME = "zero-infinity"

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from ....graphs.machine import Memory
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ..layers.cpu_updates import first_that_fits, layers_updated_on_cpu
+from ..layers.cpu_updates import layers_updated_on_cpu
+from ..layers.refusals import first_that_fits
 from .layers import activation_rules, zero_residence
 
 NAME = "zero-offload"

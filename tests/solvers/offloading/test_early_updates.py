@@ -5,9 +5,11 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.structure.valid_order import is_valid_order
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.solvers.offloading.layers.early_updates import early_updates
+from memplan.solvers.offloading.offmate.graph import updates_moved
 from odd_graphs import odd_graph
 
 
@@ -19,3 +21,6 @@ def test_early_updates_keep_an_order_that_is_valid(batch: int) -> None:
         order = [operation for operation, _mode in runs]
         assert sorted(order) == list(range(len(graph.operations))), seed
         assert is_valid_order(graph, order), seed
+        moved = updates_moved(graph, chain_of(graph)).order()
+        assert sorted(moved) == sorted(order), seed
+        assert is_valid_order(graph, moved), seed

@@ -19,6 +19,7 @@ from memplan.graphs.transformations.direct_access import with_direct_access
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
+from memplan.planner.residence.transfers import judged
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import Figures, simulate
@@ -183,11 +184,17 @@ def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() 
     )
     problem = Problem(graph, 10**9, machine(8 * MiB))
     plan = plan_of(problem)
-    tight = replace(problem, budget=plan.least(plan.all_in(Way.TWICE)))
+
+    def least(way: Way) -> int:
+        found = judged(graph, machine(8 * MiB), 10**9, plan.residence(plan.all_in(way)))
+        assert found is not None
+        return found[1].least_budget
+
+    tight = replace(problem, budget=least(Way.TWICE))
     assert solved(tight, activations="keep").peak <= tight.budget
     with pytest.raises(InfeasibleError):
         solved(tight, activations="keep", twice=False)
-    assert plan.least(plan.all_in(Way.GFGB)) >= tight.budget + 3 * MiB
+    assert least(Way.GFGB) >= tight.budget + 3 * MiB
 
 
 def test_at_the_time_limit_the_best_so_far_is_given() -> None:
@@ -263,7 +270,7 @@ def test_the_registry_knows_it() -> None:
         (chain(3, seed=1), Machine(), "memferry needs a machine with links d2h and h2d"),
         (layered(9), machine(), "memferry takes training graphs"),
         (training(4, 3, update="end"), machine(), "memferry updates weights on the CPU"),
-        (instance(1).graph, machine(host=10), "the host"),
+        (instance(1).graph, machine(host=10), "of host memory; the machine has 10 B"),
     ],
     ids=["no links", "no training", "updates on the device alone", "small host"],
 )

@@ -16,7 +16,7 @@ from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
-from memplan.solvers.offloading.offmate.chain import updates_moved
+from memplan.solvers.offloading.offmate.graph import updates_moved
 from memplan.solvers.offloading.offmate.offmate import Settings
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from memplan.solvers.registry import run as registry
@@ -162,8 +162,12 @@ def test_refusals() -> None:
     with pytest.raises(NotAcceptedError, match="needs a machine with links d2h and h2d"):
         solve(graph, Machine(), peak // 2)
     tiny_host = replace(linked(graph, 1.0), host_capacity=1000)
-    with pytest.raises(NotAcceptedError, match="needs a larger host"):
+    with pytest.raises(NotAcceptedError, match="of host memory; the machine has 1,000 B"):
         solve(graph, tiny_host, memory_floor(graph, tiny_host) + 1)
+    rate = tiny_host.links.d2h
+    tiny_both = replace(tiny_host, disk_capacity=1000, links=Links(rate, rate, rate, rate))
+    with pytest.raises(NotAcceptedError, match=r"needs [1-9][\d,]{6,} B = .*; the machine has 1,000 B"):
+        solve(graph, tiny_both, memory_floor(graph, tiny_both) + 1)
     forward = layered(9, width=3)
     with pytest.raises(NotAcceptedError, match="has no backward operations"):
         solve(forward, linked(forward, 1.0), baseline(forward).peak)

@@ -177,7 +177,7 @@ def test_the_registry_knows_it() -> None:
         (chain(3, seed=1), Machine(), "stronghold needs a machine with links d2h and h2d"),
         (layered(9), machine(), "stronghold takes training graphs"),
         (chain(3, seed=1, parameters=False), machine(), "stronghold takes chains of layers with weights"),
-        (chain(3, seed=1), machine(host=10), "the host"),
+        (chain(3, seed=1), machine(host=10), "of host memory; the machine has 10 B"),
     ],
     ids=["no links", "no training", "no weights", "small host"],
 )

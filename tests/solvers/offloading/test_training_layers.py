@@ -12,8 +12,7 @@ from memplan.graphs.structure.valid_order import is_valid_order
 from memplan.instances.models import Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.plain import baseline
-from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import prune, schedule_of
+from memplan.planner.schedule.sequence import prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.runs import always_kept, layer_runs
 from memplan.solvers.offloading.layers.training import TrainingLayers, training_layers
@@ -122,7 +121,7 @@ def test_checkpoints_do_not_make_layers_outputs_twice(solver: str) -> None:
     graph = transformer(model, Training(4, 32, granularity="operation"), rates)
     problem = Problem(graph, baseline(graph).peak, Machine(links=Links(4e7, 4e7)))
     answer = solve(solver, problem, None, {"activations": "checkpoint"}, bound_seconds=0)
-    runs = [(target, where) for verb, target, where in answer.schedule.rows() if verb == Verb.COMPUTE]
+    runs = runs_of(answer.schedule)
     repeated = len(runs) - len({operation for operation, _mode in runs})
     assert repeated > 0
     assert prune(graph, runs) == runs

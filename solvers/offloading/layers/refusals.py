@@ -1,0 +1,62 @@
+"""Where no way of moving tensors fits the device: the least budget that one of them needs, or that the host
+and the disk are too small for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ....graphs.errors import MemplanError
+from ....graphs.machine import Machine, Memory
+from ....planner.budget import spelled
+from ....planner.residence.residence import Residence, residence_schedule
+from ....planner.residence.transfers import judged
+from ....planner.schedule.schedule import Schedule
+from ....planner.simulator.simulate import Figures
+from ....planner.simulator.walk import Walk
+from ...candidates import device_limit, infeasible
+from ...problem import NotAcceptedError, Problem
+
+
+def first_that_fits(
+    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence]
+) -> tuple[Schedule, Figures]:
+    """Of ways to place everything, the first within the budget.
+
+    Raises InfeasibleError with the least that any of them takes; NotAcceptedError where the host or the disk
+    is too small for all of them on a device of any size.
+    """
+    limit, tried = device_limit(problem), list(ways)
+    for way in tried:
+        found = judged(problem.graph, machine, limit, way)
+        if found:
+            return found
+    raise refused(solver, problem, machine, tried)
+
+
+def refused(
+    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence], beside: int = 0
+) -> MemplanError:
+    """Why none of these ways fits. beside: device bytes that they leave out."""
+    graph, tried = problem.graph, list(ways)
+    endless = replace(machine, device_capacity=None)
+    held = [judged(graph, endless, 2**62, way) for way in tried]
+    least = [found[1].least_budget for found in held if found]
+    if least:
+        return infeasible(solver, problem, min(least) + beside)
+    roomy = replace(endless, host_capacity=None, disk_capacity=None)
+    host, disk = min((_host_and_disk(problem, roomy, way) for way in tried), key=sum)
+    needs, room = _spelled(host, disk or None), _spelled(machine.host_capacity, machine.disk_capacity)
+    return NotAcceptedError(f"{solver} needs {needs}; the machine has {room}")
+
+
+def _spelled(host: int | None, disk: int | None) -> str:
+    sizes = ((host, "of host memory"), (disk, "of disk"))
+    return " and ".join(f"{spelled(size)} {place}" for size, place in sizes if size is not None)
+
+
+def _host_and_disk(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int]:
+    """The least host and disk bytes with which a way's schedule holds."""
+    walk = Walk(problem.graph, residence_schedule(problem.graph, way), budget=None, machine=machine)
+    walk.turn()
+    return walk.ledgers[Memory.HOST].least, walk.ledgers[Memory.DISK].least

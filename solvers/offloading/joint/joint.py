@@ -1,6 +1,6 @@
 """Joint recomputation and offloading on any graph: what is kept, made again or moved, and where updates run.
 
-    graph ──drops──▶ runs ──fill──▶ what stays ──assemble, simulate──▶ seconds
+    graph ──drops──▶ runs ──fill──▶ what stays ──assemble, replay──▶ seconds
               ▲                         ▲
        start: shares and kinds       anneal: one tensor or update at a time
 
@@ -17,9 +17,7 @@ runs as they are. Tensors move whole. No paper has this: the method is ours; why
     state.py      a point of the search: runs, what is away when, where updates run
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk
     anneal.py     moves from there
-    instance.py   graph and machine as arrays for the compiled files
-    assemble.py   from a state to the steps of its schedule, compiled
-    simulate.py   their period, compiled
+    assemble.py   from a state to the steps of its schedule, compiled; planner/replay, their period
 
 Per evaluation O(steps · turns) in compiled code: 0.1 ms for 150 operations, some milliseconds for 3,500.
 """

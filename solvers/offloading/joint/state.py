@@ -1,6 +1,6 @@
 """One point of the joint search: a sequence of runs, what is away when, which updates run on the host.
 
-    lives, flags ──life_levels──▶ rows of each life (kept) ──place, merge──▶ steps ──simulate──▶ seconds
+    lives, flags ──life_levels──▶ rows of each life (kept) ──place, merge──▶ steps ──replay──▶ seconds
 
 A change touches few lives; their rows are looked up or made once, all the rest is compiled.
 """
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from ....graphs.arrays import Ints
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
+from ....planner.replay.clock import TURNS
+from ....planner.replay.instance import Instance, Ways
+from ....planner.replay.replay import replay
 from ....planner.residence.demand import add_workspace, fetches_of, occupied, start_times
 from ....planner.residence.lives import Life, Use, lives, position_of, turn_length
 from ....planner.residence.residence import (
@@ -31,8 +34,6 @@ from ....planner.residence.residence import (
 from ....planner.schedule.schedule import Initial, Schedule, Verb
 from ....planner.schedule.sequence import Run
 from .assemble import FETCH, MOVE, merge, place
-from .instance import Instance, Ways
-from .simulate import simulate
 
 
 class Gap(NamedTuple):
@@ -171,8 +172,8 @@ class State:
 
     def evaluate(self, look_ahead: float, reserve: float = 0.0) -> Outcome:
         steps, starts = self.steps(look_ahead, reserve)
-        result, ends = np.zeros(5), np.zeros(len(steps))
-        simulate(self.instance, steps, starts, result, ends)
+        result = np.zeros(5)
+        replay(self.instance, steps, starts, result, TURNS)
         return Outcome(float(result[0]), float(result[1]), look_ahead, reserve)
 
     def steps(self, look_ahead: float, reserve: float) -> tuple[Ints, NDArray[np.uint8]]:

@@ -1,4 +1,4 @@
-"""A graph on a machine as flat arrays, for the compiled simulator of the joint search.
+"""A graph on a machine as flat arrays, for the compiled replay of its schedules.
 
 A *way* is an operation in one of its modes, on the device or on the host; way number = (operation, mode).
 """
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.arrays import Ints
-from ....graphs.graph import Graph, Kind
-from ....graphs.machine import Machine, Memory
-from ....planner.schedule.schedule import Schedule, Verb
-from ....planner.schedule.sequence import Run
-from ....planner.simulator.clock import Queue, rate
+from ...graphs.arrays import Ints
+from ...graphs.graph import Graph, Kind
+from ...graphs.machine import Machine, Memory
+from ..schedule.schedule import Schedule, Verb
+from ..schedule.sequence import Run
+from ..simulator.clock import Queue, rate
 
 MOST_BITS = 62
 """Contributions to one tensor that are told apart; more share the last bit."""

@@ -1,0 +1,60 @@
+"""When each row runs, by the rules of planner/simulator/clock.py: seconds of a turn in the steady state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...graphs.compiled import compiled
+from ..simulator.clock import Queue
+from .rows import QUEUE, Turn
+
+TURNS = 40
+"""The most turns that a search plays; then the growth is the mean of the last half."""
+
+_SAME = 1e-9
+_COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
+
+
+@compiled
+def period(turn: Turn, most: int) -> float:
+    """most: turns played. The turn has been walked."""
+    rows, seconds, first, waits = turn.rows, turn.seconds, turn.first, turn.waits
+    count = turn.counts[0]
+    back = 0
+    for place in range(first[count]):
+        if waits[place] < 0:
+            back = max(back, -(waits[place] // count))
+    ends = np.zeros((back + 1, count))
+    free, begin, growth, half = np.zeros(6), np.zeros(6), np.zeros(6), np.zeros(6)
+    fence = following = longest = 0.0
+    for number in range(most):
+        begin[:] = free
+        now = ends[number % (back + 1)]
+        place = 0
+        for row in range(count):
+            queue = rows[row, QUEUE]
+            start = max(free[queue], fence)
+            if queue in (_D2H, _H2D):
+                start = max(start, free[_COMPUTE])
+            while place < first[row + 1]:
+                other = waits[place]
+                place += 1
+                if other >= 0:
+                    start = max(start, now[other])
+                    continue
+                ago = -(other // count)
+                if ago <= number:
+                    start = max(start, ends[(number - ago) % (back + 1), other + ago * count])
+            free[queue] = now[row] = start + seconds[row]
+        fence, following = following, max(max(free[2], free[3]), max(free[4], free[5]))
+        longest, change = 0.0, 0.0
+        for queue in range(6):
+            gained = free[queue] - begin[queue]
+            change = max(change, abs(gained - growth[queue]))
+            longest = max(longest, gained)
+            growth[queue] = gained
+        if number > 0 and number + 1 >= back and change <= longest * _SAME:
+            return longest
+        if number + 1 == (most + 1) // 2:
+            half[:] = free
+    return (free - half).max() / (most - (most + 1) // 2)

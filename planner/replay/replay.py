@@ -1,0 +1,195 @@
+"""The simulator's two passes over a schedule's steps, compiled: its period, some thousand times a second.
+
+Knows no rule but memory and time: its input comes from residence/residence.py, and the simulator itself
+judges what is handed out. Where an allocation does not fit the excess is noted and the replay goes on, so
+that a search sees how far it is. Same figures as planner/simulator/simulate.py on schedules that hold
+(tests/planner/test_replay.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.arrays import Floats, Ints
+from ...graphs.compiled import compiled
+from ..simulator.clock import Queue
+from .clock import period
+from .instance import Instance
+from .rows import (
+    ADD,
+    CHANGE,
+    DROP,
+    EVENTS_END,
+    FREED,
+    KEPT,
+    MAKE,
+    MEMORY,
+    MOVE,
+    OVERWRITE,
+    QUEUE,
+    READ,
+    TRANSIENT,
+    Turn,
+    empty_turn,
+    event,
+)
+from .walk import walk
+
+_COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
+
+
+@compiled
+def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: Floats, turns: int) -> None:
+    """result: (seconds of a turn, bytes in excess of the limits, peak per memory). turns: played at most."""
+    starting = np.zeros(3)
+    turn = _room_for(instance, steps)
+    result[1] = _read(instance, steps, starts, turn, starting)
+    walk(turn, instance.limits, starting, result[2:])
+    result[0] = period(turn, turns)
+
+
+@compiled
+def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
+    """Fill `turn` and `starting`; the most bytes above a limit, were all deletes immediate."""
+    tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
+    rows, events = turn.rows, turn.events
+    count, length = len(tensors), len(steps)
+    have = np.zeros((3, count), np.int64)
+    moving = _moving(instance, steps, starts, turn)
+    for x in range(count):
+        for memory in range(3):
+            if starts[x] >> memory & 1:
+                have[memory, x] = tensors[x].whole
+                starting[memory] += tensors[x].size
+    settled = starting.copy()
+    excess = max(0.0, (settled - limits).max())
+    row = at = drops = freed = 0
+    for index in range(length + count):
+        if index < length:
+            verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
+        else:  # what is neither persistent nor an input vanishes
+            verb, target, where = -1, index - length, 0
+            if tensors[target].persistent:
+                continue
+        if verb in (1, -1):
+            for memory in range(3):
+                if verb == 1 and memory != where:
+                    continue
+                if not have[memory, target] or (verb == -1 and memory == 0 and tensors[target].input):
+                    continue
+                have[memory, target] = 0
+                settled[memory] -= tensors[target].size
+                if moving[target] < 0:
+                    freed += tensors[target].size
+                else:
+                    events[at] = event(DROP, int(moving[target]), memory)
+                    at += 1
+                    drops += 1
+            continue
+
+        kept = transient = 0
+        if verb == 0:
+            way = ways[target]
+            memory, queue = (1, _CPU) if way.host else (0, _COMPUTE)
+            for place in range(way.reads_start, way.host_reads_end):
+                x = int(moving[members[place]])
+                if x >= 0:
+                    events[at] = event(READ, x, memory if place < way.reads_end else 1)
+                    at += 1
+            for place in range(way.mutates_start, way.mutates_end):
+                x = int(moving[members[place]])
+                if x >= 0:
+                    events[at], events[at + 1] = event(OVERWRITE, x, memory), event(CHANGE, x, memory)
+                    at += 2
+            transient = way.workspace
+            for place in range(way.writes_start, way.writes_end, 2):
+                x, bit = members[place], members[place + 1]
+                there = have[memory, x]
+                if there & bit:
+                    transient += tensors[x].size
+                    continue
+                have[memory, x] = there | bit
+                if not there:
+                    kept += tensors[x].size
+                if moving[x] >= 0 and there:
+                    events[at] = event(ADD, int(moving[x]), memory)
+                    at += 1
+                if way.host:
+                    events[at] = event(MAKE, int(moving[x]), memory)
+                    at += 1
+            seconds = way.seconds
+        else:
+            if verb == 2:
+                source, queue = where - 1, _D2H if where == 1 else _WRITE
+            else:
+                source, queue = where + 1, _H2D if where == 0 else _READ
+            memory, x = where, int(moving[target])
+            events[at] = event(READ, x, source)
+            at += 1
+            if have[memory, target]:
+                events[at] = event(OVERWRITE, x, memory)
+                at += 1
+            else:
+                kept = tensors[target].size
+            events[at] = event(MOVE, x, memory)
+            at += 1
+            have[memory, target] = have[source, target]
+            seconds = tensors[target].size * instance.pace[queue]
+        excess = max(excess, settled[memory] + kept + transient - limits[memory])
+        settled[memory] += kept
+        _put(rows[row], queue, memory, kept, transient, freed, at)
+        turn.seconds[row] = seconds
+        freed = 0
+        row += 1
+    _put(rows[row], -1, 0, 0, 0, freed, at)
+    turn.counts[0], turn.counts[2] = row, drops
+    return excess
+
+
+@compiled
+def _room_for(instance: Instance, steps: Ints) -> Turn:
+    ways, tensors, most = instance.ways, len(instance.tensors), 3 * (len(steps) + len(instance.tensors))
+    for index in range(len(steps)):
+        if steps[index, 0] == 0:
+            way = ways[steps[index, 1]]
+            most += way.host_reads_end - way.reads_start + way.writes_end - way.writes_start
+            most += 2 * (way.mutates_end - way.mutates_start)
+    return empty_turn(len(steps), most, tensors)
+
+
+@compiled
+def _put(row: Ints, queue: int, memory: int, kept: int, transient: int, freed: int, events_end: int) -> None:
+    row[QUEUE], row[MEMORY], row[KEPT] = queue, memory, kept
+    row[TRANSIENT], row[FREED], row[EVENTS_END] = transient, freed, events_end
+
+
+@compiled
+def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn) -> Ints:
+    """Per tensor its number among those that move, or -1; their sizes and their number into `turn`."""
+    ways, members = instance.ways, instance.members
+    moving = np.full(len(instance.tensors), -1)
+    for x in range(len(moving)):
+        if starts[x] > 1:
+            moving[x] = 0
+    for index in range(len(steps)):
+        verb, target = steps[index, 0], steps[index, 1]
+        if verb > 1:
+            moving[target] = 0
+        elif verb == 0:
+            way = ways[target]
+            for place in range(way.reads_start if way.host else way.host_reads_start, way.host_reads_end):
+                moving[members[place]] = 0
+            if way.host:
+                for place in range(way.writes_start, way.writes_end, 2):
+                    moving[members[place]] = 0
+                for place in range(way.mutates_start, way.mutates_end):
+                    moving[members[place]] = 0
+    count = 0
+    for x in range(len(moving)):
+        if moving[x] == 0:
+            moving[x] = count
+            turn.size[count] = instance.tensors[x].size
+            count += 1
+    turn.counts[1] = count
+    return moving

@@ -1,0 +1,217 @@
+"""Order decides memory: which row waits for which, by the rules of planner/simulator/walk.py.
+
+Of a queue's rows only the newest is waited for: it ends last. The state of a moving tensor is one number: per
+transfer queue whether its newest transfer still holds its source and its target, and whether it made the copy
+that is there (copies.py in planner/simulator). Linear in rows, events and turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...graphs.arrays import Floats, Ints
+from ...graphs.compiled import compiled
+from ..simulator.clock import Queue
+from .rows import (
+    ADD,
+    CHANGE,
+    DROP,
+    EVENTS_END,
+    FREED,
+    KEPT,
+    MEMORY,
+    MOVE,
+    OVERWRITE,
+    QUEUE,
+    READ,
+    TRANSIENT,
+    Turn,
+)
+
+_TURNS = 17
+_COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
+_SOURCES, _TARGETS = (0, 1, 1, 2), (1, 0, 2, 1)
+"""The memories of the four transfer queues: D2H, H2D, DISK_WRITE, DISK_READ."""
+
+_HOLDS_SOURCE, _HOLDS_TARGET, _MADE, _MADE_BY_CPU = 0, 4, 8, 1 << 12
+_BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
+"""The bits of a tensor's state: three times four for the transfer queues, one for the CPU, on the host."""
+
+_MAKERS = (2 << _MADE, 9 << _MADE | _MADE_BY_CPU, 4 << _MADE)
+_HOLDERS = (
+    1 << _HOLDS_SOURCE | 2 << _HOLDS_TARGET,
+    6 << _HOLDS_SOURCE | 9 << _HOLDS_TARGET,
+    8 << _HOLDS_SOURCE | 4 << _HOLDS_TARGET,
+)
+"""Per memory the bits of those that made a copy there, or hold it."""
+
+
+@compiled
+def walk(turn: Turn, limits: Floats, starting: Floats, peaks: Floats) -> int:
+    """Fill `turn.first` and `turn.waits` with the waits of the steady state; their number.
+
+    limits, starting: bytes per memory, allowed and there when a turn begins. peaks: changed. Where an
+    allocation does not fit, it takes what there is.
+    """
+    rows, events, sizes = turn.rows, turn.events, turn.size
+    count, moving, drops = turn.counts[0], turn.counts[1], turn.counts[2]
+    state = np.zeros(moving, np.int64)
+    newest = np.full((moving, 5), -1)
+    pending = np.empty((3, 2 * drops + 1, 6), np.int64)
+    first, last = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    rests = np.zeros((3, 6), np.int64)
+    used = starting.copy()
+    wanted = np.full(5, -1)
+    left = np.zeros(moving + 21 + 36 * drops, np.int64)
+    before = left.copy()
+    length = waits = 0
+    for memory in range(3):
+        peaks[memory] = used[memory]
+    for number in range(_TURNS):
+        begin = number * count
+        _settle(pending, first, last, rests, used, begin - count)
+        waits = at = 0
+        for row in range(count + 1):
+            used[0] -= rows[row, FREED]
+            queue = rows[row, QUEUE]
+            waiting = False
+            while at < rows[row, EVENTS_END]:
+                kind, copy = int(events[at]) & 7, int(events[at]) >> 3
+                tensor, memory = copy // 3, copy % 3
+                now = int(state[tensor])
+                at += 1
+                if kind in (READ, ADD):
+                    makers = now & _MAKERS[memory]
+                    if not makers:
+                        continue
+                    waiting = True
+                    if makers & _MADE_BY_CPU:
+                        wanted[0] = max(wanted[0], newest[tensor, 0])
+                    for link in range(4):
+                        if makers >> (_MADE + link) & 1:
+                            wanted[link + 1] = max(wanted[link + 1], newest[tensor, link + 1])
+                            if kind == READ and (_TARGETS[link] > 0 or queue == _COMPUTE):
+                                now &= ~(1 << (_HOLDS_TARGET + link))
+                            if kind == READ and (_SOURCES[link] > 0 or queue == _COMPUTE):
+                                now &= ~(1 << (_HOLDS_SOURCE + link))
+                elif kind == OVERWRITE:
+                    holders = now & _HOLDERS[memory]
+                    for link in range(4):
+                        if holders & _BOTH << link:
+                            waiting = True
+                            wanted[link + 1] = max(wanted[link + 1], newest[tensor, link + 1])
+                            now &= ~(_BOTH << link)
+                elif kind == DROP:
+                    holders = now & _HOLDERS[memory]
+                    now &= ~(holders | _MAKERS[memory])
+                    if holders and sizes[tensor]:
+                        entry = pending[memory, last[memory]]
+                        entry[0], entry[1] = sizes[tensor], tensor
+                        for link in range(4):
+                            entry[2 + link] = newest[tensor, link + 1] if holders & _BOTH << link else -1
+                        last[memory] += 1
+                    else:
+                        used[memory] -= sizes[tensor]
+                elif kind == MOVE:
+                    now |= (_BOTH | 1 << _MADE) << (queue - 2)
+                    newest[tensor, queue - 1] = begin + row
+                else:
+                    if kind == CHANGE:
+                        now &= ~_MAKERS[memory]
+                    if queue == _CPU:
+                        now |= _MADE_BY_CPU
+                        newest[tensor, 0] = begin + row
+                state[tensor] = now
+            if row == count:
+                break
+
+            memory, kept = rows[row, MEMORY], rows[row, KEPT]
+            allocated = kept + rows[row, TRANSIENT]
+            missing = used[memory] + rests[memory, 0] + allocated - limits[memory]
+            if missing > 0:
+                waiting = True
+                used[memory] -= _claim(
+                    missing, pending[memory], rests[memory], memory, first, last, state, newest, wanted
+                )
+            peaks[memory] = max(peaks[memory], used[memory] + allocated)
+            used[memory] += kept
+            turn.first[row] = waits
+            if waiting:
+                for other in range(5):
+                    if wanted[other] >= 0:
+                        turn.waits[waits] = wanted[other] - begin
+                        wanted[other] = -1
+                        waits += 1
+        turn.first[count] = waits
+        left, before, filled = before, left, length
+        length = _left_over(state, pending, first, last, rests, begin + count, left)
+        if number > 0 and length == filled and (left[:length] == before[:length]).all():
+            break
+    return waits
+
+
+@compiled
+def _claim(
+    missing: float,
+    pending: Ints,
+    rest: Ints,
+    memory: int,
+    first: Ints,
+    last: Ints,
+    state: Ints,
+    newest: Ints,
+    wanted: Ints,
+) -> int:
+    """Take so many bytes, first of what an earlier claim has left of a delete, then of the oldest deletes;
+    how many bytes of these count no more."""
+    gone = 0
+    while missing > 0 and (rest[0] > 0 or first[memory] < last[memory]):
+        if rest[0] == 0:
+            rest[:] = pending[first[memory]]
+            first[memory] += 1
+            gone += rest[0]
+            for link in range(4):
+                if rest[2 + link] >= 0 and rest[2 + link] == newest[rest[1], link + 1]:
+                    state[rest[1]] &= ~(_BOTH << link)
+        for link in range(4):
+            wanted[link + 1] = max(wanted[link + 1], rest[2 + link])
+        taken = min(missing, rest[0])
+        rest[0] -= int(taken)
+        missing -= taken
+    return gone
+
+
+@compiled
+def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, used: Floats, oldest: int) -> None:
+    """End the deletes that wait only for rows before `oldest`."""
+    for memory in range(3):
+        kept = 0
+        for place in range(first[memory], last[memory]):
+            entry = pending[memory, place]
+            if entry[2:].max() < oldest:
+                used[memory] -= entry[0]
+            else:
+                pending[memory, kept] = entry
+                kept += 1
+        first[memory], last[memory] = 0, kept
+        if rests[memory, 2:].max() < oldest:
+            rests[memory, 0] = 0
+
+
+@compiled
+def _left_over(state: Ints, pending: Any, first: Ints, last: Ints, rests: Ints, end: int, left: Ints) -> int:
+    """Write what the next turn waits for, counted from its start; the length of that."""
+    length = len(state)
+    left[:length] = state
+    for memory in range(3):
+        for place in range(first[memory], last[memory] + 1):
+            entry = pending[memory, place] if place < last[memory] else rests[memory]
+            if entry[0] == 0:
+                continue
+            left[length], left[length + 1] = memory, entry[0]
+            for part in range(2, 6):
+                left[length + part] = entry[part] - end if entry[part] >= 0 else 0
+            length += 6
+    return length

@@ -1,0 +1,60 @@
+"""The compiled replay gives the figures of the simulator on schedules that hold."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from memplan.graphs.machine import Machine
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.replay import clock
+from memplan.planner.replay.instance import Ways, starts_of
+from memplan.planner.replay.replay import replay
+from memplan.planner.replay.rows import QUEUE, empty_turn
+from memplan.planner.simulator import clock as judge
+from memplan.planner.simulator.clock import _ITERATIONS
+from memplan.planner.simulator.simulate import simulate
+from strategies import random_case
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_same_figures(batch: int) -> None:
+    seen = 0
+    for seed in range(400 * batch, 400 * batch + 400):
+        case = random_case(Random(seed))
+        machine = case.machine or case.graph.machine or Machine()
+        budget = 2**60 if case.budget is None else case.budget
+        try:
+            figures = simulate(case.graph, case.schedule, budget=budget, machine=machine).figures
+        except InvalidScheduleError:
+            continue
+        ways = Ways(case.graph)
+        instance, result, steps = ways.instance(machine, budget), np.zeros(5), ways.steps(case.schedule)
+        replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
+        assert result[1] == 0
+        assert result[2:].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed
+        assert result[0] == pytest.approx(figures.time, rel=1e-12, abs=1e-12), seed
+        seen += 1
+    assert seen > 50
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_the_clock_plays_any_waits(batch: int) -> None:
+    """On any rows, with waits that reach back any number of turns, settled or not: to the last bit."""
+    for seed in range(100 * batch, 100 * batch + 100):
+        random = Random(seed)
+        count = random.randint(1, 12)
+        queues = [random.randrange(6) for _ in range(count)]
+        seconds = [random.choice((0.0, 1.0, 2.0, random.random())) for _ in range(count)]
+        waits = {
+            row: tuple(random.randrange(-3 * count, row) for _ in range(random.randint(1, 3)))
+            for row in range(count)
+            if random.random() < 0.4
+        }
+        turn = empty_turn(count, 0, 0)
+        turn.rows[:count, QUEUE], turn.seconds[:count], turn.counts[0] = queues, seconds, count
+        ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])
+        turn.first[: count + 1] = ends
+        turn.waits[: ends[-1]] = [other for row in range(count) for other in waits.get(row, ())]
+        assert clock.period(turn, _ITERATIONS) == judge.period(queues, seconds, waits), seed

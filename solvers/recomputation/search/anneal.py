@@ -14,10 +14,10 @@ import numpy as np
 
 from ....graphs.arrays import Floats, Ints
 from ....graphs.compiled import compiled
-from .again import CROWDED, DONE, make_again_across_peak, make_again_anywhere
 from .events import Sequence
 from .instance import Instance
 from .moves import clear_useless, remove_repeat, run_another_way, shift
+from .rematerialize import CROWDED, DONE, rematerialize_across_peak, rematerialize_anywhere
 from .sequence import spread, undo, ways_of_sequence
 from .tree import peak
 
@@ -93,9 +93,9 @@ def _energy(sequence: Sequence, limit: int) -> float:
 def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
     choice = np.random.random()
     if choice < (0.45 if peak(sequence.tree) > limit else 0.1):
-        return make_again_across_peak(instance, sequence, limit)
+        return rematerialize_across_peak(instance, sequence, limit)
     if choice < 0.45:
-        return make_again_anywhere(instance, sequence, limit)
+        return rematerialize_anywhere(instance, sequence, limit)
     if choice < 0.8:
         return remove_repeat(instance, sequence)
     if choice < 0.84 and len(instance.ways) > len(instance.operations):
@@ -109,7 +109,7 @@ def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
     for _ in range(_REPAIRS):
         if peak(sequence.tree) <= limit or np.random.random() < _GIVE_UP:
             return
-        if make_again_across_peak(instance, sequence, limit) != DONE:
+        if rematerialize_across_peak(instance, sequence, limit) != DONE:
             return
         clear_useless(instance, sequence)
 

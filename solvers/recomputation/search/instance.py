@@ -22,9 +22,9 @@ class Instance(NamedTuple):
     """Records, since compiled code takes few arrays better than many.
 
     ways: (operation, mode, seconds, workspace, writes_start, writes_end).
-    operations: (plain, again, reads_…, before_…, after_…, earlier, later). plain: its first way. again: it
-        may run again. before, after: whose runs come after (before) all of its own, since one changes what
-        the other touches. earlier, later: the random operations next to it in the file's order, or −1.
+    operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its first way.
+        before, after: whose runs come after (before) all of its own, since one changes what the other
+        touches. earlier, later: the random operations next to it in the file's order, or −1.
     items: (size, summed, maker). summed: a tensor of several contributions. maker: the fastest way that
         makes the tensor; −1 for summed tensors and operations.
     members: the lists; `reads_start … reads_end − 1` are the places of one, and so on.
@@ -46,7 +46,7 @@ _WAY = np.dtype(
 )
 _LISTS = ("reads", "before", "after")
 _OPERATION = np.dtype(
-    [("plain", np.int64), ("again", np.bool_), ("earlier", np.int64), ("later", np.int64)]
+    [("plain", np.int64), ("recomputable", np.bool_), ("earlier", np.int64), ("later", np.int64)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
 )
 _ITEM = np.dtype([("size", np.int64), ("summed", np.bool_), ("maker", np.int64)])
@@ -73,7 +73,7 @@ def instance_of(graph: Graph) -> Instance:
 
     operations = np.zeros(count, _OPERATION)
     operations["plain"] = np.searchsorted(ways["operation"], np.arange(count))
-    operations["again"] = columns.recompute & (columns.mutates.counts() == 0)
+    operations["recomputable"] = columns.recompute & (columns.mutates.counts() == 0)
     operations["earlier"], operations["later"] = _neighbours(np.flatnonzero(columns.random), count)
     before, after = _sides(graph)
     for name, rows in zip(_LISTS, (reads, before, after), strict=True):
@@ -97,7 +97,7 @@ def _find_makers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -
     for number, (operation, way) in enumerate(ways):
         for x in way.writes:
             if items["summed"][x]:
-                operations["again"][operation] = False
+                operations["recomputable"][operation] = False
             elif way.time < fastest.get(x, inf):
                 fastest[x] = way.time
                 items["maker"][x] = number

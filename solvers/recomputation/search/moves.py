@@ -8,12 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from ....graphs.compiled import compiled
-from .again import DONE, FAILED
 from .events import ADD, EMPTY, READ, Sequence, find_event
 from .instance import Instance
+from .rematerialize import DONE, FAILED
 from .rules import first_slot, keeps_random_order, may_take, on_its_side
-from .sequence import has_room, put, take
-from .slots import REACH, between, empty_before, random_run
+from .sequence import REACH, between, empty_before, has_room, put, random_run, take
 
 
 @compiled

@@ -9,7 +9,7 @@ from .instance import Instance
 
 @compiled
 def may_repeat(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
-    return instance.operations[operation].again and on_its_side(instance, sequence, operation, slot)
+    return instance.operations[operation].recomputable and on_its_side(instance, sequence, operation, slot)
 
 
 @compiled

@@ -6,17 +6,17 @@ in anneal.py.
 
     graph ──instance──▶ records ──sequence──▶ runs in slots ──events──▶ a tree of memory
                                       ▲
-                anneal: keep or undo ──▶ again, moves: one run more, less, elsewhere
+                anneal: keep or undo ──▶ rematerialize, moves: one run more, less, elsewhere
 
 In the order to read:
 
-    instance.py             the graph as flat arrays
-    sequence.py, events.py  runs in slots; when a tensor is there, and what follows from that
-    tree.py, slots.py       memory over the slots; slots by chance
-    rules.py                where a run may stand, which may go
-    moves.py, again.py      the moves
-    anneal.py, rounds.py    one annealing; several, from hot to cool
-    search.py               starts, repetitions, the least memory
+    instance.py                 the graph as flat arrays
+    sequence.py, events.py      runs in slots; when a tensor is there, and what follows from that
+    tree.py                     memory over the slots
+    rules.py                    where a run may stand, which may go
+    rematerialize.py, moves.py  the moves
+    anneal.py, rounds.py        one annealing; several, from hot to cool
+    search.py                   starts, restarts, the least memory
 
 A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
 to the byte, so the answer needs no margin. It is never above the starts it is given.
@@ -55,8 +55,8 @@ _EVICTION_OPERATIONS = 1500
 _ROTOR_SECONDS = 10.0
 """The most that rotor may take for such a start."""
 
-_BARREN = 3
-"""So many repetitions that find nothing end the search before its time."""
+_PATIENCE = 3
+"""So many restarts that find nothing end the search before its time."""
 
 
 @dataclass(frozen=True)
@@ -99,25 +99,25 @@ def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Roun
     if rounds.limit >= memory_floor(problem.graph, problem.machine):
         rounds.anneal(start)
         if options.time_limit is not None and rounds.fits:
-            _again(rounds, start)
-        for runs in () if rounds.fits else _thrifty(problem, rounds):
+            _restart(rounds, start)
+        for runs in () if rounds.fits else _starts_within_budget(problem, rounds):
             if not rounds.fits and rounds.proceed():
                 rounds.anneal(runs)
     if not rounds.fits:
-        _squeeze(problem, settings, rounds)
+        _least_memory(problem, settings, rounds)
 
 
-def _again(rounds: Rounds, start: list[Run]) -> None:
+def _restart(rounds: Rounds, start: list[Run]) -> None:
     """With other random numbers while there is time, until that has not helped for a while."""
-    barren = 0
-    while barren < _BARREN and rounds.proceed() and rounds.seconds > rounds.total:
+    since_gain = 0
+    while since_gain < _PATIENCE and rounds.proceed() and rounds.seconds > rounds.total:
         before = rounds.seconds
         rounds.seed += 1
         rounds.anneal(start)
-        barren = 0 if rounds.seconds < before else barren + 1
+        since_gain = 0 if rounds.seconds < before else since_gain + 1
 
 
-def _thrifty(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
+def _starts_within_budget(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
     """Sequences within the budget that others find."""
     left = rounds.rest().time_limit
     seconds = _ROTOR_SECONDS if left is None else min(_ROTOR_SECONDS, left)
@@ -130,7 +130,7 @@ def _thrifty(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
         yield from eviction.sequences(problem.graph, rounds.limit, rounds.proceed)
 
 
-def _squeeze(problem: Problem, settings: Settings, rounds: Rounds) -> None:
+def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     """The least memory that annealing finds, whatever the budget; from there on, within the budget.
 
     Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out, and

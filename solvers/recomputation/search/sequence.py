@@ -1,7 +1,8 @@
 """A sequence of runs, changed run by run: its time, its peak and what is useless in it are always at hand.
 
 Runs stand in slots with empty ones between. Putting one in, or taking one out, changes the events of what it
-reads and makes (events.py), and is noted in a journal, so that a move can be undone.
+reads and makes (events.py), and is noted in a journal, so that a move can be undone. Slots are drawn at
+random here too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from .tree import add, memory_tree
 
 _ITEM = np.dtype([("start", np.int64), ("end", np.int64), ("count", np.int64)])
 _EVENT = np.dtype([("slot", np.int64), ("kind", np.int64)])
+
+REACH = 6
+"""How many slots are looked through for an empty one."""
 
 
 def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
@@ -160,3 +164,27 @@ def spread(instance: Instance, sequence: Sequence) -> None:
     sequence.seconds[0] = 0.0
     _fill(instance, sequence, ways)
     sequence.useless[0] = 0
+
+
+@compiled
+def random_run(sequence: Sequence) -> int:
+    """A slot with a run."""
+    slots = len(sequence.way)
+    while True:
+        slot = between(1, slots - 2)
+        if sequence.way[slot] != EMPTY:
+            return slot
+
+
+@compiled
+def empty_before(sequence: Sequence, slot: int) -> int:
+    for at in range(slot - 1, max(0, slot - REACH), -1):
+        if sequence.way[at] == EMPTY:
+            return at
+    return -1
+
+
+@compiled
+def between(first: int, end: int) -> int:
+    """A random number from first to end − 1."""
+    return np.random.randint(first, end)

@@ -1,4 +1,4 @@
-"""Make a tensor again right before a use, so that it need not be kept until then.
+"""Rematerialize a tensor: make it again right before a use, so that it need not be kept until then.
 
 What its making needs is kept longer, or made again too: where keeping it is too much, nearly always.
 """
@@ -11,8 +11,7 @@ from ....graphs.compiled import compiled
 from .events import ADD, EMPTY, MAKE, READ, Sequence, find_event
 from .instance import Instance
 from .rules import may_repeat
-from .sequence import has_room, put, take
-from .slots import REACH, between, random_run
+from .sequence import REACH, between, has_room, put, random_run, take
 from .tree import largest_in, peak_slot
 
 DONE, FAILED, CROWDED = 0, 1, 2
@@ -29,7 +28,7 @@ _SAMPLES = 24
 
 
 @compiled
-def make_again(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int) -> int:
+def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int) -> int:
     """Make `item` right before `slot`, and what is not there for that."""
     items, slots = np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64)
     items[0], slots[0] = item, slot
@@ -69,7 +68,7 @@ def make_again(instance: Instance, sequence: Sequence, item: int, slot: int, lim
             if not is_last or since + 1 >= at:
                 continue
             y_way = instance.items[y].maker
-            if y_way < 0 or not instance.operations[instance.ways[y_way].operation].again:
+            if y_way < 0 or not instance.operations[instance.ways[y_way].operation].recomputable:
                 continue
             tight = largest_in(sequence.tree, since + 1, at) > limit
             if np.random.random() < (_TIGHT if tight else _ROOMY):
@@ -81,7 +80,7 @@ def make_again(instance: Instance, sequence: Sequence, item: int, slot: int, lim
 
 
 @compiled
-def make_again_anywhere(instance: Instance, sequence: Sequence, limit: int) -> int:
+def rematerialize_anywhere(instance: Instance, sequence: Sequence, limit: int) -> int:
     """Make a tensor again before a use of it, no matter which."""
     slot = random_run(sequence)
     operation = instance.ways[sequence.way[slot]].operation
@@ -89,11 +88,11 @@ def make_again_anywhere(instance: Instance, sequence: Sequence, limit: int) -> i
     if first == last:
         return FAILED
     x = instance.members[between(first, last)]
-    return make_again(instance, sequence, x, slot, limit)
+    return rematerialize(instance, sequence, x, slot, limit)
 
 
 @compiled
-def make_again_across_peak(instance: Instance, sequence: Sequence, limit: int) -> int:
+def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int) -> int:
     """Of some tensors kept across the peak, make again the one that is cheapest per byte."""
     slot = peak_slot(sequence.tree)
     chosen, use, least = -1, -1, np.inf
@@ -103,7 +102,7 @@ def make_again_across_peak(instance: Instance, sequence: Sequence, limit: int) -
         if (
             way < 0
             or instance.items[x].size == 0
-            or not instance.operations[instance.ways[way].operation].again
+            or not instance.operations[instance.ways[way].operation].recomputable
         ):
             continue
         place = find_event(sequence, x, slot)
@@ -118,7 +117,7 @@ def make_again_across_peak(instance: Instance, sequence: Sequence, limit: int) -
             chosen, use, least = x, at, price
     if chosen < 0:
         return FAILED
-    return make_again(instance, sequence, chosen, use, limit)
+    return rematerialize(instance, sequence, chosen, use, limit)
 
 
 @compiled

@@ -7,6 +7,11 @@ an operation is faster. The answer's lower bound is the general one, since other
 faster. Exponential in the worst case; graphs of 100 operations take seconds to a minute, and at 250 it often
 finds nothing in one. The paper's symbols, beside ours, stand in model.py.
 
+In each round every operation may run once more than in the last. A round starts from the fastest schedule
+known that it can express (one from greedy eviction at first). Where there is none, it first minimises the
+bytes above the budget, from the plain schedule on, until there are none: the paper's two phases. Unless it is
+the last, a round takes at most half the time that is left.
+
 In the order to read:
 
     window.py                   what is to be decided: stages, what may run again, events
@@ -15,8 +20,8 @@ In the order to read:
     search.py                   CP-SAT at work
     question.py                 what it is asked and tells
     process.py, child.py        it runs in a process of its own: both sides
-    rounds.py, settings.py      more copies in each round; the options
-    stretch.py                  part of a sequence as a window
+    moccasin.py                 more copies in each round
+    stretch.py                  part of a sequence as a window: not used yet
 
 Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient Tensor Rematerialization for
 Neural Networks, ICML 2023, arXiv:2304.14463.
@@ -24,12 +29,55 @@ Neural Networks, ICML 2023, arXiv:2304.14463.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from importlib.util import find_spec
+from math import inf
+from time import monotonic
 
-from ....graphs.errors import MissingPackageError
-from ...problem import Answer, Options, Problem
-from .rounds import answer
-from .settings import Settings
+from ....graphs.errors import InputError, MissingPackageError
+from ....graphs.machine import Machine
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.schedule.sequence import Run, in_plain_mode, runs_of, schedule_of
+from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate
+from ...milp.result import Outcome, Progress
+from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ...settings_text import check_workers
+from ...stages.eviction import sequences
+from ...stages.slots import has_faster_ways
+from .process import Searcher
+from .question import Found, Limits, Question
+from .window import Window, whole
+
+NAME = "moccasin"
+
+PROVEN = 1e-6
+"""The relative gap at which an answer counts as optimal."""
+
+EVICTION_SECONDS = 5.0
+"""The most that is spent on greedy eviction."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """copies: how often an operation may run in the first round. most: in the last round.
+
+    threads: CP-SAT's workers, 0 for one a core. seed: of its search.
+    """
+
+    copies: int = 2
+    most: int = 3
+    threads: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.copies < 1:
+            raise InputError(f"copies must be 1 or more, not {self.copies}")
+        if self.most < self.copies:
+            raise InputError(f"most must be at least copies, which is {self.copies}, not {self.most}")
+        check_workers(self.threads, 0, "threads")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -38,4 +86,106 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise MissingPackageError(
             "moccasin needs OR-tools, which is not installed: pip install 'memplan[moccasin]'"
         )
-    return answer(problem, options, options.settings or Settings())
+    settings: Settings = options.settings or Settings()
+    graph, limit = problem.graph, device_limit(problem)
+    plain = plain_candidate(graph)
+    if plain.peak <= limit and not has_faster_ways(graph):
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    rounds = _Rounds(problem, options, settings, plain)
+    first = settings.copies
+    if limit < memory_floor(graph, Machine()):
+        first = settings.most
+    else:
+        rounds.evict()
+    with Searcher(graph) as searcher:
+        for copies in range(first, settings.most + 1):
+            rounds.next(searcher, copies)
+            if rounds.interrupted or rounds.left() == 0.0:
+                break
+    return rounds.answer()
+
+
+class _Rounds:
+    """best: the fastest schedule within the limit. least: that of the smallest peak. Of the last round,
+    bound: seconds; impossible: it has no schedule within the limit, and none of a smaller peak than least."""
+
+    def __init__(self, problem: Problem, options: Options, settings: Settings, plain: Candidate) -> None:
+        self.problem, self.options, self.settings = problem, options, settings
+        self.graph, self.limit = problem.graph, device_limit(problem)
+        self.capacity = self.limit - int(self.graph.tensors.bytes[self.graph.resident].sum())
+        self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
+        self.best = plain if plain.peak <= self.limit else None
+        self.least, self.copies, self.bound = plain, 0, -inf
+        self.impossible = self.interrupted = False
+
+    def left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+    def evict(self) -> None:
+        left = self.left()
+        end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
+        for runs in sequences(self.graph, self.limit, lambda: monotonic() < end):
+            self._take(runs)
+
+    def next(self, searcher: Searcher, copies: int) -> None:
+        left = self.left()
+        self.end = None if left is None else monotonic() + left / (1 if copies == self.settings.most else 2)
+        self.copies, self.bound, self.impossible = copies, -inf, False
+        window = whole(self.graph, self.capacity, copies)
+        start = self.best if self.best and _most_runs(self.best) <= copies else None
+        if start is None:
+            plain = in_plain_mode(range(len(self.graph.operations)))
+            found = self._search(searcher, window, plain, least=True)
+            self.impossible = found.outcome == Outcome.OPTIMAL and found.bound > 0
+            start = self.best if found.objective == 0 else None
+        if start is not None and not self.interrupted:
+            self.bound = self._search(searcher, window, runs_of(start.schedule)).bound
+
+    def _search(self, searcher: Searcher, window: Window, start: list[Run], *, least: bool = False) -> Found:
+        """The best sequence found is taken. least: minimise what exceeds the limit, until nothing does."""
+        seconds = None if self.end is None else max(0.0, self.end - monotonic())
+        limits = Limits(seconds, self.settings.threads, self.settings.seed, 0 if least else None)
+        found = searcher.search(
+            Question(window, start, least, limits), self._nothing if least else self._tell
+        )
+        self.interrupted = searcher.interrupted
+        if found.runs is not None:
+            self._take(found.runs)
+        return found
+
+    def _take(self, runs: list[Run]) -> None:
+        candidate = judged(self.graph, schedule_of(self.graph, runs))
+        if candidate.peak <= self.limit and (self.best is None or candidate.time < self.best.time):
+            self.best = candidate
+        if candidate.peak < self.least.peak:
+            self.least = candidate
+
+    def _nothing(self, _found: Found) -> None:
+        """The excess is no time."""
+
+    def _tell(self, found: Found) -> None:
+        progress = Progress(found.objective, found.bound, found.seconds)
+        figures = (
+            f"incumbent {progress.incumbent:.6g} s, bound {progress.bound:.6g} s, gap {progress.gap:.2%}"
+        )
+        self.options.report(f"{self.copies} runs at most: {figures}, {progress.seconds:.0f} s elapsed")
+
+    def answer(self) -> Answer:
+        best, last = self.best, self.copies == self.settings.most
+        if best is None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            if last and self.impossible:
+                raise infeasible(NAME, self.problem, self.least.peak)
+            raise NotFoundError(NAME, self.limit, memory_floor(self.graph, self.problem.machine))
+        self.options.report(
+            f"{best.time:.6g} s; in the file's order with at most {self.copies} runs of an operation, no "
+            f"schedule is faster than {self.bound:.6g} s"
+        )
+        proven = last and best.time <= self.bound + PROVEN * best.time
+        status = Status.OPTIMAL if proven else Status.FEASIBLE
+        return Answer(best.schedule, status, time_bound(self.graph), self.interrupted)
+
+
+def _most_runs(candidate: Candidate) -> int:
+    return max(Counter(operation for operation, _mode in runs_of(candidate.schedule)).values(), default=1)

@@ -82,7 +82,7 @@ class _Writing:
         graph = window.graph
         self.window, self.model = window, cp_model.CpModel()
         self.held = Held(self.model, window.horizon)
-        self.operations = sorted({*window.stages, *window.again})
+        self.operations = sorted({*window.stages, *window.recompute})
         self.stage = {operation: stage for stage, operation in enumerate(window.stages)}
         resident: list[bool] = graph.resident.tolist()
         self.reads = {k: [x for x in graph.input_lists[k] if not resident[x]] for k in self.operations}
@@ -134,7 +134,7 @@ class _Writing:
             runs.append(
                 RunVariables(self.held.true, None, event, event, event, self._ways(k, self.held.true))  # (1)
             )
-        first, last = window.again.get(k, (1, 0))
+        first, last = window.recompute.get(k, (1, 0))
         before: tuple[Variable, Variable] | None = None
         for earliest in range(first, min(last, first + window.copies - len(runs) - 1) + 1):
             active, stage = model.new_bool_var(""), model.new_int_var(earliest, last, "")

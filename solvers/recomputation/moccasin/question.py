@@ -38,7 +38,7 @@ class Question:
         window = vars(self.window)
         asked = {name: window[name] for name in ("stages", "capacity", "copies")}
         asked["stages"] = list(self.window.stages)
-        for name in ("again", "start", "end"):
+        for name in ("recompute", "start", "end"):
             asked[name] = [(key, sorted(value)) for key, value in window[name].items()]
         rest = {"first": list(self.start), "least": self.least, "limits": asdict(self.limits)}
         return json.dumps({"window": asked, **rest}) + "\n"
@@ -47,10 +47,10 @@ class Question:
     def read(line: str, graph: Graph) -> Question:
         asked: dict[str, Any] = json.loads(line)
         window = asked["window"]
-        again = {operation: (first, last) for operation, (first, last) in window["again"]}
+        recompute = {operation: (first, last) for operation, (first, last) in window["recompute"]}
         start, end = ({x: frozenset(row) for x, row in window[name]} for name in ("start", "end"))
         return Question(
-            Window(graph, window["stages"], again, start, end, window["capacity"], window["copies"]),
+            Window(graph, window["stages"], recompute, start, end, window["capacity"], window["copies"]),
             [(operation, mode) for operation, mode in asked["first"]],
             asked["least"],
             Limits(**asked["limits"]),

@@ -36,19 +36,19 @@ def stretch_of(
     """Of the runs first … last − 1 of the pruned sequence, up to the last first run among them; None where
     there is none. capacity, copies: as in `Window`."""
     runs = prune(graph, sequence)
-    places: dict[int, int] = {}
-    for place, (operation, _mode) in enumerate(runs):
-        places.setdefault(operation, place)
-    stages = [operation for operation, place in places.items() if first <= place < last]
+    positions: dict[int, int] = {}
+    for position, (operation, _mode) in enumerate(runs):
+        positions.setdefault(operation, position)
+    stages = [operation for operation, position in positions.items() if first <= position < last]
     if not stages:
         return None
-    last = places[stages[-1]] + 1
+    last = positions[stages[-1]] + 1
     before, inside, after = runs[:first], runs[first:last], runs[last:]
     end = _needed(graph, after, {x: graph.whole_contributions[x] for x in graph.results})
     start = _needed(graph, inside, end)
-    again = _again(graph, places, stages, inside, set(start), set(end))
+    recompute = _may_recompute(graph, positions, stages, inside, set(start), set(end))
     window = Window(
-        graph, stages, again, _by_producer(graph, start), _by_producer(graph, end), capacity, copies
+        graph, stages, recompute, _by_producer(graph, start), _by_producer(graph, end), capacity, copies
     )
     return Stretch(before, inside, after, window)
 
@@ -67,25 +67,30 @@ def _by_producer(graph: Graph, need: dict[int, int]) -> dict[int, frozenset[int]
     return {x: frozenset(p for k, p in enumerate(producers[x]) if bits >> k & 1) for x, bits in need.items()}
 
 
-def _again(
-    graph: Graph, places: dict[int, int], stages: list[int], inside: list[Run], start: set[int], end: set[int]
+def _may_recompute(
+    graph: Graph,
+    positions: dict[int, int],
+    stages: list[int],
+    inside: list[Run],
+    start: set[int],
+    end: set[int],
 ) -> dict[int, tuple[int, int]]:
     """What may run again, and in which stages."""
     stage = {operation: number for number, operation in enumerate(stages)}
-    behind = places[stages[-1]]
-    again: dict[int, tuple[int, int]] = {}
+    behind = positions[stages[-1]]
+    recompute: dict[int, tuple[int, int]] = {}
     for operation in {operation for operation, _mode in inside} | _makers(graph, stages, start, end):
-        if places.get(operation, behind + 1) > behind or graph.mutate_lists[operation]:
+        if positions.get(operation, behind + 1) > behind or graph.mutate_lists[operation]:
             continue
         touched = {*graph.read_lists[operation], *graph.operations.writes[operation].tolist()}
         changes = [change for x in touched for change in graph.mutators[x].tolist() if change > operation]
         first, last = stage.get(operation, -1) + 1, len(stages) - 1
         for change in changes:
-            if places.get(change, behind + 1) <= behind:
+            if positions.get(change, behind + 1) <= behind:
                 last = min(last, stage.get(change, -1))
         if graph.operations.recompute[operation] and first <= last:
-            again[operation] = first, last
-    return again
+            recompute[operation] = first, last
+    return recompute
 
 
 def _makers(graph: Graph, stages: list[int], start: set[int], end: set[int]) -> set[int]:

@@ -1,4 +1,7 @@
-"""Seconds as whole numbers, exactly where their common divisor allows it."""
+"""Seconds as whole numbers, exactly where their common divisor allows it.
+
+Apart from model.py, since that loads OR-tools (process.py says what comes of it).
+"""
 
 from __future__ import annotations
 

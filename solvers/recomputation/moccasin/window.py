@@ -1,10 +1,10 @@
 """A stretch of a schedule to decide anew: what runs in it, what is there before and what must be after.
 
-    start ──▶ again* · stages[0] ──▶ again* · stages[1] ──▶ … ──▶ again* · stages[-1] ──▶ end
+    start ──▶ recompute* · stages[0] ──▶ recompute* · stages[1] ──▶ … ──▶ recompute* · stages[-1] ──▶ end
 
-The order of `stages` is given. In each stage, before its own operation, any of the operations `again` may
-run, each at most once and in the file's order; that place is its slot. Slots and stage ends are numbered as
-events: stage t has the events t·width … t·width + width − 1, the last is its end.
+The order of `stages` is given. In each stage, before its own operation, any of the operations `recompute`
+may run, each at most once and in the file's order; that place is its slot. Slots and stage ends are numbered
+as events: stage t has the events t·width … t·width + width − 1, the last is its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...stages.slots import last_stages
 class Window:
     """stages: operations that run once each at their stages' ends, in an order that the dependencies allow.
 
-    again: operation -> first and last stage in which it may run besides.
+    recompute: operation -> first and last stage in which it may run besides.
     start: tensor -> the producers whose contributions are on the device before the window.
     end: tensor -> the producers whose contributions must be on the device after it.
     capacity: bytes for all that is not always on the device (inputs, persistent tensors).
@@ -31,7 +31,7 @@ class Window:
 
     graph: Graph
     stages: Sequence[int]
-    again: Mapping[int, tuple[int, int]]
+    recompute: Mapping[int, tuple[int, int]]
     start: Mapping[int, frozenset[int]]
     end: Mapping[int, frozenset[int]]
     capacity: int
@@ -40,11 +40,11 @@ class Window:
     @cached_property
     def ranks(self) -> Mapping[int, int]:
         """Operation -> its place among the slots of a stage."""
-        return {operation: rank for rank, operation in enumerate(sorted(self.again))}
+        return {operation: rank for rank, operation in enumerate(sorted(self.recompute))}
 
     @property
     def width(self) -> int:
-        return len(self.again) + 1
+        return len(self.recompute) + 1
 
     @property
     def horizon(self) -> int:
@@ -67,7 +67,7 @@ class Window:
                 stage, before = stage + 1, -1
                 continue
             rank = self.ranks.get(operation, -1)
-            first, last = self.again.get(operation, (1, 0))
+            first, last = self.recompute.get(operation, (1, 0))
             if rank <= before or not first <= stage <= last:
                 return None
             found.append(self.slot(stage, operation))
@@ -77,11 +77,11 @@ class Window:
 
 def whole(graph: Graph, capacity: int, copies: int) -> Window:
     """All of the graph in the file's order."""
-    again = {
+    recompute = {
         operation: (operation + 1, last)
         for operation, last in enumerate(last_stages(graph))
         if last > operation
     }
     producers = graph.producers.lists()
     end = {x: frozenset(producers[x]) for x in graph.results if not graph.resident[x]}
-    return Window(graph, range(len(graph.operations)), again, {}, end, capacity, copies)
+    return Window(graph, range(len(graph.operations)), recompute, {}, end, capacity, copies)

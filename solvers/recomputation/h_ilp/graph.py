@@ -30,14 +30,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Node:
-    """first, again, turn: the choices at its first run, at later ones, and in the stage of its own backward.
+    """first, recompute, turn: the choices at its first run, at later ones, and in the stage of its own
+    backward.
 
     pair: the number of the child with options. leaves: bytes of results that
     stay when it has run. keeps: bytes that are there from its first run on.
     """
 
     first: tuple[Choice, ...]
-    again: tuple[Choice, ...] = ()
+    recompute: tuple[Choice, ...] = ()
     turn: tuple[Choice, ...] = ()
     pair: int | None = None
     leaves: int = 0
@@ -94,15 +95,15 @@ def _forward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
         return []
     if not child.options:
         return [_single(piece, o, forward=True) for o in inner.operations[:count]]
-    save = [(o.first, o.again, o.turn, o.saved) for o in child.options]
+    save = [(o.first, o.recompute, o.turn, o.saved) for o in child.options]
     first = [Choice(_outer(inner, f), index, saved) for index, (f, _a, _t, saved) in enumerate(save)]
-    again = [Choice(_outer(inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)]
+    recompute = [Choice(_outer(inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)]
     turn = [Choice(_outer(inner, t), index, saved) for index, (_f, _a, t, saved) in enumerate(save)]
     advance = child.advance
     if advance is not None:
         first.append(Choice(_outer(inner, advance.first)))
-        again.append(Choice(_outer(inner, advance.again)))
-    return [Node(tuple(first), tuple(again), tuple(turn), number, keeps=sum(inner.piece.keeps))]
+        recompute.append(Choice(_outer(inner, advance.recompute)))
+    return [Node(tuple(first), tuple(recompute), tuple(turn), number, keeps=sum(inner.piece.keeps))]
 
 
 def _backward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
@@ -113,8 +114,8 @@ def _backward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
         Choice(_outer(inner, option.backward), index, option.saved)
         for index, option in enumerate(child.options)
     ]
-    stays = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
-    return [Node(tuple(choices), pair=number, leaves=bytes_of(own, stays))]
+    results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
+    return [Node(tuple(choices), pair=number, leaves=bytes_of(own, results))]
 
 
 def _single(piece: Piece, operation: int, forward: bool) -> Node:
@@ -126,9 +127,9 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
         Choice(_outer(inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
         for way in ways
     )
-    stays = [x for x in wanted if own.result[x] and not own.shared(x)]
-    again = choices if forward and not own.once[0] else ()
-    return Node(choices, again, leaves=bytes_of(own, stays), keeps=own.keeps[0])
+    results = [x for x in wanted if own.result[x] and not own.shared(x)]
+    recompute = choices if forward and not own.once[0] else ()
+    return Node(choices, recompute, leaves=bytes_of(own, results), keeps=own.keeps[0])
 
 
 def _lone(piece: Piece, inner: Part) -> Node:
@@ -136,8 +137,8 @@ def _lone(piece: Piece, inner: Part) -> Node:
     own = inner.piece
     runs: list[Run] = [(o, own.ways[o][0].mode) for o in range(own.operations)]
     run = pass_of(own, runs, lasting(own), frozenset(range(own.operations)))
-    stays = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
-    return Node((Choice(_outer(inner, run)),), leaves=bytes_of(own, stays))
+    results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
+    return Node((Choice(_outer(inner, run)),), leaves=bytes_of(own, results))
 
 
 def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
@@ -168,7 +169,7 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
     seen: dict[int, list[tuple[int, ...]]] = {}
     made: set[int] = set()
     for index, node in enumerate(nodes):
-        for group, choices in enumerate((node.first, node.again, node.turn)):
+        for group, choices in enumerate((node.first, node.recompute, node.turn)):
             for number, choice in enumerate(choices):
                 made |= choice.run.writes
                 for x in choice.run.reads | choice.run.writes:
@@ -198,7 +199,7 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
         replace(
             node,
             first=tuple(map(renamed, node.first)),
-            again=tuple(map(renamed, node.again)),
+            recompute=tuple(map(renamed, node.recompute)),
             turn=tuple(map(renamed, node.turn)),
         )
         for node in nodes

@@ -8,8 +8,7 @@ from dataclasses import replace
 from ....planner.schedule.sequence import Run
 from ...milp import solve as milp
 from ...milp.result import Settings
-from ..hierarchy.budgets import Budgets
-from ..hierarchy.grid import Budget, Found, options_on_grid
+from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
 from ..hierarchy.option import Option, select
 from ..hierarchy.piece import Piece
 from .graph import Child, Choice, HGraph, h_graph

@@ -52,13 +52,13 @@ def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:
     if stage == k:
         return list(node.first)
     if node.pair is not None and graph.backward_of[node.pair] == stage:
-        return [*node.turn, *node.again]
-    return list(node.again)
+        return [*node.turn, *node.recompute]
+    return list(node.recompute)
 
 
 def _repeatable(graph: HGraph, nodes: Iterable[int], stage: int) -> Iterator[int]:
-    return (k for k in nodes if k < stage and graph.nodes[k].again)
+    return (k for k in nodes if k < stage and graph.nodes[k].recompute)
 
 
 def _reads(node: Node) -> set[int]:
-    return {x for choice in (*node.first, *node.again, *node.turn) for x in choice.run.reads}
+    return {x for choice in (*node.first, *node.recompute, *node.turn) for x in choice.run.reads}

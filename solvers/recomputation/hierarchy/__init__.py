@@ -1,4 +1,4 @@
 """Clusters of clusters: pieces, passes, options and budgets. Begin with tree.py.
 
-Doors: budgets, grid, option, passes, piece, tree.
+Doors: grid, option, passes, piece, tree.
 """

@@ -8,15 +8,36 @@ searched, and where there is no answer, there is none for a tighter one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from ....planner.schedule.sequence import Run
 from ...milp.result import Outcome
-from .budgets import Budgets
 from .option import Option, option_of, plain_option
 from .passes import Pass, bytes_of
 from .piece import Piece
+
+PROGRAM_SECONDS = 0.1
+"""What a small program takes."""
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How many are asked for: `peaks` for the peak, each with `saves` for what is left at the loss.
+
+    options: the most that all children together keep. gap: relative, where a search may stop.
+    """
+
+    peaks: int = 3
+    saves: int = 6
+    options: int = 240
+    gap: float = 0.01
+
+    def within(self, seconds: float) -> Budgets:
+        """Fewer budgets where the time is short."""
+        most = max(2, int(seconds / PROGRAM_SECONDS))
+        saves = max(2, min(self.saves, most // self.peaks))
+        return replace(self, peaks=max(1, min(self.peaks, most // saves)), saves=min(saves, self.saves))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Option:
     """One option of a cluster. first: the forward pass, nothing having run. saved: the phantom's bytes."""
 
     first: Pass
-    again: Pass
+    recompute: Pass
     turn: Pass
     backward: Pass
     saved: int
@@ -44,7 +44,7 @@ class Advance:
     """The forward pass that saves nothing, the first time and later."""
 
     first: Pass
-    again: Pass
+    recompute: Pass
 
 
 def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> Option:
@@ -67,7 +67,7 @@ def advance_of(piece: Piece) -> Advance:
     """Each operation once, in the lightest mode that makes what is needed."""
     need = set(forward_outputs(piece))
     first: list[Run] = []
-    again: list[Run] = []
+    recompute: list[Run] = []
     for operation in range(piece.forward - 1, -1, -1):
         plain = piece.ways[operation][0]
         wanted = need.intersection(plain.writes)
@@ -75,13 +75,13 @@ def advance_of(piece: Piece) -> Advance:
             continue
         mode = _lightest(piece, operation, wanted)
         first.append((operation, mode))
-        again.append((operation, mode))
+        recompute.append((operation, mode))
         need.update(piece.reads[operation])
     first.reverse()
-    again.reverse()
+    recompute.reverse()
     early = frozenset(o for o in range(piece.forward) if piece.early[o])
     outputs = forward_outputs(piece)
-    return Advance(pass_of(piece, first, outputs, early), pass_of(piece, again, outputs))
+    return Advance(pass_of(piece, first, outputs, early), pass_of(piece, recompute, outputs))
 
 
 def forward_outputs(piece: Piece) -> set[int]:

@@ -162,7 +162,7 @@ def _renamed(way: Way, local: Mapping[int, int]) -> Way:
 
 def _run_once(graph: Graph, after: AbstractSet[int]) -> set[int]:
     """What can't run again: it must not, it changes a tensor, or it touches one that changes later."""
-    once = {o for o, again in enumerate(graph.operations.recompute.tolist()) if not again}
+    once = {o for o, may_recompute in enumerate(graph.operations.recompute.tolist()) if not may_recompute}
     mutators = graph.mutators.lists()
     once.update(o for row in mutators for o in row)
     changed = {x: max(o for o in row if o not in after) for x, row in enumerate(mutators) if set(row) - after}

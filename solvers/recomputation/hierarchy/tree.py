@@ -11,7 +11,7 @@ edges on each level.
 | H-Cluster                     | Branch: its operations; Spec: what its options depend on                 |
 | Inter(C), its interface       | the tensors for which Piece.shared holds                                 |
 | an option o of cluster j      | Option                                                                   |
-| F_j^o, B_j^o                  | Option.first and again, Option.backward                                  |
+| F_j^o, B_j^o                  | Option.first and recompute; Option.backward                              |
 | N_o                           | Budgets.options                                                          |
 
 In the order to read:
@@ -20,7 +20,6 @@ In the order to read:
     passes.py       a run through it: seconds, bytes step by step, what it reads and makes
     option.py       the passes of an option, forward and backward
     tree.py         the hierarchy
-    budgets.py      how many options are asked for
     grid.py         a cluster's options, budget by budget
 
 Reference: X. Zhao, thesis, Université de Bordeaux, 2024, 3.2 and 3.4.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....planner.schedule.sequence import Run
 from ..h_ilp.graph import Child
-from ..hierarchy.budgets import Budgets
+from ..hierarchy.grid import Budgets
 from ..hierarchy.option import Option, advance_of, option_of
 from ..hierarchy.piece import Part, part
 from ..hierarchy.tree import Hierarchy, Spec

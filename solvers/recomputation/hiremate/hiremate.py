@@ -52,7 +52,7 @@ from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem
 from ...settings_text import check_workers
 from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
-from ..hierarchy.budgets import Budgets
+from ..hierarchy.grid import Budgets
 from ..hierarchy.tree import Hierarchy, hierarchy_of
 from .bottom import child, options_of_all
 from .levels import level_solver

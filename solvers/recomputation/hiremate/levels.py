@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ....graphs.errors import InputError
 from ..h_ilp import level as h_ilp_level
 from ..h_ilp.graph import Child
-from ..hierarchy.budgets import Budgets
+from ..hierarchy.grid import Budgets
 from ..hierarchy.option import Option, plain_option
 from ..hierarchy.piece import Piece
 from . import rk_checkmate as hiremate_rk_checkmate

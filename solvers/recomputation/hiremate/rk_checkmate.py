@@ -15,8 +15,7 @@ from ...milp.result import Settings
 from ..checkmate.part import Loss, PartGraph, part_graph
 from ..checkmate.rk_model import rk_checkmate_program
 from ..h_ilp.graph import Child
-from ..hierarchy.budgets import Budgets
-from ..hierarchy.grid import Budget, Found, options_on_grid
+from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
 from ..hierarchy.option import Option, forward_outputs, lasting
 from ..hierarchy.piece import Piece
 

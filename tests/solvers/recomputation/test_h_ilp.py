@@ -19,7 +19,7 @@ from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.h_ilp.graph import HGraph, h_graph
 from memplan.solvers.recomputation.h_ilp.level import options_of, selected
 from memplan.solvers.recomputation.h_ilp.model import h_program
-from memplan.solvers.recomputation.hierarchy.budgets import Budgets
+from memplan.solvers.recomputation.hierarchy.grid import Budgets
 from memplan.solvers.recomputation.hierarchy.option import plain_option
 from memplan.solvers.recomputation.hierarchy.piece import Piece, part
 from memplan.solvers.recomputation.hierarchy.tree import Branch, Tree, hierarchy_of

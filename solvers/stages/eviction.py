@@ -126,8 +126,8 @@ class _Eviction:
             if x in keep or x in self.results or not self.sizes[x] or parts != self.producers[x]:
                 continue
             following = self._next_use(x, stage) or len(self.ways)
-            again = self._missing([x], there, stage, without=x)
-            seconds = 0.0 if again is None else sum(self.ways[k][0].time for k in again)
+            missing = self._missing([x], there, stage, without=x)
+            seconds = 0.0 if missing is None else sum(self.ways[k][0].time for k in missing)
             a, b = self.powers
             scores.append((seconds**a / (self.sizes[x] * (following - stage) ** b), x))
         for _score, x in sorted(scores):

@@ -19,7 +19,7 @@ from .placed import PlacedBlock
 
 
 def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
-    """seconds: per place. Operations that nothing of the block needs are left out."""
+    """seconds: per position. Operations that nothing of the block needs are left out."""
     graph = block.graph
     draft = Draft(graph.name)
     number: dict[int, int] = {}
@@ -36,27 +36,27 @@ def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
     def counted(row: Iterable[int]) -> tuple[int, ...]:
         return every(x for x in row if x not in block.given)
 
-    def operation(place: int) -> Operation:
-        row = graph.operation(block.members[place])
-        scale = seconds[place] / row.time if row.time else 1.0
+    def operation(position: int) -> Operation:
+        row = graph.operation(block.members[position])
+        scale = seconds[position] / row.time if row.time else 1.0
         modes = tuple(
             replace(mode, time=mode.time * scale, writes=counted(mode.writes))
             for mode in row.modes
             if not (mode.on_host or mode.reads_host)
         )
         return row._replace(
-            time=seconds[place],
+            time=seconds[position],
             reads=every(row.reads),
             writes=counted(row.writes),
             mutates=every(row.mutates),
             modes=modes,
         )
 
-    def rows(places: Iterable[int]) -> Rows:
-        return [(place, operation(place)) for place in places]
+    def rows(positions: Iterable[int]) -> Rows:
+        return [(position, operation(position)) for position in positions]
 
     whole = range(block.forwards), range(block.forwards, len(block.members))
-    needed = {place for place, _mode in option_of(block, *map(in_plain_mode, whole)).forward}
+    needed = {position for position, _mode in option_of(block, *map(in_plain_mode, whole)).forward}
     forward = rows(sorted(needed))
     loss = None if block.is_last else Loss(every(sorted(block.outputs)), every(sorted(block.entering)))
     backward = rows(whole[1])

@@ -33,8 +33,8 @@ def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[
     forward = in_plain_mode(range(block.forwards))
     found: dict[Option, None] = {}
     for kept in dict.fromkeys([search.all, *search.sets(tries, proceed)]):
-        for thrifty in (False, True):
-            runs = search.backward(kept, thrifty=thrifty)
+        for at_each_use in (False, True):
+            runs = search.backward(kept, at_each_use=at_each_use)
             if runs is not None:
                 found[option_of(block, forward, runs)] = None
     return list(found)
@@ -46,15 +46,15 @@ class KeptSets:
     def __init__(self, block: PlacedBlock, seconds: Sequence[float]) -> None:
         graph = block.graph
         self.block, self.seconds = block, seconds
-        self.place = {o: place for place, o in enumerate(block.members)}
+        self.position = {o: position for position, o in enumerate(block.members)}
         self.inputs = [[x for x in graph.input_lists[o] if x in block.made] for o in block.members]
         forward = range(block.forwards)
         self.writes = [[x for x, _bit in graph.contributions(o)] for o in block.members]
         self.makers: dict[int, list[int]] = {}
-        for place in forward:
-            for x in self.writes[place]:
-                self.makers.setdefault(x, []).append(place)
-        read = {x for place in range(block.forwards, len(block.members)) for x in self.inputs[place]}
+        for position in forward:
+            for x in self.writes[position]:
+                self.makers.setdefault(x, []).append(position)
+        read = {x for position in range(block.forwards, len(block.members)) for x in self.inputs[position]}
         stay = {x for x in block.after if x in block.made}
         self.all: Kept = frozenset(read | stay)
         self.once = {
@@ -95,29 +95,32 @@ class KeptSets:
         once = frozenset(block.members[block.forwards :])
         scanned = scan(block.graph, block.runs(runs), block.after, block.given, once)
         saved = sum(block.graph.tensors.bytes.item(x) for x in scanned.needed if x in block.made)
-        return fsum(self.seconds[self.place[o]] for o, _mode in scanned.runs), saved
+        return fsum(self.seconds[self.position[o]] for o, _mode in scanned.runs), saved
 
-    def backward(self, kept: AbstractSet[int], *, thrifty: bool = False) -> list[Run] | None:
-        """The backward part with what it makes again; None where that is impossible."""
+    def backward(self, kept: AbstractSet[int], *, at_each_use: bool = False) -> list[Run] | None:
+        """The backward part with what it makes again, to its last use or for each use anew.
+
+        None where that is impossible.
+        """
         block, graph = self.block, self.block.graph
         runs: list[Run] = []
         there, changed = set(kept), set[int]()
-        for place in range(block.forwards, len(block.members)):
-            if thrifty:
+        for position in range(block.forwards, len(block.members)):
+            if at_each_use:
                 there = set(kept)
-            again = self._missing(self.inputs[place], there)
-            if again is None or any(
-                not changed.isdisjoint(graph.read_lists[block.members[p]]) for p in again
+            missing = self._missing(self.inputs[position], there)
+            if missing is None or any(
+                not changed.isdisjoint(graph.read_lists[block.members[p]]) for p in missing
             ):
                 return None
-            runs += in_plain_mode([*again, place])
-            there.update(x for p in again for x in self.writes[p])
-            changed.update(graph.mutate_lists[block.members[place]])
+            runs += in_plain_mode([*missing, position])
+            there.update(x for p in missing for x in self.writes[p])
+            changed.update(graph.mutate_lists[block.members[position]])
         return runs
 
     def _missing(self, tensors: Sequence[int], there: AbstractSet[int]) -> list[int] | None:
         def makers(reads: Sequence[int]) -> Iterator[int]:
-            return (place for x in reads if x not in there for place in self.makers[x])
+            return (position for x in reads if x not in there for position in self.makers[x])
 
-        again = closure(makers(tensors), lambda place: makers(self.inputs[place]))
-        return sorted(again) if again.isdisjoint(self.once) else None
+        missing = closure(makers(tensors), lambda position: makers(self.inputs[position]))
+        return sorted(missing) if missing.isdisjoint(self.once) else None

@@ -23,7 +23,7 @@ from .placed import PlacedBlock
 
 @dataclass(frozen=True)
 class Option:
-    """Runs of places in the block (placed.py) with their modes.
+    """Runs of positions in the block (placed.py) with their modes.
 
     first: the forward part where the block runs for the first time; forward: where it ran before. turn: the
     same for a backward part that follows at once, where the output need not be there.
@@ -37,8 +37,8 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionCost:
-    """In the terms of chains/costs.py: saved x̄_s^o, in bytes. both: how often each place runs in F_s^o and
-    B_s^o, other modes by their share of the plain one's time; turn: where B_s^o follows at once.
+    """In the terms of chains/costs.py: saved x̄_s^o, in bytes. both: how often each position runs in F_s^o
+    and B_s^o, other modes by their share of the plain one's time; turn: where B_s^o follows at once.
 
     Peaks are those of F_s^o and B_s^o with all that is there then, but what is given, the block's input, and
     what later blocks made that this one doesn't touch.
@@ -53,8 +53,8 @@ class OptionCost:
 
 
 def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run]) -> Option:
-    """The option without runs that make nothing needed. Lists of places, whatever the blocks around do."""
-    graph, place = block.graph, {o: place for place, o in enumerate(block.members)}
+    """The option without runs that make nothing needed. Lists of positions, whatever the blocks around do."""
+    graph, position = block.graph, {o: position for position, o in enumerate(block.members)}
     ahead, behind = block.runs(list(forward)), block.runs(list(backward))
     once = frozenset(block.members[block.forwards :])
     scanned = scan(graph, behind, block.after, block.given, once)
@@ -67,10 +67,10 @@ def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run
     )
     first = _with_early(block, save, _closed(block, early, {o for o, _mode in save}))
 
-    def places(runs: Sequence[Run]) -> tuple[Run, ...]:
-        return tuple((place[o], mode) for o, mode in runs)
+    def positions(runs: Sequence[Run]) -> tuple[Run, ...]:
+        return tuple((position[o], mode) for o, mode in runs)
 
-    return Option(places(first), places(save), places(turn), places(scanned.runs))
+    return Option(positions(first), positions(save), positions(turn), positions(scanned.runs))
 
 
 def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
@@ -100,12 +100,12 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
 
 
 def _times_run(block: PlacedBlock, runs: Iterable[Run]) -> NDArray[np.float64]:
-    columns, place = block.graph.operations, {o: place for place, o in enumerate(block.members)}
-    times = np.zeros(len(place))
+    columns, position = block.graph.operations, {o: position for position, o in enumerate(block.members)}
+    times = np.zeros(len(position))
     for operation, mode in runs:
         plain = columns.time.item(operation)
         share = columns.modes[operation][mode - 1].time / plain if mode and plain else 1.0
-        times[place[operation]] += share
+        times[position[operation]] += share
     return times
 
 
@@ -129,7 +129,7 @@ def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]
 
 def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
     """The runs, with the operations that must run too, each ahead of those that the file has behind it."""
-    order = {o: place for place, o in enumerate(block.members)}
+    order = {o: position for position, o in enumerate(block.members)}
     waiting = sorted(early, key=order.__getitem__, reverse=True)
     seen: set[int] = set()
     result: list[Run] = []

@@ -1,6 +1,6 @@
 """The blocks of a chain, each with what surrounds it, and which of them are alike.
 
-A block's *members* are its forward operations, then its backward ones; places among them stand for
+A block's *members* are its forward operations, then its backward ones; positions among them stand for
 operations, so that what is found for one block holds for all that are alike: same operations, sizes, roles
 of tensors (their times may differ: layers that are the same are measured with noise). Linear in the edges.
 """
@@ -29,7 +29,7 @@ class PlacedBlock:
     made: what its forward makes, shared tensors left out. after: contributions, as bits, that are there
     behind its backward. entering: gradients that its backward touches, made by later blocks.
     held: its input, where a backward part below reads that. is_last: no block is behind it.
-    early: places of what belongs to the first pass, whatever is saved.
+    early: positions of what belongs to the first pass, whatever is saved.
     """
 
     graph: Graph
@@ -45,13 +45,13 @@ class PlacedBlock:
     early: frozenset[int]
     is_last: bool
 
-    def runs(self, places: Sequence[Run]) -> list[Run]:
+    def runs(self, positions: Sequence[Run]) -> list[Run]:
         """Places with modes, as operations with modes."""
-        return [(self.members[place], mode) for place, mode in places]
+        return [(self.members[position], mode) for position, mode in positions]
 
     @cached_property
     def seconds(self) -> NDArray[np.float64]:
-        """Per place."""
+        """Per position."""
         return self.graph.operations.time[list(self.members)]
 
 
@@ -89,7 +89,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
                 },
                 frozenset(x for x in touched - given if made_in.get(x, number) > number),
                 frozenset(x for x in inputs if last.get(x, number) < number),
-                frozenset(place for place, is_early in enumerate(early) if is_early),
+                frozenset(position for position, is_early in enumerate(early) if is_early),
                 number == len(runs) - 1,
             )
         )
@@ -139,7 +139,7 @@ def anonymous(block: PlacedBlock) -> Hashable:
 
 
 def mean_seconds(blocks: Sequence[PlacedBlock]) -> list[float]:
-    """Per place: the mean over blocks that are alike."""
+    """Per position: the mean over blocks that are alike."""
     rows = [block.seconds for block in blocks]
     return (sum(rows[1:], rows[0]) / len(rows)).tolist()
 

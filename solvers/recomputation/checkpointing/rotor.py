@@ -121,7 +121,7 @@ class _Search:
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
         try:
-            return min(self.found or self._thrifty(), key=lambda candidate: candidate.time)
+            return min(self.found or self._least_memory(), key=lambda candidate: candidate.time)
         except InfeasibleError:
             if self.interrupted:
                 raise KeyboardInterrupt from None
@@ -159,7 +159,7 @@ class _Search:
             else:
                 high = middle - 1
 
-    def _thrifty(self) -> list[Candidate]:
+    def _least_memory(self) -> list[Candidate]:
         """What fits of the sequences that save memory first."""
         least = LeastMemory(self.costs)
         amounts = {least.bytes, max(least.bytes, self.free)}

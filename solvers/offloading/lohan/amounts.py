@@ -1,12 +1,20 @@
-"""How much LoHan swaps, tried: amounts around its estimate's, each as a schedule that is simulated."""
+"""How much LoHan swaps, tried: amounts around its estimate's, each as a schedule that is simulated.
+
+LoHan swaps whatever its order names, and leaves the device's memory for a larger batch; here the batch is
+given, and of what is swapped some is kept on the device after all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from math import inf
 
+from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.residence.demand import Demand
+from ....planner.residence.lives import run_moment
 from ....planner.residence.residence import Residence
 from ....planner.residence.transfers import placed
 from ....planner.schedule.schedule import Schedule
@@ -15,7 +23,6 @@ from ...problem import Problem
 from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
 from ..layers.runs import layer_runs
 from .costs import traffic_of
-from .stay import staying
 from .swap import SwapOrder, best_prefix
 
 LIKELY = 1.5
@@ -37,10 +44,10 @@ class Amounts:
         states: Memory,
         *,
         duplex: bool,
-        stay: float,
+        keep: float,
     ) -> None:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
-        self.room = int(stay * device_limit(problem))
+        self.room = int(keep * device_limit(problem))
         bare = Demand(problem.graph, machine, next(self._all_away(0))).peak
         traffic = traffic_of(
             order.layers,
@@ -48,7 +55,7 @@ class Amounts:
             states,
             _IN_FLIGHT[0],
             duplex=duplex,
-            stays=max(0, self.room - bare),
+            on_device=max(0, self.room - bare),
         )
         self.estimate = best_prefix(order.prefixes(traffic))
         self.tried: dict[int, float] = {}
@@ -59,7 +66,7 @@ class Amounts:
         return (
             f"by its own estimate {chosen.seconds:.6g} s, swapping {chosen.count} of "
             f"{len(self.order.swaps)} activations and {len(self.order.always)} layers' outputs, "
-            f"{chosen.bytes:,} B, and making the rest again in {chosen.again:.6g} s"
+            f"{chosen.bytes:,} B, and recomputing the rest in {chosen.recomputed:.6g} s"
         )
 
     def next_count(self) -> int | None:
@@ -86,10 +93,10 @@ class Amounts:
                 return
 
     def ways(self, count: int) -> Iterator[Residence]:
-        """More and more of the activations on the disk; what the device has room for stays there."""
+        """More and more of the activations on the disk; what the device has room for is kept there."""
         for way in self._all_away(count):
             graph, swapped = self.order.layers.graph, self.order.tensors(count)
-            yield staying(graph, self.machine, way, swapped, self.room)
+            yield kept_on_device(graph, self.machine, way, swapped, self.room)
 
     def _all_away(self, count: int) -> Iterator[Residence]:
         layers = self.order.layers
@@ -111,3 +118,24 @@ class Amounts:
             room -= int(sizes[x])
             where[x] = Memory.HOST if room >= 0 or self.states == Memory.HOST else Memory.DISK
         return where
+
+
+def kept_on_device(
+    graph: Graph, machine: Machine, way: Residence, swapped: AbstractSet[int], room: int
+) -> Residence:
+    """The same without the absences of those swapped activations that would be away shortest. room: device
+    bytes.
+
+    What is made last is needed first: it is kept as long as the bytes at every moment keep within the room,
+    all fetches just before their uses. Linear in the swapped tensors times the runs.
+    """
+    demand = Demand(graph, machine, way)
+    curve, away = demand.curve, dict(way.away)
+    back = {fetch.tensor: fetch.use for fetch in demand.fetches if fetch.tensor in swapped}
+    for x, position in sorted(way.away, key=lambda place: -place[1]):
+        if x in back:
+            absence = slice(run_moment(position) + 1, back[x])
+            if int(curve[absence].max(initial=0)) + int(graph.tensors.bytes[x]) <= room:
+                curve[absence] += graph.tensors.bytes[x]
+                del away[x, position]
+    return replace(way, away=away)

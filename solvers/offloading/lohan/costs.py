@@ -7,7 +7,7 @@ Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model
 |------------------------|----------------------|------------------------------------------------------------|
 | FLOP_f / THP_G         | forward              | seconds                                                    |
 | 2 FLOP_f / THP_G       | backward             | seconds, as the graph has it                               |
-| FLOP_r / THP_G         | again                | seconds of what is made again                              |
+| FLOP_r / THP_G         | recomputed           | seconds of what is recomputed                              |
 | A_G2M                  | swapped              | bytes of activations that leave the device                 |
 | 2 P (P16)              | weights              | bytes fetched in each pass                                 |
 | 2 P (G16)              | gradients            | bytes                                                      |
@@ -18,8 +18,8 @@ Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model
 
 Corrected: (3) the share on disk is max(0, A - MEM), not A - MEM, whose name (4) changes to MEM_CPU; (5) lacks
 the CPU's own time, which limits a weak CPU and here is a fifth term. Without a disk its terms are nothing.
-The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `stays`: the
-bytes of what is swapped that the device has room for after all, in the paper none.
+The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `on_device`:
+the bytes of what is swapped that the device has room for after all, in the paper none.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Traffic:
     disk_read: float = inf
     disk_write: float = inf
     duplex: bool = True
-    stays: int = 0
+    on_device: int = 0
 
     def forward_seconds(self, swapped: int) -> float:
         """(2), (4)."""
-        swapped = max(0, swapped - self.stays)
+        swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)  # (3)
         return max(
             self.forward,
@@ -60,12 +60,12 @@ class Traffic:
             self._disk_seconds(self.weights, on_disk),
         )
 
-    def backward_seconds(self, swapped: int, again: float) -> float:
+    def backward_seconds(self, swapped: int, recomputed: float) -> float:
         """(5)."""
-        swapped = max(0, swapped - self.stays)
+        swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)
         return max(
-            self.backward + again,
+            self.backward + recomputed,
             self.gradients / self.d2h,
             (self.weights + swapped) / self.h2d,
             self._disk_seconds(self.states + on_disk, self.states),
@@ -76,9 +76,9 @@ class Traffic:
         reading, writing = read / self.disk_read, written / self.disk_write
         return max(reading, writing) if self.duplex else reading + writing
 
-    def seconds(self, swapped: int, again: float) -> float:
+    def seconds(self, swapped: int, recomputed: float) -> float:
         """(1)."""
-        return self.forward_seconds(swapped) + self.backward_seconds(swapped, again)
+        return self.forward_seconds(swapped) + self.backward_seconds(swapped, recomputed)
 
 
 def traffic_of(
@@ -88,7 +88,7 @@ def traffic_of(
     in_flight: int,
     *,
     duplex: bool = True,
-    stays: int = 0,
+    on_device: int = 0,
 ) -> Traffic:
     """in_flight: how many of the largest layer's model states the host holds beside activations."""
     graph, links = layers.graph, machine.links
@@ -113,5 +113,5 @@ def traffic_of(
         disk_read=(links.disk_read or inf) if on_disk else inf,
         disk_write=(links.disk_write or inf) if on_disk else inf,
         duplex=duplex,
-        stays=stays,
+        on_device=on_device,
     )

@@ -1,6 +1,6 @@
 """LoHan: states on the disk, updates on the CPU beside backward, and as many activations swapped as pay.
 
-Minimises T_iter (costs.py) over A_G2M, how many activations are swapped, the rest being made again; then the
+Minimises T_iter (costs.py) over A_G2M, how many activations are swapped, the rest being recomputed; then the
 simulated period, within the device's budget. Assumed: a chain of layers whose updates all run on the CPU.
 Weights come layer by layer from the disk (the host, where there is none), in forward and again in backward;
 a gradient goes to the host once it is complete, where its update runs at once: reading states from the disk,
@@ -18,14 +18,13 @@ GPU, 2024, arXiv:2403.06504.
 
     costs.py     begin here: equations 1 to 5, corrected
     swap.py      Algorithm 1: the order of what is swapped, corrected; O(n log n) for n operations
-    amounts.py   amounts around the estimate's, as schedules that are simulated
-    stay.py      what stays on the device after all
+    amounts.py   amounts around the estimate's, as schedules that are simulated; what is kept after all
 
 From decisions to a schedule. The paper says how much is swapped, not what goes to the disk: the activations
 of the first layers, which stay away longest, go there once the host is full. Where updates and fetches stand
 is worked out by planner/residence/transfers.py. The estimate assumes that everything overlaps; so other
 amounts around it are simulated too (`amounts`), and the fastest schedule is the answer. Where nothing need
-move, nothing moves; of what would, some stays on the device where that has room (the paper's LoHan: stay=0).
+move, nothing moves; of what would, some is kept on the device where that has room (in the paper: keep=0).
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ NAME = "lohan"
 class Settings:
     """states: where model states lie, host or disk; auto: the disk, if there is one, where they would take
     more than half of the host (the paper: always the disk).
-    stay: share of the budget within which what would be swapped stays on the device (the paper: 0).
+    keep: share of the budget within which what would be swapped is kept on the device (the paper: 0).
     amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
     at once, like the simulator's; else one at a time, as in (5)."""
 
     states: str = "auto"
     amounts: int = 8
     duplex: bool = True
-    stay: float = 0.7
+    keep: float = 0.7
 
     def __post_init__(self) -> None:
         if self.states not in ("auto", "host", "disk"):
             raise InputError(f"states must be auto, host or disk, not {self.states!r}")
         if self.amounts < 1:
             raise InputError(f"amounts must be 1 or more, not {self.amounts}")
-        if not 0 <= self.stay <= 1:
-            raise InputError(f"stay must be from 0 to 1, not {self.stay}")
+        if not 0 <= self.keep <= 1:
+            raise InputError(f"keep must be from 0 to 1, not {self.keep}")
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -78,7 +77,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem):
         return Answer(plain.schedule, Status.HEURISTIC)
-    amounts = Amounts(problem, machine, SwapOrder(layers), states, duplex=settings.duplex, stay=settings.stay)
+    amounts = Amounts(problem, machine, SwapOrder(layers), states, duplex=settings.duplex, keep=settings.keep)
     options.report(amounts.estimate_told())
     interrupted = False
     try:

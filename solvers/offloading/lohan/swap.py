@@ -27,7 +27,7 @@ from .costs import Traffic
 
 @dataclass(frozen=True)
 class Swap:
-    """tensors: of one operation, in layer `layer`. seconds: to make them again from all other swaps."""
+    """tensors: of one operation, in layer `layer`. seconds: to recompute them from all other swaps."""
 
     layer: int
     tensors: frozenset[int]
@@ -42,11 +42,11 @@ class Swap:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first `count` swaps. bytes: swapped in all. again: seconds of recomputation. seconds: T_iter."""
+    """The first `count` swaps. bytes: swapped in all. recomputed: seconds. seconds: T_iter."""
 
     count: int
     bytes: int
-    again: float
+    recomputed: float
     seconds: float
 
 
@@ -74,15 +74,15 @@ class SwapOrder:
 
     def prefixes(self, traffic: Traffic) -> list[Prefix]:
         """T_iter of each prefix."""
-        again = [self._recomputing(number, self.kept) for number in range(len(self.layers.layers) - 1)]
+        seconds = [self._recomputing(number, self.kept) for number in range(len(self.layers.layers) - 1)]
         kept, swapped = set(self.kept), self.layers.size(self.always)
         sizes = accumulate((swap.bytes for swap in self.swaps), initial=swapped)
-        found = [Prefix(0, swapped, sum(again), traffic.seconds(swapped, sum(again)))]
+        found = [Prefix(0, swapped, sum(seconds), traffic.seconds(swapped, sum(seconds)))]
         next(sizes)
         for count, (swap, size) in enumerate(zip(self.swaps, sizes, strict=True), start=1):
             kept |= swap.tensors
-            again[swap.layer] = self._recomputing(swap.layer, kept)
-            found.append(Prefix(count, size, sum(again), traffic.seconds(size, sum(again))))
+            seconds[swap.layer] = self._recomputing(swap.layer, kept)
+            found.append(Prefix(count, size, sum(seconds), traffic.seconds(size, sum(seconds))))
         return found
 
     def _recomputing(self, number: int, kept: AbstractSet[int]) -> float:

@@ -14,16 +14,15 @@ computation, INFOCOM 2025.
 | GFGB, DHA, DFGB           | estimate.py: `Way`                                         |
 | T_trans, T_FP, T^H_FP, …  | layers.py, the table                                       |
 | P, T_all, T_res, tag      | greedy.py, the table                                       |
-| T_GBP - T_CBP, D          | gradients.py: the gain, and the dynamic program over it    |
+| T_GBP - T_CBP, D          | plan.py: `kept_gradients`                                  |
 | S_req, the reserve factor | `reserve`: share of the gradients' bytes that may stay     |
 
     layers.py     begin here: layers and what each way costs
     estimate.py   the model: what a choice of ways costs
     greedy.py     `choice = published`: Algorithm 1 with backtracking, corrected; greedy DFGB; O(L²)
     exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states a layer
-    gradients.py  GO-MemFerry: which gradients stay
-    plan.py       one way to run an iteration; schedule.py, its schedule
-    search.py     choices judged by the simulator; settings.py, the options
+    plan.py       one way to run an iteration, which gradients are kept; schedule.py, its schedule
+    search.py     the options; choices judged by the simulator
 
 With `exact` the simulator takes the fastest of it, the published choice and the plain ways, and turns single
 layers while that helps (`flips` simulations): gradients and updates, which the model leaves out, share the
@@ -35,8 +34,7 @@ from __future__ import annotations
 
 from ....planner.bounds import time_bound
 from ...problem import Answer, Options, Problem, Status
-from .search import NAME, Search
-from .settings import Settings
+from .search import NAME, Search, Settings
 
 __all__ = ["NAME", "Settings", "solve"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import inf
+from math import gcd, inf
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ....planner.simulator.simulate import Figures
 from ...candidates import peak_without
 from ...links import LinkedMachine
 from .estimate import Way
-from .gradients import kept_gradients
 from .layers import Costs, WeightLayer, costs_of, direct_run, weight_layers
 from .schedule import memferry_residence, memferry_schedule, with_host_updates
 
@@ -62,16 +61,17 @@ class Plan:
     def all_in(self, way: Way) -> list[Way]:
         return [way] * len(self.costs)
 
-    def thriftiest(self, *, twice: bool) -> list[Way]:
+    def least_on_device(self, *, twice: bool) -> list[Way]:
         """Every layer in host memory all the time, where it can be; the others fetched, twice if allowed."""
         direct = (layer.direct_forward + layer.direct_backward for layer in self.costs)
         otherwise = Way.TWICE if twice else Way.GFGB
         return [Way.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
 
-    def on_device(self, ways: Sequence[Way]) -> int:
+    def bytes_on_device(self, ways: Sequence[Way]) -> int:
         """Bytes of the weights that are on the device from forward to backward."""
-        stay = (Way.GFGB, Way.DFGB)
-        return sum(layer.size for layer, way in zip(self.costs, ways, strict=True) if way in stay)
+        return sum(
+            layer.size for layer, way in zip(self.costs, ways, strict=True) if way in (Way.GFGB, Way.DFGB)
+        )
 
     def schedule(self, ways: Sequence[Way], budget: int) -> tuple[Schedule, Figures] | None:
         """The fastest that is found; None where none fits."""
@@ -108,3 +108,31 @@ class Plan:
             made_in = sum(float(self.graph.operations.time[o]) for o in makers[x].tolist())
             gains.append(max(size / self.linked.d2h - made_in, 0.0))
         return [self._gradients[i] for i in kept_gradients(sizes, gains, int(reserve * sum(sizes)))]
+
+
+def kept_gradients(sizes: Sequence[int], gains: Sequence[float], room: int, units: int = 2000) -> list[int]:
+    """GO-MemFerry: indices of the gradients to keep on the device, of at most `room` bytes together.
+
+    A knapsack, solved exactly by the paper's program D[i, j] = max(D[i-1, j], D[i-1, j - s_i] + gain_i). A
+    gain (T_GBP - T_CBP, the seconds that a kept gradient saves) may be negative; such a gradient is never
+    kept. units: the room in at most so many; sizes are exact where they have a divisor that large, else
+    rounded up. O(n · units).
+    """
+    if room <= 0 or not sizes:
+        return []
+    unit = max(gcd(*sizes), -(-room // units), 1)
+    whole = room // unit
+    table = np.zeros((len(sizes) + 1, whole + 1))
+    for row, (size, gain) in enumerate(zip(sizes, gains, strict=True), start=1):
+        table[row] = table[row - 1]
+        slots = -(-size // unit)
+        if slots <= whole:
+            with_it = table[row - 1, : whole + 1 - slots] + gain
+            table[row, slots:] = np.maximum(table[row, slots:], with_it)
+    kept: list[int] = []
+    left = whole
+    for row in range(len(sizes), 0, -1):
+        if table[row, left] > table[row - 1, left]:
+            kept.append(row - 1)
+            left -= -(-sizes[row - 1] // unit)
+    return kept[::-1]

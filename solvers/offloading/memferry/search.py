@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import MemplanError
+from ....graphs.errors import InputError, MemplanError
 from ....graphs.graph import Phase
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, in_plain_mode
@@ -23,12 +23,38 @@ from .estimate import Way, estimate
 from .exact import best_choice
 from .greedy import greedy
 from .plan import Plan
-from .settings import Settings
 
 NAME = "memferry"
 
 _ROOMS = 5
 """So often the room for weights is made smaller where what the model chose does not fit."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """choice: exact or published. activations: auto, keep or checkpoint. reserve: share of the gradients'
+    bytes. states: that the exact program keeps a layer. flips: ways of single layers that the simulator
+    tries at last. twice: weights may leave behind forward and be fetched again, where they don't fit."""
+
+    choice: str = "exact"
+    activations: str = "auto"
+    reserve: float = 0.0
+    states: int = 1000
+    flips: int = 50
+    twice: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, words in (
+            ("choice", self.choice, ("exact", "published")),
+            ("activations", self.activations, ("auto", "keep", "checkpoint")),
+        ):
+            if value not in words:
+                raise InputError(f"{name} must be {' or '.join(words)}, not {value!r}")
+        if not 0.0 <= self.reserve <= 1.0:
+            raise InputError(f"reserve must be from 0 to 1, not {self.reserve}")
+        for name, number, least in (("states", self.states, 1), ("flips", self.flips, 0)):
+            if number < least:
+                raise InputError(f"{name} must be {least} or more, not {number}")
 
 
 @dataclass(frozen=True)
@@ -41,10 +67,10 @@ class Found:
 
     def line(self) -> str:
         counts = [f"{self.ways.count(way)} {way.name}" for way in Way if way in self.ways]
-        again = ", layers run again" if self.plan.checkpoint else ""
+        repeated = ", layers run again" if self.plan.checkpoint else ""
         optimal = ", no choice is faster by the model" if self.exact else ""
         return (
-            f"{', '.join(counts)} of {len(self.ways)} layers{again}: {self.figures.time:.6g} s simulated, "
+            f"{', '.join(counts)} of {len(self.ways)} layers{repeated}: {self.figures.time:.6g} s simulated, "
             f"{estimate(self.plan.costs, self.ways):.6g} s forward and backward by the paper's model{optimal}"
         )
 
@@ -84,11 +110,11 @@ class Search:
         if self.settings.choice == "published":
             return
         twice = self.settings.twice
-        known, room = published if fits else plan.thriftiest(twice=twice), self.limit - plan.beside
+        known, room = published if fits else plan.least_on_device(twice=twice), self.limit - plan.beside
         for _attempt in range(_ROOMS):
-            if plan.on_device(known) > room:
-                known = plan.thriftiest(twice=twice)
-            if plan.on_device(known) > room:
+            if plan.bytes_on_device(known) > room:
+                known = plan.least_on_device(twice=twice)
+            if plan.bytes_on_device(known) > room:
                 break
             choice = best_choice(
                 plan.costs,
@@ -100,10 +126,10 @@ class Search:
             )
             if choice is None or self._judge(plan, choice.ways, choice.exact):
                 break
-            room = plan.on_device(choice.ways) * 3 // 4
+            room = plan.bytes_on_device(choice.ways) * 3 // 4
         self._judge(plan, plan.all_in(Way.GFGB))
-        if plan.on_device(plan.all_in(Way.GFGB)) > self.limit - plan.beside:
-            self._judge(plan, plan.thriftiest(twice=twice))
+        if plan.bytes_on_device(plan.all_in(Way.GFGB)) > self.limit - plan.beside:
+            self._judge(plan, plan.least_on_device(twice=twice))
             if twice:
                 self._judge(plan, plan.all_in(Way.TWICE))
 
@@ -140,7 +166,7 @@ class Search:
         published, twice = self.settings.choice == "published", self.settings.twice
         plan, machine = self.plans[0], self.plans[0].linked.machine
         ways = [
-            plan.residence(greedy(plan.costs) if published else plan.thriftiest(twice=twice))
+            plan.residence(greedy(plan.costs) if published else plan.least_on_device(twice=twice))
             for plan in self.plans
         ]
         kept = int(plan.graph.tensors.bytes[plan.kept].sum())

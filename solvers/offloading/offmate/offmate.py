@@ -15,7 +15,7 @@ on a single GPU by re-materialization and offloading, 2024.
 | 4.4    | options.py: options of a block                                                      |
 | 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
 | 4.5.3  | `batch`: the best batch, reported                                                   |
-| 4.6    | o_ilp/round.py, tensors.py; stays.py: which tensors are away; updates.py: CPU order |
+| 4.6    | o_ilp/round.py, tensors.py; absences.py: of whole tensors; updates.py: CPU order    |
 | –      | schedule.py: runs and absences; placed by planner/residence/transfers.py            |
 | –      | search.py: the loop around all this; least.py, its last resort                      |
 

@@ -1,7 +1,7 @@
 """From an answer of O-ILP to runs and absences of whole tensors: planner/residence/residence.py makes the
 schedule.
 
-Which tensors are away between two uses follows the answer (stays.py); so does where CPU updates
+Which tensors are away between two uses follows the answer (absences.py); so does where CPU updates
 stand (updates.py). When copies start is left to planner/residence/transfers.py, operation by operation, or
 taken from the answer's steps.
 """
@@ -20,7 +20,7 @@ from ....planner.schedule.sequence import Run
 from ..layers.absences import uses_of
 from ..o_ilp.model import OffloadProgram
 from ..o_ilp.round import Choice
-from .stays import on_disk, stays
+from .absences import on_disk, tensor_absences
 from .updates import HostUpdate, start_steps
 
 
@@ -36,15 +36,15 @@ def residence_of(
     back: dict[Place, int] = {}
     leave: dict[Place, int] = {}
     disk = on_disk(graph, program, choice, x)
-    for stay in stays(graph, program, choice, x):
-        at = uses.get(stay.tensor)
+    for absence in tensor_absences(graph, program, choice, x):
+        at = uses.get(absence.item)
         if at:
-            index = bisect_left(at, starts[stay.gone])
+            index = bisect_left(at, starts[absence.gone])
             last, following = at[index - 1], at[index % len(at)]
-            away[stay.tensor, last] = Memory.DISK if stay.tensor in disk else Memory.HOST
-            back[stay.tensor, following] = starts[stay.back]
-            if stay.out >= 0 and starts[stay.out] > last:
-                leave[stay.tensor, last] = starts[stay.out]
+            away[absence.item, last] = Memory.DISK if absence.item in disk else Memory.HOST
+            back[absence.item, following] = starts[absence.back]
+            if absence.out >= 0 and starts[absence.out] > last:
+                leave[absence.item, last] = starts[absence.out]
     for position, (operation, mode) in enumerate(runs):
         if graph.on_host(operation, mode):
             for state in disk.intersection(graph.mutate_lists[operation]):

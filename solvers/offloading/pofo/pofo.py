@@ -81,9 +81,9 @@ def solve(problem: Problem, options: Options) -> Answer:
     except KeyboardInterrupt:
         interrupted = True
     if search.best is None:
-        search.save_memory()
+        search.try_memory_saving()
     if search.best is None:
-        raise refused(NAME, problem, linked.machine, search.thrifty())
+        raise refused(NAME, problem, linked.machine, search.memory_saving())
     stopped = interrupted or monotonic() > deadline
     status = Status.FEASIBLE if stopped else Status.HEURISTIC
     return Answer(search.best[0], status, search.bound, interrupted=interrupted)

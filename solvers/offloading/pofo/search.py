@@ -104,11 +104,11 @@ class Search:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
         return residence(self.chained, moves, offloaded, self.linked.d2h)
 
-    def save_memory(self) -> None:
-        for way in self.thrifty():
+    def try_memory_saving(self) -> None:
+        for way in self.memory_saving():
             self._try(way)
 
-    def thrifty(self) -> list[Residence]:
+    def memory_saving(self) -> list[Residence]:
         """All saved and offloaded; as little as Rotor can do with; every block from its offloaded input."""
         chained, blocks = self.chained, self.chained.blocks
         saved = frozenset[int]().union(*(run.saved for run in chained.runs[:-1]))

@@ -99,8 +99,8 @@ class PofoTable:
         for end in range(i + 1, blocks):
             if end > i + 1:
                 forward = max(forward, int(costs.through_peak[end - 1]))
-            again = rotor.seconds(i, end - 1) + (rotor.before[end] - rotor.before[i])
-            seconds = shifted(again, extra)
+            repeats = rotor.seconds(i, end - 1) + (rotor.before[end] - rotor.before[i])
+            seconds = shifted(repeats, extra)
             seconds[: extra + self._slots(forward)] = np.inf
             served = self._served(i, end)
             yield Choice(seconds, end, False, False, own, 0, served, Input.FREE, extra)

@@ -136,8 +136,8 @@ def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
     if host > host_limit:
         return order[:0]
     span = (facts.before[absence] - facts.after[absence] - 1) % runs
-    lead = int(np.exp(np.random.random() * np.log(span + 1))) - 1
-    fetch_at = (facts.before[absence] - lead) % runs
+    distance = int(np.exp(np.random.random() * np.log(span + 1))) - 1
+    fetch_at = (facts.before[absence] - distance) % runs
     for entry in order:
         if entry == fetch_at:
             after[length] = token

@@ -2,8 +2,8 @@
 
 Minimised, assumed, symbols and where to read: as in offload_greedy.py, but for this. A second absence of a
 version counts in full when absences are chosen (`discount`), and is paid for: the weight is copied to the
-host again before each absence (`again`). The fastest of the tastes that hold is taken; nothing is searched
-then. Complexity: that of Algorithms 1 and 2 there, and one simulation for each taste.
+host again before each absence (`again`). The fastest of the variants that hold is taken; nothing is searched
+then. Complexity: that of Algorithms 1 and 2 there, and one simulation for each variant.
 
 Reference: O. Beaumont et al., Weight offloading strategies for training large DNN models, 2022,
 hal-03580767, section 7.
@@ -19,7 +19,7 @@ from ...problem import Answer, Options, Problem
 from ..cycles.cycle import Cycle
 from ..cycles.steps import schedule_of_order
 from .result import solved
-from .starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
+from .starts import CLOSE_VARIANTS, VARIANTS, greedy_orders, lazy_order
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def _schedules(cycle: Cycle) -> Iterator[Schedule]:
-    for tastes in (TASTES, CLOSE_TASTES):
+    for variants in (VARIANTS, CLOSE_VARIANTS):
         found = 0
-        for taste in tastes:
-            for order in greedy_orders(cycle, [replace(taste, discount=False)]):
+        for variant in variants:
+            for order in greedy_orders(cycle, [replace(variant, discount=False)]):
                 found += 1
                 yield schedule_of_order(cycle, order, again=True)
         if found:

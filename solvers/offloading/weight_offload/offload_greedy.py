@@ -12,23 +12,23 @@ large DNN models, 2022, hal-03580767.
 |------------------------|---------------------------------------------------|
 | u, M_o, w_i, (i, d)    | the table in cycles/cycle.py                      |
 | M_GPU                  | `Cycle.limit`, bytes                              |
-| E_o                    | `excess` in choice.py, bytes                      |
-| profit(k, d)           | `profit` in choice.py; the halved cost: `worth`   |
-| Pre_k, Off_k           | `fetches`, `_store` in places.py                  |
-| T_ava(Pre), T_ava(Off) | `to_device`, `to_host` in places.py, seconds      |
-| WL                     | `uploads` in places.py                            |
+| E_o                    | `excess` in selection.py, bytes                   |
+| profit(k, d)           | `profit` in selection.py; the halved cost: `worth`|
+| Pre_k, Off_k           | `fetches`, `_store` in scheduling.py              |
+| T_ava(Pre), T_ava(Off) | `to_device`, `to_host` in scheduling.py, seconds  |
+| WL                     | `uploads` in scheduling.py                        |
 
-    ../cycles    first: what is read from a graph, and what an order is
-    choice.py    Algorithm 1: absences by profit for each byte moved
-    places.py    Algorithm 2: each transfer at its earliest time; leads.py, how early the memory lets it
-    starts.py    both for several tastes, and every weight moved lazily
-    least.py     absences that keep the links least busy, by an integer program
-    packing.py   orders that fill the windows between computations exactly
-    search.py    the best order so far, improved by anneal.py
-    result.py    refusals; greedy_star.py, l2l.py: two baselines with the same files
+    ../cycles      first: what is read from a graph, and what an order is
+    selection.py   Algorithm 1: absences by profit for each byte moved
+    scheduling.py  Algorithm 2: each transfer at its earliest time
+    starts.py      both in several variants, and every weight moved lazily
+    least.py       absences that keep the links least busy, by an integer program
+    packing.py     orders that fill the windows between computations exactly
+    search.py      the best order so far, improved by anneal.py
+    result.py      refusals; greedy_star.py, l2l.py: two baselines with the same files
 
 Algorithms 1 and 2 are the published greedy, its slips corrected (said where they stand): O(L²) and linear
-for each taste; `moves=0` ends there. The integer programs are exponential at worst, stopped after 3 s each.
+for each variant; `moves=0` ends there. The integer programs are exponential at worst, stopped after 3 s each.
 A move of the search costs one replay of the cycle.
 """
 
@@ -42,13 +42,13 @@ from ....planner.plain import plain_schedule
 from ...problem import Answer, Options, Problem, Status
 from ..cycles.cycle import Cycle, cycle_of
 from ..cycles.steps import schedule_of_order
-from .choice import moved_bytes
 from .least import least_absences
 from .packing import packed_ranks
-from .places import greedy_order
 from .result import host_too_small, refuse_if_too_small
+from .scheduling import greedy_order
 from .search import Search
-from .starts import CLOSE_TASTES, TASTES, greedy_orders, lazy_order
+from .selection import moved_bytes
+from .starts import CLOSE_VARIANTS, VARIANTS, greedy_orders, lazy_order
 
 NAME = "offload-greedy"
 
@@ -97,9 +97,9 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 def offer_starts(search: Search, cycle: Cycle) -> None:
     """The greedy's orders, one of which is the search's best then; every weight moved where none holds."""
-    for tastes in (TASTES, CLOSE_TASTES):
-        for taste in tastes:
-            for order in greedy_orders(cycle, [taste]):
+    for variants in (VARIANTS, CLOSE_VARIANTS):
+        for variant in variants:
+            for order in greedy_orders(cycle, [variant]):
                 search.offer(order)
             if search.done and search.best is not None:
                 return

@@ -14,7 +14,7 @@ from ....planner.simulator.simulate import simulate
 from ...candidates import infeasible
 from ...problem import Answer, NotAcceptedError, Options, Problem, Status
 from ..cycles.cycle import Cycle, cycle_of
-from .choice import moved_bytes
+from .selection import moved_bytes
 
 
 def solved(

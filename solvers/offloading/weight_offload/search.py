@@ -27,8 +27,8 @@ _WORK = 200_000_000
 
 _CHUNK_SECONDS = 0.1
 _PROVEN = 1e-9
-_BARREN = 2
-"""So many repetitions that find nothing end the search before its time."""
+_PATIENCE = 2
+"""So many repetitions without gain end the search before its time."""
 
 
 class Search:
@@ -89,13 +89,13 @@ class Search:
 
     def anneal(self, moves: int, number: int) -> None:
         """Once; again while the limit leaves time and it helps. number: of the random numbers."""
-        barren = 0
+        without_gain = 0
         self._load()
-        while not self.done and barren < _BARREN and self.best is not None:
+        while not self.done and without_gain < _PATIENCE and self.best is not None:
             before = self.seconds
             self._once(moves, number)
             number += 1
-            barren = 0 if self.seconds < before * (1 - 1e-6) else barren + 1
+            without_gain = 0 if self.seconds < before * (1 - 1e-6) else without_gain + 1
             if self.end == inf:
                 break
 

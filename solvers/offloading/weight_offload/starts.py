@@ -1,25 +1,25 @@
-"""Orders to begin with: greedy selection and placing with several tastes, and every weight moved lazily."""
+"""Orders to begin with: greedy selection and placing in several variants, and every weight moved lazily."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..cycles.cycle import FROZEN, Cycle
-from .choice import Taste, chosen_absences, moved_bytes
-from .places import greedy_order
+from .scheduling import greedy_order
+from .selection import Variant, chosen_absences, moved_bytes
 
-TASTES = (Taste(2.0), Taste(1.0), Taste(1.0, patient=False))
+VARIANTS = (Variant(2.0), Variant(1.0), Variant(1.0, patient=False))
 """Room for two transfers, for one; with and without the filter by time."""
 
-CLOSE_TASTES = (Taste(0.0), Taste(0.0, patient=False))
+CLOSE_VARIANTS = (Variant(0.0), Variant(0.0, patient=False))
 """No room beside what the runs need: tried where the others find nothing."""
 
 
-def greedy_orders(cycle: Cycle, tastes: Sequence[Taste]) -> list[list[int]]:
-    """One for each taste that fits on the device and on the host."""
+def greedy_orders(cycle: Cycle, variants: Sequence[Variant]) -> list[list[int]]:
+    """One for each variant that fits on the device and on the host."""
     orders: list[list[int]] = []
-    for taste in tastes:
-        chosen = chosen_absences(cycle, taste)
+    for variant in variants:
+        chosen = chosen_absences(cycle, variant)
         if chosen is None or moved_bytes(cycle, chosen) > (cycle.host_limit or float("inf")):
             continue
         order = greedy_order(cycle, chosen)

@@ -107,8 +107,8 @@ def test_swapping_nothing_is_weighed_too():
 def test_all_is_swapped_where_links_are_free():
     order = SwapOrder(training_layers("lohan", graph()))
     prefixes = order.prefixes(Traffic(1.0, 1.0, 0.0, 1, 1, 1, inf, inf, inf))
-    assert prefixes[-1].again == 0.0
-    assert best_prefix(prefixes).again == 0.0
+    assert prefixes[-1].recomputed == 0.0
+    assert best_prefix(prefixes).recomputed == 0.0
     assert [prefix.bytes for prefix in prefixes] == sorted(prefix.bytes for prefix in prefixes)
 
 
@@ -116,7 +116,7 @@ def test_all_is_swapped_where_links_are_free():
 def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
     layers = training_layers("lohan", graph(granularity=granularity))
     order = SwapOrder(layers)
-    amounts = Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, duplex=True, stay=0.5)
+    amounts = Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, duplex=True, keep=0.5)
     columns = layers.graph.operations
     plain = sum(layers.seconds([*layer.forward, *layer.backward]) for layer in layers.layers)
     prefixes = order.prefixes(traffic_of(layers, MACHINE, Memory.HOST, 3))
@@ -124,7 +124,7 @@ def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
         runs = next(iter(amounts.ways(prefix.count))).runs
         modes = [(o, mode) for o, mode in runs if not (mode and columns.modes[o][mode - 1].on_host)]
         seconds = sum(columns.modes[o][m - 1].time if m else columns.time.item(o) for o, m in modes)
-        assert seconds == pytest.approx(plain + prefix.again)
+        assert seconds == pytest.approx(plain + prefix.recomputed)
 
 
 @pytest.mark.parametrize("granularity", ["layer", "operation"])
@@ -273,7 +273,7 @@ def test_what_is_refused(solver: str):
     [
         ("lohan", {"states": "tape"}, "states must be auto, host or disk"),
         ("lohan", {"amounts": "0"}, "amounts must be 1 or more"),
-        ("lohan", {"stay": "1.5"}, "stay must be from 0 to 1"),
+        ("lohan", {"keep": "1.5"}, "keep must be from 0 to 1"),
         ("zero-offload", {"activations": "lose"}, "activations must be auto, keep"),
         ("zero-infinity", {"activations": "lose"}, "activations must be auto, keep"),
         ("zero-infinity", {"states": "tape"}, "states must be auto, host or disk"),
@@ -299,7 +299,7 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     )
     order = SwapOrder(training_layers("lohan", updated))
     problem = Problem(updated, baseline(updated).peak, MACHINE)
-    amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, stay=share)
+    amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, keep=share)
     for count in (0, len(order.swaps)):
         bare, way = next(amounts._all_away(count)), next(amounts.ways(count))
         before, after = (Demand(updated, MACHINE, each).peak for each in (bare, way))
@@ -312,5 +312,5 @@ def test_room_on_the_device_saves_time():
     budget = refusal(problem).least
     assert budget is not None
     problem = replace(problem, budget=budget * 2)
-    stay, leave = (solve("lohan", problem, settings={"stay": share}).figures for share in ("0.9", "0"))
-    assert stay.time < leave.time
+    keep, leave = (solve("lohan", problem, settings={"keep": share}).figures for share in ("0.9", "0"))
+    assert keep.time < leave.time

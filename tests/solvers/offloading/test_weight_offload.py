@@ -29,10 +29,10 @@ from memplan.solvers.offloading.cycles.facts import facts_of, scratch
 from memplan.solvers.offloading.cycles.replay import period
 from memplan.solvers.offloading.cycles.steps import schedule_of_order
 from memplan.solvers.offloading.weight_offload.anneal import neighbour, seed
-from memplan.solvers.offloading.weight_offload.choice import Taste, chosen_absences
 from memplan.solvers.offloading.weight_offload.least import least_absences
 from memplan.solvers.offloading.weight_offload.offload_greedy import Settings, solve
 from memplan.solvers.offloading.weight_offload.packing import fill
+from memplan.solvers.offloading.weight_offload.selection import Variant, chosen_absences
 from memplan.solvers.offloading.weight_offload.starts import lazy_order
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry
@@ -186,7 +186,7 @@ def test_what_is_chosen_suffices_by_list_order(number: int) -> None:
     """After Algorithm 1, and after the integer program: at every run what is there fits."""
     problem = small(number, (4, 5, 6, 9))
     cycle = cycle_of("test", problem)
-    for chosen in (chosen_absences(cycle, Taste(0.0)), least_absences(cycle, 0.0, 2.0)):
+    for chosen in (chosen_absences(cycle, Variant(0.0)), least_absences(cycle, 0.0, 2.0)):
         for run in range(cycle.runs if chosen is not None else 0):
             away = {
                 cycle.absences[number].weight

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from ..cycles.cycle import FROZEN, Cycle
-from .leads import leads_of
 
 _TURNS = 10
 
@@ -33,13 +33,13 @@ def greedy_order(
 
     ranks: per weight, its place among those that leave, or are needed, at the same instant.
     """
-    leads = leads_of(cycle, chosen, ranks)
-    if leads is None:
+    distances = _prefetch_distances(cycle, chosen, ranks)
+    if distances is None:
         return None
-    line = _Line(cycle, leads, ranks)
+    queues = _Queues(cycle, distances, ranks)
     last: list[int] = []
     for _ in range(_TURNS):
-        order = line.turn()
+        order = queues.turn()
         if order is None:
             return None
         if order == last:
@@ -51,12 +51,12 @@ def greedy_order(
 
 
 @dataclass
-class _Line:
-    """The queues as the turns go by. fetches: the absences in order of need; `following` is the place of the
+class _Queues:
+    """As the turns go by. fetches: the absences in order of need; `following` is the place of the
     next. used: bytes of weights on the device, those of pending deletes included."""
 
     cycle: Cycle
-    leads: dict[int, int]
+    distances: dict[int, int]
     ranks: Mapping[int, int] | None
     compute: float = 0.0
     to_host: float = 0.0
@@ -68,9 +68,9 @@ class _Line:
 
     def __post_init__(self) -> None:
         cycle = self.cycle
-        self.fetches = list(self.leads)
+        self.fetches = list(self.distances)
         self.away: set[int] = set()
-        self.fetched = dict.fromkeys(self.leads, 0.0)
+        self.fetched = dict.fromkeys(self.distances, 0.0)
         self.stored = [0.0] * len(cycle.changed_by)
         self.fresh = [True] * len(cycle.changed_by)
         self.in_flight: set[int] = set()
@@ -83,7 +83,7 @@ class _Line:
                 self.soon[run] = max(self.soon[run], self.soon[run + 1])
         self.begun: dict[int, list[int]] = {}
         self.first_of: dict[int, int] = {}
-        for number in self.leads:
+        for number in self.distances:
             absence = cycle.absences[number]
             self.leaving.setdefault(absence.after, []).append(number)
             self.coming.setdefault(absence.before, []).append(number)
@@ -140,8 +140,8 @@ class _Line:
             if room is None:
                 return not due
             start = max(self.compute, self.to_device, room, self._stored_end(absence.version))
-            distance = (absence.before - run) % cycle.runs
-            if not due and not (distance <= self.leads[number] and self._worthwhile(run, base, size, start)):
+            near = (absence.before - run) % cycle.runs <= self.distances[number]
+            if not due and not (near and self._worthwhile(run, base, size, start)):
                 return True
             self._pop(base + size)
             self.used += size
@@ -236,3 +236,46 @@ class _Line:
                 self.pending.appendleft((freed - missing, end))
             self.used -= min(freed, missing)
             missing -= freed
+
+
+def _prefetch_distances(
+    cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None
+) -> dict[int, int] | None:
+    """Per chosen absence, by how many runs its prefetch may stand ahead of its use, in the order of need.
+
+    By list order alone: as far as the memory goes that the others leave; None where that is too little.
+    """
+    runs = cycle.runs
+    room = cycle.limit - sum(cycle.sizes)
+    slack = [room - need + away for need, away in zip(cycle.need, cycle.away(chosen), strict=True)]
+    if min(slack, default=0) < 0:
+        return None
+    distances: dict[int, int] = {}
+    ahead = 0
+    before = 0
+    for number in _by_need(cycle, chosen, ranks):
+        absence = cycle.absences[number]
+        size = cycle.sizes[absence.weight]
+        furthest = (absence.before - absence.after - 1) % runs
+        if distances:
+            furthest = max(0, min(furthest, ahead + absence.before - before))
+        distance = 0
+        while distance < furthest and slack[(absence.before - distance - 1) % runs] >= size:
+            distance += 1
+            slack[(absence.before - distance) % runs] -= size
+        distances[number] = distance
+        ahead, before = distance, absence.before
+    return distances
+
+
+def _by_need(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> list[int]:
+    """By the run that needs the weight; where ranks are given, those needed at one instant by them."""
+    busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
+
+    def key(number: int) -> tuple[int, int, int, int]:
+        absence = cycle.absences[number]
+        if ranks is None:
+            return (absence.before, 0, 0, number)
+        return (busy[absence.before], ranks.get(absence.weight, -1), absence.before, number)
+
+    return sorted(chosen, key=key)

@@ -30,7 +30,7 @@ _SIZES = 16
 
 
 @dataclass(frozen=True)
-class Taste:
+class Variant:
     """spare: of the own weight, as room for transfers. patient: absences too short for their copies come
     last. discount: a second absence of a version costs half."""
 
@@ -47,16 +47,16 @@ class _Operations:
     excess: NDArray[np.float64]
 
 
-def chosen_absences(cycle: Cycle, taste: Taste) -> list[int] | None:
+def chosen_absences(cycle: Cycle, variant: Variant) -> list[int] | None:
     """Their numbers in `cycle.absences`; None where all of them do not suffice."""
-    operations = _operations(cycle, taste.spare)
+    operations = _operations(cycle, variant.spare)
     spans = _spans(cycle, operations)
     size = np.array([cycle.sizes[absence.weight] for absence in cycle.absences], np.float64)
     values, kind = _classes(size)
     copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.absences]
     worth = np.where([a.version == FROZEN for a in cycle.absences], 1.0, 0.5)
     open_ = np.ones(len(size), np.bool_)
-    late = np.array(cycle.covered_seconds) < copies if taste.patient else np.zeros(len(size), np.bool_)
+    late = np.array(cycle.covered_seconds) < copies if variant.patient else np.zeros(len(size), np.bool_)
     siblings = _siblings(cycle)
     excess, chosen = operations.excess, list[int]()
     while excess.max(initial=0.0) > 0.0:
@@ -72,7 +72,7 @@ def chosen_absences(cycle: Cycle, taste: Taste) -> list[int] | None:
         open_[best] = False
         chosen.append(best)
         _cover(excess, size[best], spans, best)
-        if taste.discount:
+        if variant.discount:
             worth[siblings.get(cycle.absences[best].version, [])] = 1.0
     return chosen
 

@@ -7,7 +7,6 @@ program: that costs no copy out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ....graphs.arrays import Floats
@@ -16,22 +15,12 @@ from ..o_ilp.activations import Activation
 from ..o_ilp.model import OffloadProgram
 from ..o_ilp.round import Choice
 from ..o_ilp.states import StateStocks
-from ..o_ilp.tensors import LITTLE, Rounding, absences
+from ..o_ilp.tensors import LITTLE, Absence, Rounding, absences
 from ..o_ilp.weights import WeightStocks
 
 
-@dataclass(frozen=True)
-class Stay:
-    """A tensor that is off the device from step `gone` on, fetched in step `back`. Steps of the cycle."""
-
-    tensor: int
-    out: int
-    gone: int
-    back: int
-
-
-def stays(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> Iterator[Stay]:
-    """What is away, whole tensors, over all groups, states and activations."""
+def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
+    """What is away, over all groups, states and activations. item: the tensor. Steps of the cycle."""
     rounding = Rounding()
     order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)
     for g in order:
@@ -73,7 +62,7 @@ def _hosted_gradients(program: OffloadProgram, choice: Choice) -> set[int]:
 
 def _weights_away(
     graph: Graph, stocks: WeightStocks, hosted: frozenset[int], x: Floats, rounding: Rounding
-) -> Iterator[Stay]:
+) -> Iterator[Absence]:
     share = float(x[stocks.program.share])
     part = min(share, float(x[stocks.on_host])) if stocks.on_host is not None else 0.0
     stored = [min(share, float(x[c])) for c in stocks.stored]
@@ -92,7 +81,7 @@ def _weights_away(
             left = [0.0, *(min(whole, float(x[c])) * scale for c in stocks.left[1:])]
         if on_host:
             wanted[1 : stocks.window] = [float(sum(sizes))] * (stocks.window - 1)
-        yield from _stays_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
+        yield from _absences_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
 
 
 def _states_away(
@@ -102,7 +91,7 @@ def _states_away(
     hosted: frozenset[int],
     x: Floats,
     rounding: Rounding,
-) -> Iterator[Stay]:
+) -> Iterator[Absence]:
     parcels = [p for n, p in enumerate(weights.group.parcels) if n not in hosted]
     tensors = [t for parcel in parcels for t in parcel.states]
     sizes = [int(graph.tensors.bytes[t]) for t in tensors]
@@ -111,10 +100,10 @@ def _states_away(
         scale = sum(sizes) / whole
         wanted = [min(whole, float(x[c])) * scale for c in states.stored]
         left = [min(whole, float(x[c])) * scale for c in states.left]
-        yield from _stays_of(weights, tensors, sizes, wanted, left, rounding, "states")
+        yield from _absences_of(weights, tensors, sizes, wanted, left, rounding, "states")
 
 
-def _stays_of(
+def _absences_of(
     stocks: WeightStocks,
     tensors: Sequence[int],
     sizes: Sequence[int],
@@ -122,7 +111,7 @@ def _stays_of(
     left: list[float] | None,
     rounding: Rounding,
     kind: str,
-) -> Iterator[Stay]:
+) -> Iterator[Absence]:
     """Gap by gap between the steps that need all of them."""
     total = float(sum(sizes))
     ends = [d for d in range(1, stocks.steps) if stocks.step(d) in stocks.group.uses and kind == "weights"]
@@ -135,7 +124,7 @@ def _stays_of(
         ]
     for absence in absences(sizes, stored, left):
         out = -1 if absence.out < 0 else stocks.step(absence.out)
-        yield Stay(tensors[absence.item], out, stocks.step(absence.gone), stocks.step(absence.back))
+        yield Absence(tensors[absence.item], out, stocks.step(absence.gone), stocks.step(absence.back))
 
 
 def _activation_away(
@@ -145,7 +134,7 @@ def _activation_away(
     tensors: Sequence[int],
     x: Floats,
     rounding: Rounding,
-) -> Iterator[Stay]:
+) -> Iterator[Absence]:
     sizes = [int(graph.tensors.bytes[t]) for t in tensors]
     kept = sum(float(x[c]) * v for c, v in activation.kept)
     if not activation.stored or not sizes or kept <= 0:
@@ -158,4 +147,4 @@ def _activation_away(
     left = [max(out, total - s) for out, s in zip(left, stored, strict=True)]
     for absence in absences(sizes, stored, left):
         made = activation.made
-        yield Stay(tensors[absence.item], made + absence.out, made + absence.gone, made + absence.back)
+        yield Absence(tensors[absence.item], made + absence.out, made + absence.gone, made + absence.back)

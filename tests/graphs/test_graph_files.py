@@ -293,13 +293,12 @@ def test_unwritable_place_is_one_line(tmp_path: Path) -> None:
 def test_a_hundred_thousand_operations_are_read_in_under_three_seconds(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     save_graph(layered(100_000), path)
-    seconds: list[float] = []
-    for _ in range(3):
+    for _attempt in range(3):
         start = time.process_time()
-        graph = load_graph(path)
-        seconds.append(time.process_time() - start)
-    assert len(graph.operations) == 100_000
-    assert min(seconds) < 3.0
+        assert len(load_graph(path).operations) == 100_000
+        if time.process_time() - start < 3.0:
+            return
+    pytest.fail("none of three attempts did it")
 
 
 def test_every_public_graph_is_read(public: Path) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -110,9 +111,35 @@ _CACHED: Any = type(functools.cache(len))
 
 
 def _forget_tensors() -> None:
-    for thing in gc.get_objects():
-        if type(thing) is _CACHED and _holds_tensor(gc.get_referents(thing), 4):
-            thing.cache_clear()
+    for cached in _caches.all():
+        if cached.cache_info().currsize and _holds_tensor(gc.get_referents(cached), 4):
+            cached.cache_clear()
+
+
+class _Caches:
+    """Every `functools.lru_cache` of this process. To find them takes the longer the more objects there are,
+    so it is done again only when there are new ones: each counts as a reference to their type, where Python
+    counts these (without its global lock it does not)."""
+
+    def __init__(self) -> None:
+        self._known: WeakSet[Any] = WeakSet()
+        self._other_references: int | None = None
+        before, one = sys.getrefcount(_CACHED), functools.cache(len)
+        self._counted = sys.getrefcount(_CACHED) - before == 1
+        del one
+
+    def all(self) -> list[Any]:
+        if not self._counted or self._references() != self._other_references:
+            self._known = WeakSet(found for found in gc.get_referrers(_CACHED) if type(found) is _CACHED)
+            self._other_references = self._references()
+        return list(self._known)
+
+    def _references(self) -> int:
+        """To the type, beside those of the caches that are known and alive."""
+        return sys.getrefcount(_CACHED) - len(self._known)
+
+
+_caches = _Caches()
 
 
 def _holds_tensor(things: Iterable[Any], depth: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections import deque
@@ -145,6 +146,31 @@ def test_a_cache_holds_no_tensor_of_the_trace(warm):
     assert not step.program.constants
     assert type(run_eager(iteration).loss) is torch.Tensor
     assert compare(iteration, step).equal
+
+
+def test_caches_are_looked_for_again_only_when_there_is_a_new_one(monkeypatch):
+    """To look through all objects takes longer than to trace a small model."""
+    iteration = Iteration(Cached(4, 4), (torch.ones(2, 4),))
+    trace(iteration)
+    searches, search = [], gc.get_referrers
+    monkeypatch.setattr(gc, "get_referrers", lambda *of: searches.append(of) or search(*of))
+    trace(iteration)
+    assert searches == []
+    gone, late = cache(torch.ones), cache(torch.ones)
+    gone(4), late(4)
+    del gone
+    trace(Iteration(Later(late), (torch.ones(2, 4),)))
+    assert len(searches) == 1
+    assert late.cache_info().currsize == 0
+
+
+class Later(nn.Linear):
+    def __init__(self, late):
+        super().__init__(4, 4)
+        self.late = late
+
+    def forward(self, x):
+        return (super().forward(x) * self.late(4)).sum()
 
 
 def test_a_trace_that_fails_leaves_nothing_either():

@@ -108,11 +108,12 @@ def caches_forgotten() -> Generator[None]:
 
 
 _CACHED: Any = type(functools.cache(len))
+_CONTAINERS = (tuple, list, dict)
 
 
 def _forget_tensors() -> None:
     for cached in _caches.all():
-        if cached.cache_info().currsize and _holds_tensor(gc.get_referents(cached), 4):
+        if cached.cache_info().currsize and _holds_tensor(gc.get_referents(cached)):
             cached.cache_clear()
 
 
@@ -142,13 +143,14 @@ class _Caches:
 _caches = _Caches()
 
 
-def _holds_tensor(things: Iterable[Any], depth: int) -> bool:
-    for thing in things:
-        if issubclass(type(thing), Tensor):
+def _holds_tensor(things: list[Any]) -> bool:
+    """These, or what is in containers among them, five deep: all of one depth at once, by their types."""
+    for _depth in range(5):
+        kinds = set(map(type, things))
+        if any(issubclass(kind, Tensor) for kind in kinds):
             return True
-        inside = isinstance(thing, tuple | list | dict) or type(thing).__module__ == functools.__name__
-        if depth and inside and _holds_tensor(gc.get_referents(thing), depth - 1):
-            return True
+        inside = {kind for kind in kinds if issubclass(kind, _CONTAINERS) or kind.__module__ == "functools"}
+        things = gc.get_referents(*[thing for thing in things if type(thing) in inside])
     return False
 
 

@@ -194,6 +194,10 @@ class Graph:
         return self.persistent | (self.tensors.kind == Kind.INPUT)
 
     @cached_property
+    def resident_bytes(self) -> int:
+        return int(self.tensors.bytes[self.resident].sum())
+
+    @cached_property
     def read_lists(self) -> list[list[int]]:
         """`operations.reads` as Python lists, what loops over single entries read fastest."""
         return self.operations.reads.lists()
@@ -241,6 +245,12 @@ class Graph:
         if mode == 0:
             return self.operations.time.item(operation)
         return self.operations.modes[operation][mode - 1].time
+
+    def workspace(self, operation: int, mode: int = 0) -> int:
+        """Bytes that a run takes beside its inputs and outputs. mode: 0, or k for the k-th."""
+        if mode == 0:
+            return self.operations.workspace.item(operation)
+        return self.operations.modes[operation][mode - 1].workspace
 
     def on_host(self, operation: int, mode: int) -> bool:
         """Whether a run takes place on the CPU."""

@@ -64,7 +64,7 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
 def floor_of(graph: Graph, machine: Machine) -> int:
     """Device bytes that no schedule can pass below: those of `memory_floor`, and the batch with what of the
     persistent tensors neither host nor disk can hold."""
-    links, rest = machine.links, int(graph.tensors.bytes[graph.resident].sum())
+    links, rest = machine.links, graph.resident_bytes
     tiers = ((Memory.HOST, links.d2h, links.h2d), (Memory.DISK, links.disk_write, links.disk_read))
     for memory, leave, back in tiers:
         capacity = machine.capacity(memory)

@@ -79,7 +79,10 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
     resident: list[int] = graph.resident.nonzero()[0].tolist()
     everywhere = chain.shared.union(resident)
     seconds = [
-        [_seconds(graph, part) for part in (r.advance, r.save, r.turn, r.backward, r.first_save)]
+        [
+            fsum(graph.seconds(*run) for run in part)
+            for part in (r.advance, r.save, r.turn, r.backward, r.first_save)
+        ]
         for r in runs
     ]
     bytes_: list[tuple[int, ...]] = []
@@ -87,7 +90,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
     for number, run in enumerate(runs):
         output = chain.blocks[number].output
         outputs = frozenset[int]() if output is None else frozenset([output])
-        touched = {x for o, _mode in run.backward for x in (*graph.input_lists[o], *_written(graph, o))}
+        touched = {x for o, _mode in run.backward for x in (*graph.input_lists[o], *written(graph, o))}
         waiting = {x for x in run.saved if last.get(x, number + 1) <= number}
         earlier = {x for x in touched if x in waiting or made.get(x, number) > number}
         lower = {x for x in touched if last.get(x, number) < number}
@@ -120,7 +123,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         saved,
         np.array(gradient, np.int64),
         *peaks,
-        resident_bytes=sum(sizes[x] for x in resident),
+        resident_bytes=graph.resident_bytes,
         fixed_seconds=fsum(first - save) + float(graph.operations.time[list(chain.after)].sum()),
     )
 
@@ -150,36 +153,26 @@ def run_peak(
     """
     last: dict[int, int] = {}
     for position, (operation, mode) in enumerate(runs):
-        for x in (*graph.input_lists[operation], *_written(graph, operation, mode)):
+        for x in (*graph.input_lists[operation], *written(graph, operation, mode)):
             last[x] = position
     sizes = graph.tensors.bytes
     present, now, peak = set(there), start, start
     for position, (operation, mode) in enumerate(runs):
-        written = _written(graph, operation, mode)
-        new = [x for x in written if x not in given and x not in present]
+        made = written(graph, operation, mode)
+        new = [x for x in made if x not in given and x not in present]
         present.update(new)
         now += sum(sizes.item(x) for x in new)
-        peak = max(peak, now + _workspace(graph, operation, mode))
-        for x in {*graph.input_lists[operation], *written}:
+        peak = max(peak, now + graph.workspace(operation, mode))
+        for x in {*graph.input_lists[operation], *made}:
             if last[x] == position and x in present and x not in kept:
                 present.remove(x)
                 now -= sizes.item(x)
     return peak
 
 
-def _written(graph: Graph, operation: int, mode: int = PLAIN) -> list[int]:
+def written(graph: Graph, operation: int, mode: int = PLAIN) -> list[int]:
+    """The tensors that a run makes or contributes to."""
     return [x for x, _bit in graph.contributions(operation, mode)]
-
-
-def _workspace(graph: Graph, operation: int, mode: int) -> int:
-    columns = graph.operations
-    return (
-        columns.workspace.item(operation) if mode == PLAIN else columns.modes[operation][mode - 1].workspace
-    )
-
-
-def _seconds(graph: Graph, runs: Sequence[Run]) -> float:
-    return fsum(graph.seconds(*run) for run in runs)
 
 
 def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
@@ -189,7 +182,7 @@ def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
     for number in reversed(range(len(chain.blocks))):
         block = chain.blocks[number]
         for operation in (*block.forward, *block.backward):
-            for x in _written(graph, operation):
+            for x in written(graph, operation):
                 made.setdefault(x, number)
     return made
 

@@ -47,16 +47,11 @@ def scan(
     for (operation, mode), dead in kept:
         new = {x for x, _bit in made(operation, mode)} - alive
         now += bytes_of(graph, new)
-        peak = max(peak, now + _workspace(graph, operation, mode))
+        peak = max(peak, now + graph.workspace(operation, mode))
         now -= bytes_of(graph, dead)
         alive |= new
         alive.difference_update(dead)
     return Scanned([run for run, _dead in kept], peak, needed)
-
-
-def _workspace(graph: Graph, operation: int, mode: int) -> int:
-    columns = graph.operations
-    return columns.modes[operation][mode - 1].workspace if mode else columns.workspace.item(operation)
 
 
 def bytes_of(graph: Graph, tensors: Iterable[int]) -> int:

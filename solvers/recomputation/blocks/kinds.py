@@ -72,8 +72,7 @@ class BlockOptions:
     def peaks(self) -> tuple[int, int]:
         """M_peak at least and at most: the largest operation, and the plain schedule's peak."""
         graph = self.graph.graph
-        resident = int(graph.tensors.bytes[graph.resident].sum())
-        return memory_floor(graph) - resident, baseline(graph).peak - resident
+        return memory_floor(graph) - graph.resident_bytes, baseline(graph).peak - graph.resident_bytes
 
     @cached_property
     def saves(self) -> tuple[int, int]:

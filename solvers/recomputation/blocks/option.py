@@ -100,11 +100,11 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
 
 
 def _times_run(block: PlacedBlock, runs: Iterable[Run]) -> NDArray[np.float64]:
-    columns, position = block.graph.operations, {o: position for position, o in enumerate(block.members)}
+    graph, position = block.graph, {o: position for position, o in enumerate(block.members)}
     times = np.zeros(len(position))
     for operation, mode in runs:
-        plain = columns.time.item(operation)
-        share = columns.modes[operation][mode - 1].time / plain if mode and plain else 1.0
+        plain = graph.seconds(operation)
+        share = graph.seconds(operation, mode) / plain if plain else 1.0
         times[position[operation]] += share
     return times
 

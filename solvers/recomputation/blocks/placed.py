@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ....graphs.graph import Graph
 from ....graphs.structure.chain import Chain
 from ....planner.schedule.sequence import Run
-from ...chains.costs import first_makers
+from ...chains.costs import first_makers, written
 from ...chains.runs import BlockRuns, last_reader
 
 
@@ -63,15 +63,13 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
     inputs = frozenset[int]()
     for number, (block, run) in enumerate(zip(chain.blocks, runs, strict=True)):
         outputs = frozenset[int]() if block.output is None else frozenset([block.output])
-        touched = {x for o in block.backward for x in (*graph.input_lists[o], *_written(graph, o))}
+        touched = {x for o in block.backward for x in (*graph.input_lists[o], *written(graph, o))}
         kept = {o for o, _mode in run.save}
         early = (
-            o not in kept
-            or graph.operations.random.item(o)
-            or not chain.shared.isdisjoint(_written(graph, o))
+            o not in kept or graph.operations.random.item(o) or not chain.shared.isdisjoint(written(graph, o))
             for o in block.forward
         )
-        made = {x for o in block.forward for x in _written(graph, o)} - chain.shared
+        made = {x for o in block.forward for x in written(graph, o)} - chain.shared
         staying = (touched | made) - given
         placed.append(
             PlacedBlock(
@@ -117,7 +115,7 @@ def anonymous(block: PlacedBlock) -> Hashable:
         (
             numbers(graph.read_lists[o]),
             numbers(graph.mutate_lists[o]),
-            numbers(_written(graph, o)),
+            numbers(written(graph, o)),
             int(columns.workspace[o]),
             bool(columns.recompute[o]),
             bool(columns.random[o]),
@@ -156,7 +154,3 @@ def _made_by_then(graph: Graph, block_of: Mapping[int, int], number: int, x: int
     """The contributions to tensor x, as bits, that are made once the backward part of a block has run."""
     makers: list[int] = graph.producers[x].tolist()
     return sum(1 << k for k, o in enumerate(makers) if block_of.get(o, number) >= number)
-
-
-def _written(graph: Graph, operation: int) -> list[int]:
-    return [x for x, _bit in graph.contributions(operation)]

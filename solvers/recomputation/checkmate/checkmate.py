@@ -89,7 +89,7 @@ class Search:
         self.settings: Settings = options.settings or Settings()
         self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
         self.limit = device_limit(problem)
-        self.always = int(self.graph.tensors.bytes[self.graph.resident].sum())
+        self.always = self.graph.resident_bytes
         self.capacity = self.limit - self.always
         self.floor = memory_floor(self.graph, problem.machine)
         self.plain = plain_candidate(self.graph)

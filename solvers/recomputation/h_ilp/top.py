@@ -59,7 +59,7 @@ def fastest(
 ) -> Found:
     """The fastest schedule within `limit` bytes that the program leads to."""
     deadline = monotonic() + seconds
-    accounted = limit - _always(graph)
+    accounted = limit - graph.resident_bytes
     best: Candidate | None = None
     bound, proven, start = inf, False, None
     for attempt in range(ROUNDS):
@@ -116,7 +116,3 @@ def _laid_out(hierarchy: Hierarchy, top: HGraph, chosen: Chosen) -> list[Run]:
     forward, backward = runs_of(top, chosen)
     operations = hierarchy.root.operations
     return [(operations[operation], mode) for operation, mode in (*forward, *backward)]
-
-
-def _always(graph: Graph) -> int:
-    return int(graph.tensors.bytes[graph.resident].sum())

@@ -112,7 +112,7 @@ class _Rounds:
     def __init__(self, problem: Problem, options: Options, settings: Settings, plain: Candidate) -> None:
         self.problem, self.options, self.settings = problem, options, settings
         self.graph, self.limit = problem.graph, device_limit(problem)
-        self.capacity = self.limit - int(self.graph.tensors.bytes[self.graph.resident].sum())
+        self.capacity = self.limit - self.graph.resident_bytes
         self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
         self.best = plain if plain.peak <= self.limit else None
         self.least, self.copies, self.bound = plain, 0, -inf

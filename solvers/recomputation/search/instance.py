@@ -86,7 +86,7 @@ def instance_of(graph: Graph) -> Instance:
         items,
         np.array(members, np.int64),
         np.array([x for x in graph.results if not resident[x]], np.int64),
-        int(graph.tensors.bytes[resident].sum()),
+        graph.resident_bytes,
         tensors,
     )
 

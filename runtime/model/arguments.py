@@ -58,5 +58,10 @@ def check_updates(optimizer: object, update: str) -> None:
         )
 
 
+def check_plans(plans: object) -> None:
+    if type(plans) is not int or plans < 1:
+        raise InputError(f"plans={plans!r}: it is the number of shapes that are planned, 1 or more")
+
+
 def _kind(thing: object) -> str:
     return f"class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__

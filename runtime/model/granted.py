@@ -87,15 +87,7 @@ class Granted:
         if isinstance(tensor, Away):
             return
         form = self._forms[name]
-        if (
-            tensor.shape != form.shape
-            or tensor.dtype != form.dtype
-            or tensor.device != form.device
-            or tensor.stride() != form.strides
-        ):
-            found = form._replace(
-                shape=tuple(tensor.shape), strides=tensor.stride(), dtype=tensor.dtype, device=tensor.device
-            )
+        if (found := form_of(tensor, form)) != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
 
     def _walk(self) -> list[tuple[str, nn.Module]]:
@@ -109,6 +101,12 @@ class Granted:
         if not torch.is_autocast_enabled(self._device):
             return None
         return torch.get_autocast_dtype(self._device)
+
+
+def form_of(tensor: Tensor, like: Value) -> Value:
+    """Its form, in the place of `like`."""
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    return like._replace(shape=shape, strides=strides, dtype=tensor.dtype, device=tensor.device)
 
 
 def described(form: Value) -> str:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
-from ..model.granted import described
-from ..program.program import Program, Value
+from ..model.granted import described, form_of
+from ..program.program import Program
 from ..storage.away import bring_back, give_up, put_away, restore
 from ..storage.blocks import memory_of
 from ..storage.copies import raw, value
@@ -89,13 +89,6 @@ class Custody:
 
     def _check(self, resident: int, tensor: Tensor) -> None:
         name, form = self._owners[resident][0], self._forms[resident]
-        found = Value(
-            form.storage,
-            tuple(tensor.shape),
-            tensor.stride(),
-            int(tensor.storage_offset()),
-            tensor.dtype,
-            tensor.device,
-        )
+        found = form_of(tensor, form)._replace(offset=int(tensor.storage_offset()))
         if found != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")

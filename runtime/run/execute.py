@@ -12,7 +12,6 @@ from functools import partial
 from traceback import clear_frames
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
@@ -23,7 +22,7 @@ from ..calls.randomness import restore_generator, save_generator
 from ..code.code import generate, is_plain
 from ..device.choice import device_of
 from ..model.captured import Attributes
-from ..model.granted import Granted
+from ..model.granted import Granted, described, form_of
 from ..model.iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
 from ..program.program import Program
 from ..storage.away import bring_back, give_up
@@ -42,6 +41,10 @@ class Outcome(NamedTuple):
 
     loss: Tensor
     gradients: dict[str, Tensor]
+
+
+class OtherShapeError(MismatchError):
+    """Inputs that differ from those of the plan in their shapes, or strides, alone."""
 
 
 class PlannedStep:
@@ -90,6 +93,7 @@ class PlannedStep:
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
+        self._counted = False
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.cycle = None
@@ -110,12 +114,10 @@ class PlannedStep:
 
         Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
         """
-        targets = keywords.pop(TARGETS, None) if self._has_targets else None
-        if arguments and keywords:
-            raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
+        inputs = self.given(arguments, keywords)
         self._count_gradients()
         with interrupts_at_the_end():
-            outcome = self.run(with_targets(keywords or arguments, targets))
+            outcome = self.run(inputs)
             if outcome.gradients:
                 self.recall()
             tensors = self._residents()
@@ -125,10 +127,42 @@ class PlannedStep:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return outcome.loss
 
+    def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
+        """What a call is given, with the targets where the plan has some."""
+        keywords = dict(keywords)
+        targets = keywords.pop(TARGETS, None) if self._has_targets else None
+        if arguments and keywords:
+            raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
+        return with_targets(keywords or arguments, targets)
+
+    def check(self, inputs: Inputs) -> list[Tensor]:
+        """The tensors, in the program's order. Raises OtherShapeError where only their shapes differ from the
+        plan's, else MismatchError."""
+        tensors = tensors_in(inputs)
+        _same_names(tensors, self.program.inputs, inputs)
+        others = others_in(inputs)
+        _same_names(others, self._others, inputs)
+        for name, other in self._others.items():
+            if others[name] is not other and others[name] != other:
+                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
+        refusals: list[MismatchError] = []
+        for name, index in self.program.inputs.items():
+            form = self.program.values[index]
+            there = form_of(tensors[name], form)
+            if there != form:
+                shape_alone = (there.dtype, there.device) == (form.dtype, form.device)
+                kind = OtherShapeError if shape_alone else MismatchError
+                refusals.append(
+                    kind(f"input {name} is {described(there)}; the plan is for {described(form)}")
+                )
+        for refusal in sorted(refusals, key=lambda each: isinstance(each, OtherShapeError)):
+            raise refusal
+        return [tensors[name] for name in self.program.inputs]
+
     def _count_gradients(self) -> None:
         """Say it once where the gradients that are added to need more room than the budget leaves."""
-        budget = None if self._terms is None else self._terms.budget
-        if self._terms is None or budget is None:
+        budget = self.budget
+        if self._terms is None or budget is None or self._counted:
             return
         tensors = self._residents()
         there = [tensors[name].grad for name in self.program.gradients]
@@ -143,11 +177,11 @@ class PlannedStep:
                 f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before",
                 stacklevel=3,
             )
-        self._terms = None
+        self._counted = True
 
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
-        given = self._checked(inputs)
+        given = self.check(inputs)
         self._attributes.check()
         tensors = self._residents()
         self._granted.check(tensors)
@@ -217,6 +251,11 @@ class PlannedStep:
         bring_back(tensor for value, tensor in named if self.program.values[value].storage not in moved)
 
     @property
+    def budget(self) -> int | None:
+        """Bytes on the device; None for no limit."""
+        return None if self._terms is None else self._terms.budget
+
+    @property
     def undo_bytes(self) -> int:
         """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
         return self.journal.host.count.bytes if self.journal.complete else 0
@@ -248,24 +287,6 @@ class PlannedStep:
     def _residents(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
         return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
-
-    def _checked(self, inputs: Inputs) -> list[Tensor]:
-        tensors = tensors_in(inputs)
-        _same_names(tensors, self.program.inputs, inputs)
-        for name, index in self.program.inputs.items():
-            value, tensor = self.program.values[index], tensors[name]
-            form = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-            if form != (value.shape, value.strides, value.dtype, value.device):
-                raise MismatchError(
-                    f"input {name} is {_form(*form)}; the plan is for "
-                    f"{_form(value.shape, value.strides, value.dtype, value.device)}"
-                )
-        others = others_in(inputs)
-        _same_names(others, self._others, inputs)
-        for name, other in self._others.items():
-            if others[name] is not other and others[name] != other:
-                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
-        return [tensors[name] for name in self.program.inputs]
 
 
 def _changed_by_others(program: Program) -> set[int]:
@@ -326,7 +347,3 @@ def _instead(name: str, inputs: Inputs) -> str:
     if any(other.startswith(f"{name}.") for other in there):
         return "a list or another nest; the plan is for a tensor"
     return "missing"
-
-
-def _form(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
-    return f"{dtype} {list(shape)} with strides {list(strides)} on {device}"

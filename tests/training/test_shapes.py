@@ -1,0 +1,144 @@
+"""One step for batches of any shape: the same weights as in plain PyTorch's loop, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.machine import Links, Machine
+from torch import nn
+from torch.nn import functional
+
+LENGTHS = (64, 64, 40, 64, 24, 40, 64)
+"""Of the batches: three shapes, the first again behind the others."""
+
+
+def model() -> nn.Module:
+    """A residual of wide layers: what backward needs is more than the weights. Draws random numbers."""
+    torch.manual_seed(3)
+    wide = [nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 16)) for _ in range(4)]
+    return nn.Sequential(nn.Linear(6, 16), *wide, nn.LayerNorm(16), nn.Linear(16, 3))
+
+
+def batches(lengths=LENGTHS):
+    torch.manual_seed(7)
+    return [(torch.randn(length, 6), torch.randint(3, (length,))) for length in lengths]
+
+
+def adamw(module):
+    return torch.optim.AdamW(module.parameters(), lr=0.01)
+
+
+def trained_plainly(module, optimizer, given):
+    torch.manual_seed(11)
+    losses = []
+    for x, labels in given:
+        loss = functional.cross_entropy(module(x), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
+
+
+def assert_same(module, plain, losses, expected):
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(losses, expected, strict=True))
+    for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("planned_updates", [False, True], ids=["gradients", "updates"])
+@pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
+def test_batches_of_any_shape_train_as_plain_pytorch(planned_updates: bool, moved: bool) -> None:
+    module = model()
+    plain = copy.deepcopy(module)
+    optimizer, given = adamw(module), batches()
+    x, labels = given[0]
+    step = memplan.optimize(
+        module,
+        x,
+        targets=labels,
+        loss_fn=functional.cross_entropy,
+        budget="60%",
+        optimizer=optimizer if planned_updates else None,
+        machine=Machine(links=Links(1e9, 1e9)) if moved else None,
+        solver="joint" if moved else "rockmate",
+        time_limit=0.5,
+    )
+    torch.manual_seed(11)
+    losses = []
+    for x, labels in given:
+        losses.append(step(x, targets=labels))
+        if not planned_updates:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(step.plans) == 3
+    assert_same(module, plain, losses, trained_plainly(plain, adamw(plain), given))
+
+
+def small_step(**options):
+    module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    (x, labels), *_others = batches()
+    given = {"targets": labels, "loss_fn": functional.cross_entropy, "budget": "100%", "solver": "rotor"}
+    return memplan.optimize(module, x, **(given | options))
+
+
+def test_each_shape_is_planned_once_within_the_same_bytes() -> None:
+    step = small_step()
+    first = step.plans[0]
+    for x, labels in batches((64, 20, 64, 20, 20)):
+        step(x, targets=labels)
+    assert len(step.plans) == 2
+    assert step.plans[1] is first
+    assert len({plan.budget for plan in step.plans}) == 1
+
+
+def test_shapes_beyond_the_limit_are_refused_with_the_way_out() -> None:
+    step = small_step(plans=2)
+    (x, labels), (y, more) = batches((20, 10))
+    step(x, targets=labels)
+    with pytest.raises(memplan.MismatchError, match=r"10, 6.*pad batches to fewer shapes, or .*plans=4"):
+        step(y, targets=more)
+    step(x, targets=labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, labels: {"input": x.double(), "targets": labels}, "float64"),
+        (lambda x, labels: {"targets": labels}, "missing"),
+    ],
+)
+def test_what_differs_in_more_than_its_shape_gets_no_plan(change, message) -> None:
+    (x, labels), *_ = batches((20,))
+    step = small_step()
+    named = change(x, labels)
+    arguments = (named.pop("input"),) if "input" in named else ()
+    with pytest.raises(memplan.MismatchError, match=message):
+        step(*arguments, **named)
+    assert len(step.plans) == 1
+
+
+def test_a_larger_shape_that_does_not_fit_is_refused_and_the_others_go_on() -> None:
+    step = small_step()
+    (x, labels), (y, more) = batches((64, 640))
+    with pytest.raises(memplan.InfeasibleError):
+        step(y, targets=more)
+    assert torch.isfinite(step(x, targets=labels))
+    assert len(step.plans) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"plans": 0}, "plans=0: it is the number of shapes"),
+        ({"plans": 2.5}, "plans=2.5"),
+        ({"machine": "rtx306"}, "no GPU or machine named 'rtx306' is known.*rtx3060"),
+        ({"machine": "there-is-none.yaml"}, "there-is-none.yaml"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, message) -> None:
+    with pytest.raises(memplan.InputError, match=message):
+        small_step(**wrong)

@@ -1,0 +1,6 @@
+"""From a module and its batches to a step that trains within a budget: the Python interface.
+
+optimize.py   memplan.optimize: the arguments
+plan.py       one shape: trace, measure, solve, compare
+step.py       what the loop calls, for batches of any shape
+"""

@@ -1,0 +1,67 @@
+"""memplan.optimize: a module's training iteration within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..graphs.machine import Machine
+from ..graphs.machines.presets import find_machine
+from ..graphs.transformations.updates import When
+from ..runtime.model.arguments import check_module, check_plans, check_updates, given_budget, given_inputs
+from ..runtime.model.iteration import Iteration, Updates, with_targets
+from .plan import Planner
+from .step import Step
+
+
+def optimize(
+    module: Any,
+    inputs: Any,
+    *,
+    budget: int | str,
+    loss_fn: Callable[..., Any] | None = None,
+    targets: Any = None,
+    optimizer: Any = None,
+    update: When = "in-backward",
+    machine: Machine | str | Path | None = None,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    plans: int = 8,
+    compare: bool = True,
+    undo: bool = False,
+) -> Step:
+    """Plan training iterations of `module` within `budget`: a callable in place of forward and backward.
+
+    module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
+    tensor, a tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain
+    peak.
+    loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
+    or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
+    module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
+    optimizer: torch.optim.AdamW or SGD: then the step updates the weights too, each right behind its gradient
+    (`in-backward`) or all behind backward (`after`). Without one it adds gradients to the parameters'
+    `.grad`, like `loss.backward()`.
+    machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
+    preset's name, like 'rtx3060'. Without one nothing is moved.
+    time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
+    batch of another shape has a plan made for it, within the same bytes.
+    compare: run three iterations of the plan and of plain PyTorch, which may need more than the budget, and
+    compare all that they make, bit by bit; weights, buffers and random numbers are afterwards as before.
+    Where memory does not suffice there is a warning instead.
+    undo: an iteration that fails after it has updated a weight (out of memory, a full disk) leaves weights
+    and states neither as before it nor as after it; they are refused until others are loaded. With True it
+    is as if it had not begun: what updates overwrite is first copied to host memory, as many bytes as weights
+    and optimizer states have, and iterations do not overlap.
+    Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), not what plain
+    PyTorch computes (DifferenceError), …
+    """
+    check_module(module)
+    check_updates(optimizer, update)
+    check_plans(plans)
+    if machine is not None and not isinstance(machine, Machine):
+        machine = find_machine(machine)
+    updates = None if optimizer is None else Updates(optimizer, update)
+    iteration = Iteration(module, with_targets(given_inputs(inputs), targets), loss_fn, updates)
+    planner = Planner(given_budget(budget), solver, time_limit, machine, compare, undo)
+    return Step(iteration, planner, plans)

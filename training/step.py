@@ -1,0 +1,63 @@
+"""What a training loop calls: one iteration within the budget, for batches of any shape.
+
+A plan holds for one shape. The first batch of each shape has one made, which takes as long as the first did;
+a smaller last batch is such a shape. All plans train the same weights: what one has moved to the host the
+next takes over, tensor by tensor (runtime/run/custody.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..graphs.errors import MismatchError
+from ..runtime.model.iteration import Inputs, Iteration
+from ..runtime.run.execute import OtherShapeError, PlannedStep
+
+
+class Step:
+    """plans: one for each shape seen so far, `most` at most; the one used last is the first."""
+
+    def __init__(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep], most: int) -> None:
+        """Plans for the shape of the iteration's inputs. Raises MemplanError."""
+        self.plans = [plan(iteration)]
+        self._plan, self._most = plan, most
+        self._iteration = iteration._replace(inputs=())  # a batch is not held
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """The loss. Without an optimizer in the plan gradients are added to the parameters' `.grad`.
+
+        Raises MemplanError: a batch that differs in more than its shape, a shape too many, no schedule within
+        the budget, … as PlannedStep does.
+        """
+        return self._plan_for(self.plans[0].given(arguments, keywords))(*arguments, **keywords)
+
+    def recall(self) -> None:
+        """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
+        for step in self.plans:
+            step.recall()
+
+    def _plan_for(self, inputs: Inputs) -> PlannedStep:
+        """A batch that differs in more than the shape is refused by whichever plan is asked first."""
+        refused = None
+        for step in self.plans:
+            try:
+                step.check(inputs)
+            except OtherShapeError as error:
+                refused = error
+            else:
+                break
+        else:
+            if len(self.plans) == self._most:
+                raise MismatchError(
+                    f"{refused}; with {self._most} plans there are as many as allowed: pad batches to fewer "
+                    f"shapes, or optimize(…, plans={2 * self._most})"
+                ) from None
+            self.recall()
+            step = self._plan(self._iteration._replace(inputs=inputs))
+            self.plans.append(step)
+        self.plans.remove(step)
+        self.plans.insert(0, step)
+        return step

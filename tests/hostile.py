@@ -18,7 +18,6 @@ from iterations import mean_square
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.planner.schedule.schedule import Schedule
-from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.code.host_calls import CpuOperation
@@ -41,6 +40,7 @@ from transfers import (
     assert_equal,
     everything,
     holds,
+    in_order,
     train_eagerly,
     wandering,
     with_modes,
@@ -98,10 +98,7 @@ def case(name, optimizer, rng) -> Case:
     kept = {i: tuple(mode for mode in of if not mode.reads_host) for i, of in modes.items()}
     kept = {i: of for i, of in kept.items() if of}
     graph = replace(graph, operations=replace(graph.operations, modes=kept))
-    if rng.random() < 0.5:
-        schedule = wandering(graph, rng)
-    else:
-        schedule = absent(graph, in_plain_mode(range(len(graph.operations))), rng)
+    schedule = wandering(graph, rng) if rng.random() < 0.5 else absent(graph, in_order(graph), rng)
     figures = simulate(graph, schedule, machine=MACHINE).figures
     budget = rng.choice((None, figures.least_budget, figures.least_budget))
     machine = MACHINE

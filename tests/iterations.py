@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration, Labelled
 from torch import nn
 from torch.nn import functional
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def mean_square(output):
@@ -378,3 +383,8 @@ ITERATIONS = {
 def seeded(name):
     torch.manual_seed(0)
     return ITERATIONS[name]()
+
+
+def example(name):
+    """One of the examples that come with memplan."""
+    return load_model_file(str(EXAMPLES / f"{name}.py")).build()

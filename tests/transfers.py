@@ -11,6 +11,7 @@ from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residence.residence import Residence, residence_schedule
+from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.iteration import Updates
@@ -45,6 +46,11 @@ def holds(graph, schedule, budget=None, machine=MACHINE):
     except InvalidScheduleError:
         return False
     return True
+
+
+def in_order(graph):
+    """All runs of a plain iteration."""
+    return in_plain_mode(range(len(graph.operations)))
 
 
 def wandering(graph, rng, machine=MACHINE, most=1500):

@@ -6,37 +6,26 @@ a step does not wait for is then seen.
 
 import gc
 import random
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from threading import Thread
 
 import pytest
 import torch
-from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.graph import Kind, Mode
-from memplan.graphs.machine import Machine, Memory
-from memplan.planner.errors import InvalidScheduleError
+from memplan.graphs.machine import Memory
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.schedule import Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.code.host_calls import check_mode
 from memplan.runtime.compare.eager import compare
 from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.device.choice import device_of
 from memplan.runtime.model.iteration import Iteration, on_device
 from memplan.runtime.program.graph import graph_of
-from memplan.runtime.program.program import Value
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.storage import blocks, places
+from memplan.runtime.storage import blocks
 from memplan.runtime.storage.away import Away
-from memplan.runtime.storage.copies import value
-from memplan.runtime.storage.places import Disk, File, Host
 from memplan.runtime.trace.trace import trace
 from program_replay import ProgramReplay
 from torch import nn
@@ -45,6 +34,7 @@ from transfers import (
     absent,
     adamw,
     assert_equal,
+    in_order,
     seeded,
     train_by_plan,
     train_eagerly,
@@ -85,10 +75,6 @@ def late(monkeypatch):
     monkeypatch.setattr(queues.Job, "run", run)
 
 
-def in_order(graph):
-    return in_plain_mode(range(len(graph.operations)))
-
-
 def measured(program, iteration):
     """The graph with the true workspaces."""
     return graph_of(program, ProgramReplay(program, iteration).run().costs())
@@ -118,10 +104,10 @@ def test_random_schedules_give_what_eager_gives(name, optimizer, count, late):
     """With all kinds of transfers, recomputation, runs on the CPU, reads of host memory, and little room."""
     eager = train_eagerly(seeded(name, optimizer), TURNS)
     moved = 0
+    program = trace(seeded(name, optimizer))
     for number in range(count):
         rng = random.Random(number)
         iteration = seeded(name, optimizer)
-        program = trace(iteration)
         graph = with_modes(unmeasured(program), program, rng)
         schedule = wandering(graph, rng)
         budget = some_budget(graph, schedule, rng)
@@ -140,10 +126,10 @@ def test_random_schedules_give_what_eager_gives(name, optimizer, count, late):
 def test_absences_at_random(name):
     optimizer = adamw if name == "gpt2" else None
     eager = train_eagerly(seeded(name, optimizer), TURNS)
+    program = trace(seeded(name, optimizer))
     for number in range(2):
         rng = random.Random(number)
         iteration = seeded(name, optimizer)
-        program = trace(iteration)
         graph = unmeasured(program)
         schedule = absent(graph, in_order(graph), rng)
         step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
@@ -228,11 +214,11 @@ def test_steps_train_with_an_optimizer_of_ones_own(simulated):
 
 @pytest.mark.parametrize("name", ["unet", "resnet"])
 def test_the_peaks_are_the_planned_ones_to_the_byte(name):
+    program = trace(seeded(name))
+    graph = measured(program, seeded(name))
     for number in range(3):
         rng = random.Random(number)
         iteration = seeded(name)
-        program = trace(iteration)
-        graph = measured(program, seeded(name))
         make = wandering if number % 2 else lambda graph, rng: absent(graph, in_order(graph), rng)
         schedule = make(graph, rng)
         budget = some_budget(graph, schedule, rng)
@@ -337,197 +323,15 @@ def whole_blocks(monkeypatch):
 def test_a_prefetch_takes_over_memory_only_where_it_fits_to_the_byte(whole_blocks, late):
     """The sizes that are planned with are equal for many a tensor, the memory is not."""
     eager = train_eagerly(seeded("perceptron", adamw), 2)
+    program = trace(seeded("perceptron", adamw))
     for number in range(20):
         rng = random.Random(number)
         iteration = seeded("perceptron", adamw)
-        program = trace(iteration)
         graph = with_modes(unmeasured(program), program, rng)
         schedule = wandering(graph, rng)
         budget = simulate(graph, schedule, machine=MACHINE).figures.least_budget
         step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
         assert_equal(train_by_plan(iteration, step, 2), eager)
-
-
-def test_bytes_that_are_too_few_for_a_value():
-    """Never memory without content."""
-    form = Value(0, (4, 3), (3, 1), 2, torch.float32, torch.device("cpu"))
-    assert form.end == 56
-    assert value(torch.zeros(56, dtype=torch.uint8), form).shape == (4, 3)
-    with pytest.raises(MemplanError, match="needs 56 bytes has come back with 55"):
-        value(torch.zeros(55, dtype=torch.uint8), form)
-
-
-# ── queues ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_queue_keeps_its_order_and_waits_for_tickets():
-    done = []
-    made = [queues.JobQueue("one"), queues.JobQueue("other")]
-    first = made[0].add(lambda: time.sleep(0.01), (), (), ())
-    second = made[0].add(done.append, (1,), (), ())
-    third = made[1].add(done.append, (2,), (second,), ())
-    last = made[1].add(done.append, (3,), (first,), ())
-    for ticket in (third, last):
-        ticket.wait()
-    assert done == [1, 2, 3]
-    for queue in made:
-        queue.close()
-
-
-def test_a_job_lets_go_of_what_it_holds_before_its_ticket_ends():
-    class Thing:
-        alive = 0
-
-        def __init__(self):
-            Thing.alive += 1
-
-        def __del__(self):
-            Thing.alive -= 1
-
-    queue = queues.JobQueue("one")
-    seen = []
-    tickets = [queue.add(lambda _: seen.append(Thing.alive), (Thing(),), (), (Thing(),)) for _ in range(1)]
-    for ticket in tickets:
-        ticket.wait()
-        assert Thing.alive == 0
-    assert seen == [1]
-    queue.close()
-
-
-def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
-    queue, other = queues.JobQueue("one"), queues.JobQueue("other")
-    failed = queue.add(lambda: 1 / 0, (), (), ())
-    behind = other.add(lambda: None, (), (failed,), ())
-    with pytest.raises(ZeroDivisionError):
-        behind.wait()
-    queue.add(lambda: None, (), (), ()).wait()
-    queue.close()
-    other.close()
-
-
-def test_the_collector_may_give_back_in_the_midst_of_taking():
-    count = places.Count()
-
-    class Size(int):
-        def __radd__(self, other):
-            count.give_back(0)
-            return other + int(self)
-
-    taking = Thread(target=count.take, args=(Size(8),), daemon=True)
-    taking.start()
-    taking.join(10)
-    assert not taking.is_alive()
-    assert count.bytes == 8
-
-
-def test_at_the_end_of_the_process_jobs_are_done():
-    """A daemon's job would be cut off wherever it is."""
-    script = """
-import time
-from memplan.runtime.run.queues import JobQueue
-queue = JobQueue("one")
-queue.add(lambda: (time.sleep(0.3), print("done", flush=True)), (), (), ())
-"""
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert ended.stdout == "done\n"
-
-
-# ── refusals ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def moved_to(memory, terms=None, name="perceptron"):
-    iteration = seeded(name)
-    program = trace(iteration)
-    graph = unmeasured(program)
-    schedule = absent(graph, in_order(graph), random.Random(1), memories=(memory,))
-    return iteration, PlannedStep(iteration, program, schedule, (terms or Terms)(graph, None, MACHINE))
-
-
-def test_a_schedule_that_does_not_hold_is_refused():
-    iteration = seeded("perceptron")
-    program = trace(iteration)
-    graph = unmeasured(program)
-    schedule = Schedule.of([*plain_schedule(graph)], Initial(host=frozenset([0])))
-    with pytest.raises(InvalidScheduleError, match="reads-present"):
-        PlannedStep(iteration, program, schedule)
-    schedule = absent(graph, in_order(graph), random.Random(1))
-    with pytest.raises(InvalidScheduleError, match="the machine has no link"):
-        PlannedStep(iteration, program, schedule, Terms(graph, None, Machine()))
-
-
-def test_host_memory_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(places, "available_bytes", lambda: 100)
-    with pytest.raises(InputError, match=r"the schedule needs .* bytes of host memory, 100 are available"):
-        moved_to(HOST)
-
-
-def test_a_folder_that_is_not_there_or_full(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"nowhere: can't offload to it: No such file"):
-        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path / "nowhere"))
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(InputError, match=r"file: can't offload to it: Not a directory"):
-        moved_to(DISK, lambda *terms: Terms(*terms, file))
-    usage = places.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(places.shutil, "disk_usage", lambda _path: usage._replace(free=10))
-    with pytest.raises(InputError, match=r"the schedule needs .* bytes of disk, 10 are free"):
-        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path))
-
-
-def test_a_disk_that_fails_while_it_is_used(monkeypatch):
-    """One line, wherever it happens; the iteration's tensors are then lost, and that is said too."""
-    iteration, step = moved_to(DISK)
-    step.run(iteration.inputs)
-
-    def fail(_move, _tensor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(places, "_all", fail)
-    with pytest.raises(MemplanError, match=r"bytes: can't (read|write): No space left on device"):
-        train_by_plan(iteration, step, 3)
-    with pytest.raises(MemplanError, match=r"an iteration failed|can't (read|write)"):
-        step.run(iteration.inputs)
-
-
-def test_a_file_that_is_cut_short(tmp_path):
-    disk = Disk(0, tmp_path)
-    file, target = File(disk, 100), torch.zeros(100, dtype=torch.uint8)
-    file.write(torch.ones(50, dtype=torch.uint8))
-    file.read(target)
-    assert target.sum() == 50
-    with file._path.open("r+b") as cut:
-        cut.truncate(49)
-    with pytest.raises(MemplanError, match=r"can't read: the file is too short"):
-        file.read(target)
-
-
-def test_host_memory_is_counted_while_a_block_lives():
-    host = Host()
-    block = host.block(100)
-    assert host.count.bytes == 0
-    block.open().open()
-    assert (host.count.bytes, block.bytes.nbytes, block.bytes.data_ptr() % 64) == (100, 100, 0)
-    del block
-    assert (host.count.bytes, host.count.peak) == (0, 100)
-
-
-def test_modes_that_can_not_be_run():
-    program = trace(seeded("perceptron"))
-    dropout = next(operation for operation in program.operations if operation.random)
-    plain = next(operation for operation in program.operations if not operation.random)
-    on_cuda = replace(plain.call, keywords={"device": torch.device("cuda")})
-    host = Mode("host", 1.0, 0, plain.writes, on_host=True)
-    direct = Mode("dha", 1.0, 0, plain.writes, reads_host=plain.reads)
-    cpu, cuda = device_of("cpu"), device_of("cuda")
-    for operation, mode, device, why in (
-        (dropout, host, cpu, "it draws random numbers"),
-        (plain._replace(call=on_cuda), host, cuda, "its call names the device"),
-        (plain, direct, cuda, "PyTorch reads no host memory from cuda"),
-    ):
-        with pytest.raises(MemplanError, match=rf"can't run in mode {mode.name} here: {why}"):
-            check_mode(operation, mode, device)
-    for mode in (host, direct):
-        check_mode(plain, mode, cpu)
 
 
 # ── CUDA ────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,14 +13,13 @@ import pytest
 import torch
 from memplan.graphs.errors import MemplanError
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
 from test_custody import with_updates_on_cpu
-from transfers import MACHINE, absent, adamw, everything, seeded, unmeasured
+from transfers import MACHINE, absent, adamw, everything, in_order, seeded, unmeasured
 
 
 class Fault:
@@ -54,7 +53,7 @@ def faulty(iteration, kind, *, undo=False, when="calls"):
     fault = Fault()
     program = trace(iteration)
     graph = unmeasured(program)
-    runs = in_plain_mode(range(len(graph.operations)))
+    runs = in_order(graph)
     if when == "calls":
         operations = [
             operation._replace(call=replace(operation.call, target=fault.around(operation.call.target)))

@@ -10,11 +10,9 @@ import random
 import pytest
 import torch
 from iterations import ITERATIONS, gpt2, seeded
-from memplan.graphs.errors import InputError, MismatchError
+from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
-from memplan.graphs.graph import Kind, Phase
-from memplan.graphs.machine import Updates as Speeds
-from memplan.graphs.machines.gpus import find_gpu
+from memplan.graphs.graph import Kind
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
@@ -24,15 +22,12 @@ from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import measure
 from memplan.runtime.measuring.stand_ins import StandIns
 from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.profile.estimate import estimate_program
 from memplan.runtime.profile.profile import graph_from, measure_program, residents
-from memplan.runtime.profile.roofline import LAUNCH_SECONDS
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.optimizers import Choice, choice_of, updated
 from memplan.runtime.updates.updates import updates_weights
 from recomputing import recomputing
 from torch import nn
@@ -365,96 +360,6 @@ def test_updates_in_the_program_are_those_of_the_graph(name, when):
     for state in (x for x in range(len(graph.tensors)) if graph.tensors.kind[x] == Kind.OPTIMIZER_STATE):
         there = other.tensor(other.tensor_index[graph.tensors.name[state]])
         assert there == graph.tensor(state)
-
-
-def test_a_fingerprint_covers_the_optimizer_but_not_its_rate():
-    def fingerprint(**changes):
-        return trace(updated(seeded("perceptron"), Choice("adamw", **changes))).fingerprint
-
-    plain = trace(seeded("perceptron")).fingerprint
-    known = [
-        plain,
-        fingerprint(),
-        fingerprint(weight_decay=0.0),
-        fingerprint(betas=(0.9, 0.95)),
-        trace(updated(seeded("perceptron"), Choice("sgd"))).fingerprint,
-        trace(updated(seeded("perceptron"), Choice("sgd", momentum=0.9))).fingerprint,
-    ]
-    assert len(set(known)) == len(known)
-    assert fingerprint(lr=0.5) == fingerprint() == fingerprint(weight_decay=0.01)
-    assert fingerprint(update="after") == fingerprint()  # the same operations: their order is the schedule's
-
-
-def test_estimated_updates_take_the_machines_speed():
-    """One matrix of 4 MB, AdamW at 2 GB/s here and 1 GB/s there; SGD in 3 passes of AdamW's 20."""
-    iteration = Iteration(nn.Linear(1000, 1000, bias=False), (torch.ones(1, 1000),), torch.sum)
-    gpu = find_gpu("rtx3060")
-
-    def update(choice, speeds):
-        program = trace(updated(iteration, choice))
-        costs = estimate_program(program, gpu, updates=speeds)
-        (cost,) = (c for o, c in zip(program.operations, costs, strict=True) if o.phase == Phase.UPDATE)
-        return cost
-
-    adamw = update(Choice("adamw"), Speeds(2e9, 1e9))
-    assert adamw == pytest.approx((4e6 / 2e9 + LAUNCH_SECONDS, 4_000_000, 4e6 / 1e9, 4_000_000))
-    sgd = update(Choice("sgd"), Speeds(2e9, None))
-    assert sgd[:3] == (pytest.approx(3 / 20 * 4e6 / 2e9 + LAUNCH_SECONDS), 0, None)
-    assert update(Choice("adamw"), None).seconds == pytest.approx(20 * 4e6 / (0.8 * 360e9) + LAUNCH_SECONDS)
-
-
-@pytest.mark.parametrize(
-    ("make", "line"),
-    [
-        (lambda p: torch.optim.Adam(p), "Adam can't be planned: use torch.optim.AdamW or torch.optim.SGD"),
-        (lambda p: torch.optim.AdamW(p, amsgrad=True), "AdamW with amsgrad=True can't be planned"),
-        (lambda p: torch.optim.SGD(p, maximize=True), "SGD with maximize=True can't be planned"),
-    ],
-    ids=["adam", "amsgrad", "maximize"],
-)
-def test_other_optimizers_are_refused(make, line):
-    iteration = seeded("perceptron")
-    with pytest.raises(InputError, match=line):
-        trace(iteration._replace(updates=Updates(make(iteration.module.parameters()))))
-
-
-@pytest.mark.parametrize(
-    ("choice", "line"),
-    [
-        (Choice("lion"), "unknown optimizer 'lion': known are adamw, sgd"),
-        (Choice("adamw", momentum=0.9), "adamw has no momentum"),
-        (Choice("sgd", eps=1e-8), "sgd has no eps"),
-        (Choice("sgd", lr=-1.0), "sgd: Invalid learning rate"),
-        (Choice("adamw", lr=float("inf")), "adamw: a number is not finite"),
-        (Choice("adamw", betas=(0.9, 1.5)), "adamw: Invalid beta"),
-    ],
-    ids=lambda value: value.name if isinstance(value, Choice) else "",
-)
-def test_choices_that_no_optimizer_takes(choice, line):
-    with pytest.raises(InputError, match=line) as refused:
-        updated(seeded("perceptron"), choice)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_choice_survives_its_document():
-    choice = Choice("adamw", "after", lr=0.1, betas=(0.8, 0.9))
-    assert choice_of({**choice.document(), "betas": [0.8, 0.9]}) == choice
-
-
-@pytest.mark.parametrize(
-    ("document", "line"),
-    [
-        ({"name": "adamw", "update": "after", "rate": 1}, "unknown field 'rate'"),
-        ({"name": "os.system", "update": "after"}, "no optimizer 'os.system'"),
-        ({"name": "sgd", "update": "now"}, "that updates 'now'"),
-        ({"name": "sgd", "update": "after", "lr": "fast"}, "could not convert"),
-        ({"name": "adamw", "update": "after", "betas": [1]}, "source.optimizer"),
-        (["adamw"], "source.optimizer"),
-    ],
-)
-def test_documents_that_are_no_choice(document, line):
-    with pytest.raises(InputError, match=line):
-        choice_of(document)
 
 
 def test_parameters_updated_unequally_often_are_refused():

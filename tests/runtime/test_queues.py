@@ -1,0 +1,82 @@
+"""Queues of transfers: their order, what they wait for, what they hold and what their ends tell."""
+
+import subprocess
+import sys
+import time
+from threading import Thread
+
+import pytest
+from memplan.runtime.run import queues
+from memplan.runtime.storage import places
+
+
+def test_a_queue_keeps_its_order_and_waits_for_tickets():
+    done = []
+    made = [queues.JobQueue("one"), queues.JobQueue("other")]
+    first = made[0].add(lambda: time.sleep(0.01), (), (), ())
+    second = made[0].add(done.append, (1,), (), ())
+    third = made[1].add(done.append, (2,), (second,), ())
+    last = made[1].add(done.append, (3,), (first,), ())
+    for ticket in (third, last):
+        ticket.wait()
+    assert done == [1, 2, 3]
+    for queue in made:
+        queue.close()
+
+
+def test_a_job_lets_go_of_what_it_holds_before_its_ticket_ends():
+    class Thing:
+        alive = 0
+
+        def __init__(self):
+            Thing.alive += 1
+
+        def __del__(self):
+            Thing.alive -= 1
+
+    queue = queues.JobQueue("one")
+    seen = []
+    tickets = [queue.add(lambda _: seen.append(Thing.alive), (Thing(),), (), (Thing(),)) for _ in range(1)]
+    for ticket in tickets:
+        ticket.wait()
+        assert Thing.alive == 0
+    assert seen == [1]
+    queue.close()
+
+
+def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
+    queue, other = queues.JobQueue("one"), queues.JobQueue("other")
+    failed = queue.add(lambda: 1 / 0, (), (), ())
+    behind = other.add(lambda: None, (), (failed,), ())
+    with pytest.raises(ZeroDivisionError):
+        behind.wait()
+    queue.add(lambda: None, (), (), ()).wait()
+    queue.close()
+    other.close()
+
+
+def test_the_collector_may_give_back_in_the_midst_of_taking():
+    count = places.Count()
+
+    class Size(int):
+        def __radd__(self, other):
+            count.give_back(0)
+            return other + int(self)
+
+    taking = Thread(target=count.take, args=(Size(8),), daemon=True)
+    taking.start()
+    taking.join(10)
+    assert not taking.is_alive()
+    assert count.bytes == 8
+
+
+def test_at_the_end_of_the_process_jobs_are_done():
+    """A daemon's job would be cut off wherever it is."""
+    script = """
+import time
+from memplan.runtime.run.queues import JobQueue
+queue = JobQueue("one")
+queue.add(lambda: (time.sleep(0.3), print("done", flush=True)), (), (), ())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "done\n"

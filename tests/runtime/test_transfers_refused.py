@@ -1,0 +1,136 @@
+"""What schedules with transfers need and the machine lacks: refused in one line, before or while they run."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from memplan.graphs.errors import InputError, MemplanError
+from memplan.graphs.graph import Mode
+from memplan.graphs.machine import Machine, Memory
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.schedule import Initial, Schedule
+from memplan.runtime.code.host_calls import check_mode
+from memplan.runtime.device.choice import device_of
+from memplan.runtime.program.program import Value
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.storage import places
+from memplan.runtime.storage.copies import value
+from memplan.runtime.storage.places import Disk, File, Host
+from memplan.runtime.trace.trace import trace
+from transfers import (
+    MACHINE,
+    absent,
+    in_order,
+    seeded,
+    train_by_plan,
+    unmeasured,
+)
+
+HOST, DISK = Memory.HOST, Memory.DISK
+
+
+def test_bytes_that_are_too_few_for_a_value():
+    """Never memory without content."""
+    form = Value(0, (4, 3), (3, 1), 2, torch.float32, torch.device("cpu"))
+    assert form.end == 56
+    assert value(torch.zeros(56, dtype=torch.uint8), form).shape == (4, 3)
+    with pytest.raises(MemplanError, match="needs 56 bytes has come back with 55"):
+        value(torch.zeros(55, dtype=torch.uint8), form)
+
+
+def moved_to(memory, terms=None, name="perceptron"):
+    iteration = seeded(name)
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = absent(graph, in_order(graph), random.Random(1), memories=(memory,))
+    return iteration, PlannedStep(iteration, program, schedule, (terms or Terms)(graph, None, MACHINE))
+
+
+def test_a_schedule_that_does_not_hold_is_refused():
+    iteration = seeded("perceptron")
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = Schedule.of([*plain_schedule(graph)], Initial(host=frozenset([0])))
+    with pytest.raises(InvalidScheduleError, match="reads-present"):
+        PlannedStep(iteration, program, schedule)
+    schedule = absent(graph, in_order(graph), random.Random(1))
+    with pytest.raises(InvalidScheduleError, match="the machine has no link"):
+        PlannedStep(iteration, program, schedule, Terms(graph, None, Machine()))
+
+
+def test_host_memory_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(places, "available_bytes", lambda: 100)
+    with pytest.raises(InputError, match=r"the schedule needs .* bytes of host memory, 100 are available"):
+        moved_to(HOST)
+
+
+def test_a_folder_that_is_not_there_or_full(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"nowhere: can't offload to it: No such file"):
+        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path / "nowhere"))
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(InputError, match=r"file: can't offload to it: Not a directory"):
+        moved_to(DISK, lambda *terms: Terms(*terms, file))
+    usage = places.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(places.shutil, "disk_usage", lambda _path: usage._replace(free=10))
+    with pytest.raises(InputError, match=r"the schedule needs .* bytes of disk, 10 are free"):
+        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path))
+
+
+def test_a_disk_that_fails_while_it_is_used(monkeypatch):
+    """One line, wherever it happens; the iteration's tensors are then lost, and that is said too."""
+    iteration, step = moved_to(DISK)
+    step.run(iteration.inputs)
+
+    def fail(_move, _tensor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(places, "_all", fail)
+    with pytest.raises(MemplanError, match=r"bytes: can't (read|write): No space left on device"):
+        train_by_plan(iteration, step, 3)
+    with pytest.raises(MemplanError, match=r"an iteration failed|can't (read|write)"):
+        step.run(iteration.inputs)
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    disk = Disk(0, tmp_path)
+    file, target = File(disk, 100), torch.zeros(100, dtype=torch.uint8)
+    file.write(torch.ones(50, dtype=torch.uint8))
+    file.read(target)
+    assert target.sum() == 50
+    with file._path.open("r+b") as cut:
+        cut.truncate(49)
+    with pytest.raises(MemplanError, match=r"can't read: the file is too short"):
+        file.read(target)
+
+
+def test_host_memory_is_counted_while_a_block_lives():
+    host = Host()
+    block = host.block(100)
+    assert host.count.bytes == 0
+    block.open().open()
+    assert (host.count.bytes, block.bytes.nbytes, block.bytes.data_ptr() % 64) == (100, 100, 0)
+    del block
+    assert (host.count.bytes, host.count.peak) == (0, 100)
+
+
+def test_modes_that_can_not_be_run():
+    program = trace(seeded("perceptron"))
+    dropout = next(operation for operation in program.operations if operation.random)
+    plain = next(operation for operation in program.operations if not operation.random)
+    on_cuda = replace(plain.call, keywords={"device": torch.device("cuda")})
+    host = Mode("host", 1.0, 0, plain.writes, on_host=True)
+    direct = Mode("dha", 1.0, 0, plain.writes, reads_host=plain.reads)
+    cpu, cuda = device_of("cpu"), device_of("cuda")
+    for operation, mode, device, why in (
+        (dropout, host, cpu, "it draws random numbers"),
+        (plain._replace(call=on_cuda), host, cuda, "its call names the device"),
+        (plain, direct, cuda, "PyTorch reads no host memory from cuda"),
+    ):
+        with pytest.raises(MemplanError, match=rf"can't run in mode {mode.name} here: {why}"):
+            check_mode(operation, mode, device)
+    for mode in (host, direct):
+        check_mode(plain, mode, cpu)

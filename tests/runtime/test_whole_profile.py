@@ -1,0 +1,147 @@
+"""A whole profile: the graph, where it comes from, and the verdict of the comparison with eager."""
+
+import pytest
+import torch
+from iterations import EXAMPLES, example
+from memplan.graphs.errors import DifferenceError, InputError
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.files.validate import validate
+from memplan.planner.plain import plain_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.compare import verdict as verdicts
+from memplan.runtime.compare.eager import Comparison
+from memplan.runtime.profile import profile as module
+from memplan.runtime.profile.profile import profile
+from memplan.runtime.program.graph import graph_of
+from memplan.runtime.trace.trace import trace
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Two threads that wait for each other take forever where other tests run beside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+MODEL = """
+import torch
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)), (torch.ones(4, 8),), torch.sum
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "tiny.py"
+    path.write_text(MODEL)
+    return str(path)
+
+
+def test_a_profile_says_where_it_comes_from_and_how_good_it_is(model, tmp_path):
+    graph = profile(model)
+    validate(graph)
+    source = graph.source
+    assert (graph.name, source["model"], source["entry"]) == ("tiny", model, "build")
+    assert (source["kind"], source["device"], source["threads"]) == ("torch", "cpu", 1)
+    assert source["torch"] == torch.__version__
+    assert source["fingerprint"].startswith("sha256:")
+    assert source["eager"] == {"equal": True, "tensors": 5}
+    assert set(source["measured"]) == {"signatures", "spread", "spread_by_time"}
+    assert verdicts.warning(source["eager"]) is None
+    save_graph(graph, tmp_path / "tiny.json")
+    assert load_graph(tmp_path / "tiny.json").source == source
+
+
+def test_two_profiles_differ_in_times_alone(model):
+    one, two = profile(model), profile(model)
+    assert one.source["fingerprint"] == two.source["fingerprint"]
+    assert one.operations.name == two.operations.name
+    assert one.operations.workspace.tolist() == two.operations.workspace.tolist()
+    assert one.tensors.bytes.tolist() == two.tensors.bytes.tolist()
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "unet"])
+def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
+    graph = profile(str(EXAMPLES / f"{name}.py"))
+    validate(graph)
+    assert graph.source["eager"]["equal"] is True
+    assert graph.source["measured"]["signatures"] < len(graph.operations) / 2
+    figures = simulate(graph, plain_schedule(graph)).figures
+    assert figures.time == pytest.approx(graph.operations.time.sum())
+
+
+@pytest.mark.parametrize(
+    ("comparison", "eager", "words"),
+    [
+        (Comparison(None, 0.0, 9), {"equal": True, "tensors": 9}, None),
+        (
+            Comparison(None, 0.0, 9, compiling=True),
+            {"equal": True, "tensors": 9, "compiling": True},
+            "only under",
+        ),
+        (
+            Comparison(None, 0.0, 9, plain=True),
+            {"equal": True, "tensors": 9, "plain": True},
+            "own checkpoints",
+        ),
+        (Comparison(None, 0.0, 9, spread=1e-6), {"equal": True, "tensors": 9, "spread": 1e-6}, "up to 1e-06"),
+        (MemoryError(), {"equal": None}, "not compared"),
+        (RuntimeError("CPUAllocator: can't allocate memory: you tried"), {"equal": None}, "not compared"),
+    ],
+    ids=["equal", "compiling", "plain", "spread", "no memory", "no memory, as the allocator says it"],
+)
+def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, eager, words):
+    def compare(_iteration, _step):
+        if isinstance(comparison, Exception):
+            raise comparison
+        return comparison
+
+    monkeypatch.setattr(verdicts, "compare", compare)
+    iteration = example("mlp")
+    program = trace(iteration)
+    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    assert verdicts.verdict(iteration, program, graph) == eager
+    line = verdicts.warning(eager)
+    assert line is None if words is None else words in line
+
+
+@pytest.mark.parametrize(
+    ("comparison", "words"),
+    [
+        (Comparison("w", 1e-6, 9), "w differs from eager by up to 1e-06"),
+        (
+            Comparison("b", float("nan"), 9, suspects=("it draws", "it counts")),
+            r"b .* \(suspects: it draws; it counts\)",
+        ),
+    ],
+    ids=["by a number", "not by a number"],
+)
+def test_a_trace_that_is_not_the_model_s_is_an_error(monkeypatch, comparison, words):
+    monkeypatch.setattr(verdicts, "compare", lambda *_: comparison)
+    iteration = example("mlp")
+    program = trace(iteration)
+    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    with pytest.raises(DifferenceError, match=words):
+        verdicts.verdict(iteration, program, graph)
+
+
+def test_another_fault_of_the_comparison_is_not_hidden(monkeypatch):
+    def compare(_iteration, _step):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(verdicts, "compare", compare)
+    iteration = example("mlp")
+    program = trace(iteration)
+    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        verdicts.verdict(iteration, program, graph)
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda" if not torch.cuda.is_available() else "xpu"])
+def test_a_device_that_is_not_there_is_one_line(model, device):
+    with pytest.raises(InputError) as error:
+        profile(model, device)
+    assert "\n" not in str(error.value)

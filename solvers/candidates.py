@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graphs.graph import Graph
+from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Machine
 from ..planner.bounds import memory_floor
 from ..planner.plain import plain_schedule
 from ..planner.schedule.schedule import Schedule
 from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
-from .problem import InfeasibleError, Problem
+from .problem import InfeasibleError, NotAcceptedError, Problem
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,12 @@ def device_limit(problem: Problem) -> int:
     machine = problem.machine or problem.graph.machine
     capacity = machine.device_capacity if machine else None
     return problem.budget if capacity is None else min(problem.budget, capacity)
+
+
+def require_backward(solver: str, graph: Graph) -> None:
+    """Raises NotAcceptedError where the graph is not one of a training."""
+    if not (graph.operations.phase == Phase.BACKWARD).any():
+        raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
 
 
 def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:

@@ -1,10 +1,10 @@
-"""A solver's settings from `key=value` texts, by the types of its `Settings`."""
+"""A solver's settings from `key=value` texts, by the types of its `Settings`; checks of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from math import isfinite
+from math import inf, isfinite
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -37,8 +37,34 @@ MOST_WORKERS = 256
 
 def check_workers(count: int, least: int, name: str = "workers") -> None:
     """Raises InputError."""
-    if not least <= count <= MOST_WORKERS:
-        raise InputError(f"{name} must be from {least} to {MOST_WORKERS}, not {count}")
+    _check_between(name, count, least, MOST_WORKERS)
+
+
+def check_least(settings: object, **least: float) -> None:
+    """Each of these settings is finite and no less than this. Raises InputError."""
+    for name, low in least.items():
+        value = getattr(settings, name)
+        if not low <= value < inf:
+            raise InputError(f"{name} must be {low} or more, not {value}")
+
+
+def check_between(settings: object, **spans: tuple[float, float]) -> None:
+    """Each of these settings is from the one to the other. Raises InputError."""
+    for name, (low, high) in spans.items():
+        _check_between(name, getattr(settings, name), low, high)
+
+
+def _check_between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InputError(f"{name} must be from {low:,} to {high:,}, not {value}")
+
+
+def check_words(settings: object, **words: tuple[str, ...]) -> None:
+    """Each of these settings is one of these words. Raises InputError."""
+    for name, known in words.items():
+        value = getattr(settings, name)
+        if value not in known:
+            raise InputError(f"{name} must be {', '.join(known[:-1])} or {known[-1]}, not {value!r}")
 
 
 def _whole_number(text: str) -> int:

@@ -9,10 +9,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graphs.graph import Graph, Phase
+from ...graphs.graph import Graph
 from ...graphs.structure.chain import Chain, chain_of
 from ...planner.schedule.sequence import schedule_of
-from ..candidates import Candidate, device_limit, judged
+from ..candidates import Candidate, device_limit, judged, require_backward
 from ..problem import NotAcceptedError, Problem
 from .runs import BlockRuns, Move, block_runs, sequence
 
@@ -45,8 +45,7 @@ def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:
     Raises NotAcceptedError where the graph is no chain of at least two blocks with a backward part.
     """
     graph = problem.graph
-    if not (graph.operations.phase == Phase.BACKWARD).any():
-        raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
+    require_backward(solver, graph)
     chain = chain_of(graph)
     if len(chain.blocks) < 2:
         raise NotAcceptedError(f"{solver} takes chains of blocks; {graph.name} is none: it has 1 block")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graphs.arrays import Floats
 from ...graphs.errors import InputError, MissingPackageError
-from ..settings_text import check_workers
+from ..settings_text import check_between, check_workers
 from .model import Program
 
 TOLERANCE = 1e-5
@@ -39,8 +39,7 @@ class Settings:
             check_workers(self.threads, 1, "threads")
         if not 0 <= self.gap < 1:
             raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+        check_between(self, seed=(0, 2**31 - 1))
 
 
 class Outcome(Enum):

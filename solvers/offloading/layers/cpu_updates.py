@@ -6,6 +6,9 @@ from ....graphs.machine import Machine, Memory
 from ...problem import NotAcceptedError, Problem
 from .training import TrainingLayers, training_layers
 
+STATES = ("auto", "host", "disk")
+"""Where model states may be asked to lie."""
+
 
 def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
     """Raises NotAcceptedError where the graph is no chain of layers, or has not all updates on the CPU."""

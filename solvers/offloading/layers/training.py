@@ -17,6 +17,7 @@ from functools import cached_property
 
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.structure.chain import Chain, chain_of
+from ...candidates import require_backward
 from ...problem import NotAcceptedError
 from .host_ways import ways_on_host
 
@@ -80,8 +81,7 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
     """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or a
     weight is used after its update."""
     phase = graph.operations.phase
-    if not (phase == Phase.BACKWARD).any():
-        raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
+    require_backward(solver, graph)
     changed = _changed_in_the_middle(graph)
     if changed is not None:
         name = graph.tensors.name[changed]

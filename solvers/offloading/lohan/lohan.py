@@ -33,12 +33,12 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError
 from ....planner.residence.transfers import LOOK_AHEADS
 from ...candidates import device_limit, plain_candidate
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ..layers.cpu_updates import layers_updated_on_cpu, states_memory
+from ...settings_text import check_between, check_least, check_words
+from ..layers.cpu_updates import STATES, layers_updated_on_cpu, states_memory
 from ..layers.refusals import refused
 from .amounts import Amounts
 from .swap import SwapOrder
@@ -60,12 +60,9 @@ class Settings:
     keep: float = 0.7
 
     def __post_init__(self) -> None:
-        if self.states not in ("auto", "host", "disk"):
-            raise InputError(f"states must be auto, host or disk, not {self.states!r}")
-        if self.amounts < 1:
-            raise InputError(f"amounts must be 1 or more, not {self.amounts}")
-        if not 0 <= self.keep <= 1:
-            raise InputError(f"keep must be from 0 to 1, not {self.keep}")
+        check_words(self, states=STATES)
+        check_least(self, amounts=1)
+        check_between(self, keep=(0, 1))
 
 
 def solve(problem: Problem, options: Options) -> Answer:

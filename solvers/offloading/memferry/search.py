@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError, MemplanError
-from ....graphs.graph import Phase
+from ....graphs.errors import MemplanError
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, in_plain_mode
 from ....planner.simulator.simulate import Figures
-from ...candidates import device_limit
+from ...candidates import device_limit, require_backward
 from ...links import linked_machine
 from ...problem import NotAcceptedError, Options, Problem
+from ...settings_text import check_between, check_least, check_words
 from ..layers.early_updates import early_updates
 from ..layers.refusals import refused
 from ..layers.runs import always_kept, layer_runs
@@ -44,17 +44,9 @@ class Settings:
     twice: bool = True
 
     def __post_init__(self) -> None:
-        for name, value, words in (
-            ("choice", self.choice, ("exact", "published")),
-            ("activations", self.activations, ("auto", "keep", "checkpoint")),
-        ):
-            if value not in words:
-                raise InputError(f"{name} must be {' or '.join(words)}, not {value!r}")
-        if not 0.0 <= self.reserve <= 1.0:
-            raise InputError(f"reserve must be from 0 to 1, not {self.reserve}")
-        for name, number, least in (("states", self.states, 1), ("flips", self.flips, 0)):
-            if number < least:
-                raise InputError(f"{name} must be {least} or more, not {number}")
+        check_words(self, choice=("exact", "published"), activations=("auto", "keep", "checkpoint"))
+        check_between(self, reserve=(0, 1))
+        check_least(self, states=1, flips=0)
 
 
 @dataclass(frozen=True)
@@ -90,8 +82,7 @@ class Search:
         self._seen: dict[tuple[Plan | Way, ...], bool] = {}
         self._deadline = inf if options.time_limit is None else monotonic() + options.time_limit
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
-        if not (graph.operations.phase == Phase.BACKWARD).any():
-            raise NotAcceptedError(f"{NAME} takes training graphs; {graph.name} has no backward operations")
+        require_backward(NAME, graph)
 
         def planned(runs: Sequence[Run], checkpoint: bool = False) -> Plan:
             return Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=settings.reserve)

@@ -34,16 +34,15 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError
-from ....graphs.graph import Phase
 from ....graphs.structure.chain import Chain, chain_of
 from ....planner.bounds import time_bound
 from ....planner.residence.transfers import placed
-from ...candidates import device_limit
+from ...candidates import device_limit, require_backward
 from ...chains.problem import coarser
 from ...links import LinkedMachine, linked_machine
 from ...milp.result import Settings as MilpSettings
-from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_least
 from ..layers.refusals import refused
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OffloadProgram
@@ -82,23 +81,13 @@ class Settings(MilpSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, least in (
-            ("options", self.options, 1),
-            ("blocks", self.blocks, 1),
-            ("programs", self.programs, 0),
-        ):
-            if value < least:
-                raise InputError(f"{name} must be {least} or more, not {value}")
-        for name, value in (("management", self.management), ("seconds", self.seconds)):
-            if not 0.0 <= value < inf:
-                raise InputError(f"{name} must be 0 or more, not {value}")
+        check_least(self, options=1, blocks=1, programs=0, management=0, seconds=0)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     graph, linked = problem.graph, linked_machine(NAME, problem, "weights, states and activations")
-    if not (graph.operations.phase == Phase.BACKWARD).any():
-        raise NotAcceptedError(f"{NAME} takes training graphs; {graph.name} has no backward operations")
+    require_backward(NAME, graph)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
 
     def remaining() -> float:

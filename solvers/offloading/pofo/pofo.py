@@ -35,12 +35,12 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError
 from ....planner.bounds import time_bound
 from ...candidates import plain_candidate
 from ...chains.problem import chain_problem
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_least
 from ..layers.refusals import refused
 from .search import Search
 
@@ -57,13 +57,7 @@ class Settings:
     tries: int = 12
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("slots", self.slots, 1),
-            ("blocks", self.blocks, 2),
-            ("tries", self.tries, 1),
-        ):
-            if value < least:
-                raise InputError(f"{name} must be {least} or more, not {value}")
+        check_least(self, slots=1, blocks=2, tries=1)
 
 
 def solve(problem: Problem, options: Options) -> Answer:

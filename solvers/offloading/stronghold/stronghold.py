@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError, MemplanError
+from ....graphs.errors import MemplanError
 from ....planner.bounds import time_bound
 from ....planner.residence.transfers import judged
 from ....planner.schedule.schedule import Schedule
@@ -38,6 +38,7 @@ from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit
 from ...links import LinkedMachine, linked_machine
 from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_least, check_words
 from ..layers.refusals import refused
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers, training_layers
@@ -63,14 +64,8 @@ class Settings:
     call_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, words in (
-            ("windows", self.windows, ("analytic", "simulated")),
-            ("activations", self.activations, ("auto", "keep", "checkpoint")),
-        ):
-            if value not in words:
-                raise InputError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
-        if not 0.0 <= self.call_seconds < inf:
-            raise InputError(f"call_seconds must be 0 or more, not {self.call_seconds}")
+        check_words(self, windows=("analytic", "simulated"), activations=("auto", "keep", "checkpoint"))
+        check_least(self, call_seconds=0)
 
 
 @dataclass(frozen=True)

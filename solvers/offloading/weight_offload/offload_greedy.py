@@ -36,10 +36,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....graphs.errors import InputError
 from ....planner.bounds import time_bound
 from ....planner.plain import plain_schedule
 from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_between, check_least
 from ..cycles.cycle import Cycle, cycle_of
 from ..cycles.steps import schedule_of_order
 from .least import least_absences
@@ -68,10 +68,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.moves < 0:
-            raise InputError(f"moves must be 0 or more, not {self.moves}")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+        check_least(self, moves=0)
+        check_between(self, seed=(0, 2**31 - 1))
 
 
 def solve(problem: Problem, options: Options) -> Answer:

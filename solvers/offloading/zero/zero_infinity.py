@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....graphs.errors import InputError
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ..layers.cpu_updates import layers_updated_on_cpu, states_memory
+from ...settings_text import check_words
+from ..layers.cpu_updates import STATES, layers_updated_on_cpu, states_memory
 from ..layers.refusals import first_that_fits
-from .layers import activation_rules, zero_residence
+from .layers import ACTIVATIONS, activation_rules, zero_residence
 
 NAME = "zero-infinity"
 
@@ -35,9 +35,7 @@ class Settings:
     states: str = "auto"
 
     def __post_init__(self) -> None:
-        activation_rules(self.activations)
-        if self.states not in ("auto", "host", "disk"):
-            raise InputError(f"states must be auto, host or disk, not {self.states!r}")
+        check_words(self, activations=("auto", *ACTIVATIONS), states=STATES)
 
 
 def solve(problem: Problem, options: Options) -> Answer:

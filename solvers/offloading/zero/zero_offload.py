@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from ....graphs.machine import Memory
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_words
 from ..layers.cpu_updates import layers_updated_on_cpu
 from ..layers.refusals import first_that_fits
-from .layers import activation_rules, zero_residence
+from .layers import ACTIVATIONS, activation_rules, zero_residence
 
 NAME = "zero-offload"
 
@@ -37,7 +38,7 @@ class Settings:
     activations: str = "auto"
 
     def __post_init__(self) -> None:
-        activation_rules(self.activations)
+        check_words(self, activations=("auto", *ACTIVATIONS))
 
 
 def solve(problem: Problem, options: Options) -> Answer:

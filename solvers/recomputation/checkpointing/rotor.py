@@ -44,12 +44,12 @@ from time import monotonic
 
 import numpy as np
 
-from ....graphs.errors import InputError
 from ....planner.bounds import time_bound
 from ...candidates import Candidate, infeasible, plain_candidate
 from ...chains.costs import chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...problem import Answer, InfeasibleError, Options, Problem, Status
+from ...settings_text import check_least
 from .rotor_least import LeastMemory
 from .rotor_table import RotorTable
 
@@ -67,9 +67,7 @@ class Settings:
     blocks: int = 200
 
     def __post_init__(self) -> None:
-        for name, value, least in (("slots", self.slots, 1), ("blocks", self.blocks, 2)):
-            if value < least:
-                raise InputError(f"{name} must be {least} or more, not {value}")
+        check_least(self, slots=1, blocks=2)
 
 
 def solve(problem: Problem, options: Options) -> Answer:

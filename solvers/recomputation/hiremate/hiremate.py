@@ -42,14 +42,13 @@ from time import monotonic
 from typing import Any
 
 from ....graphs.errors import InputError
-from ....graphs.graph import Phase
 from ....graphs.partition.partition import LOWER, TOP
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
-from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate
-from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
-from ...settings_text import check_workers
+from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
+from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ...settings_text import check_least, check_workers
 from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets
@@ -89,9 +88,7 @@ class ClusterSettings:
     cache: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("top", "lower", "peaks", "saves", "options"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        check_least(self, top=1, lower=1, peaks=1, saves=1, options=1)
         if not 0 <= self.gap < 1:
             raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
         check_workers(self.workers, 0)
@@ -126,8 +123,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 def solve_as(name: str, problem: Problem, options: Options, settings: Settings) -> Answer:
     """Ctrl-C while the top is solved ends it: the answer is the best so far."""
     graph, limit = problem.graph, device_limit(problem)
-    if not (graph.operations.phase == Phase.BACKWARD).any():
-        raise NotAcceptedError(f"{name} takes training graphs; {graph.name} has no backward operations")
+    require_backward(name, graph)
     plain = plain_candidate(graph)
     if plain.peak <= limit and not graph.operations.modes:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))

@@ -44,13 +44,13 @@ from time import monotonic
 
 import numpy as np
 
-from ....graphs.errors import InputError
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.schedule.sequence import schedule_of
 from ...candidates import Candidate, infeasible, judged, plain_candidate
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
+from ...settings_text import check_least
 from ..blocks.greedy import greedy_options
 from ..blocks.option import Option
 from ..blocks.placed import PlacedBlock, anonymous, groups, placed_blocks
@@ -75,13 +75,7 @@ class Settings:
     tries: int = 300
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("slots", self.slots, 1),
-            ("blocks", self.blocks, 2),
-            ("tries", self.tries, 1),
-        ):
-            if value < least:
-                raise InputError(f"{name} must be {least} or more, not {value}")
+        check_least(self, slots=1, blocks=2, tries=1)
 
 
 def solve(problem: Problem, options: Options) -> Answer:

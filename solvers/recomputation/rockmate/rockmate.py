@@ -39,6 +39,7 @@ from ....planner.bounds import time_bound
 from ...candidates import plain_candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_least
 from ..blocks.kinds import BlockOptions, Budgets
 from .rk_rotor import ChainSearch
 from .table import Choice
@@ -61,10 +62,7 @@ class Settings(MilpSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limits = (("peaks", 1), ("saves", 1), ("slots", 1), ("blocks", 2), ("tries", 1))
-        for name, least in limits:
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be {least} or more, not {getattr(self, name)}")
+        check_least(self, peaks=1, saves=1, slots=1, blocks=2, tries=1)
         if self.seconds <= 0:
             raise InputError(f"seconds must be above 0, not {self.seconds:g}")
 

@@ -38,11 +38,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....graphs.errors import InputError
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.schedule.sequence import Run, in_plain_mode, runs_of
 from ...candidates import device_limit, plain_candidate
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...settings_text import check_between, check_least
 from ...stages import eviction
 from ..checkpointing import rotor
 from .rounds import Rounds
@@ -67,10 +67,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.moves < 1:
-            raise InputError(f"moves must be 1 or more, not {self.moves}")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
+        check_least(self, moves=1)
+        check_between(self, seed=(0, 2**31 - 1))
 
 
 def solve(problem: Problem, options: Options) -> Answer:

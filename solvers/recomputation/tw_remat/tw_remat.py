@@ -38,13 +38,13 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-from ....graphs.errors import InputError
 from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ....planner.repeats import without_most_repeats, without_repeats
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import device_limit, infeasible, judged, plain_candidate
 from ...problem import Answer, Options, Problem, Status
+from ...settings_text import check_least
 from .order import Dependencies, TooLongError, order
 from .tree import taken_apart
 
@@ -67,8 +67,7 @@ class Settings:
     steps: int = 8
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise InputError(f"steps must be 0 or more, not {self.steps}")
+        check_least(self, steps=0)
 
 
 def solve(problem: Problem, options: Options) -> Answer:

@@ -7,9 +7,11 @@ import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Thread
 from time import sleep
 
@@ -21,11 +23,13 @@ PATIENCE_SECONDS = 3.0
 _LOOK_SECONDS = 0.2
 
 
-def start(module: str, folder: Path, *arguments: str) -> Child:
+def start(module: str, folder: Path, *arguments: str, talks: bool = False) -> Child:
     """`python -m module arguments…` in `folder`, where its complaints and its temporary files are kept.
 
-    It ends, with all that it started, soon after we are gone, however we went.
+    It ends, with all that it started, soon after we are gone, however we went. talks: its standard input and
+    output are pipes.
     """
+    pipe = subprocess.PIPE if talks else subprocess.DEVNULL
     with (folder / "complaint").open("wb") as complaint:
         return subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", __name__, str(os.getpid()), module, *arguments],
@@ -35,11 +39,62 @@ def start(module: str, folder: Path, *arguments: str) -> Child:
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 "TMPDIR": str(folder),
             },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdin=pipe,
+            stdout=pipe,
             stderr=complaint,
             start_new_session=True,  # Ctrl-C reaches us alone, and we end the child with all it started
         )
+
+
+class Dialogue:
+    """A child that is told lines and tells lines. It ends when its input is closed (`listen`)."""
+
+    def __init__(self, module: str, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.child = start(module, folder, *arguments, talks=True)
+        self._told: SimpleQueue[bytes] = SimpleQueue()
+        Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self.child.stdout or ():
+            self._told.put(line)
+        self.child.wait()
+        self._told.put(b"")
+
+    def say(self, line: str) -> None:
+        """Nothing happens where the child is gone."""
+        if self.child.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.child.stdin.write(f"{line}\n".encode())
+                self.child.stdin.flush()
+
+    def hear(self, seconds: float) -> str | None:
+        """The next line; empty once the child is gone, None where none comes in so many seconds."""
+        try:
+            return self._told.get(timeout=seconds).decode()
+        except Empty:
+            return None
+
+    def last_words(self) -> str:
+        return last_words(self.child, self.folder)
+
+    def end(self) -> None:
+        kill(self.child)
+        for stream in (self.child.stdin, self.child.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+
+def listen(take: Callable[[str], object]) -> None:
+    """In a child that talks: give each line that comes in to `take`, in a thread; the last one ends us."""
+
+    def read() -> None:
+        for line in sys.stdin:
+            take(line)
+        os._exit(0)
+
+    Thread(target=read, daemon=True).start()
 
 
 @cache

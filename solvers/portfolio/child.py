@@ -12,11 +12,10 @@ import signal
 import sys
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from ...graphs.files.files import load_graph
-from ..child import end_with
+from ..child import listen
 from ..problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 from ..registry.catalogue import entry, module_of
 from .process import write
@@ -24,23 +23,16 @@ from .process import write
 
 def main(folder: Path) -> None:
     asked: SimpleQueue[str] = SimpleQueue()
-    Thread(target=_listen, args=(asked,), daemon=True).start()
+    listen(asked.put)
     tell = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a solver prints is no answer
     problem = Problem(load_graph(folder / "graph.json"), int((folder / "budget").read_text()))
     number = 0
-    end_with(os.getppid())
     while True:
         solver, seconds = asked.get().split()
         number += 1
         answer(problem, solver, float(seconds), Path(f"{number}.npz"))
         print(f"{number}.npz", file=tell, flush=True)
-
-
-def _listen(asked: SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        asked.put(line)
-    os._exit(0)
 
 
 def answer(problem: Problem, solver: str, seconds: float, path: Path) -> None:

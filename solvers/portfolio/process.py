@@ -11,16 +11,11 @@ Only numbers and JSON travel, no pickle.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
-from threading import Thread
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -30,7 +25,7 @@ import numpy as np
 from ...graphs.files.files import save_graph
 from ...graphs.folders.scratch import Scratch
 from ...planner.schedule.schedule import Initial, Schedule
-from .. import child
+from ..child import Dialogue
 from ..problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Problem, Status
 from .lines import Cancelled
 
@@ -85,38 +80,15 @@ class Processes:
         self.folder.cleanup()
 
 
-class _Process:
+class _Process(Dialogue):
     def __init__(self, folder: Path, problem: Path) -> None:
-        self.folder = folder
-        with (folder / "complaint").open("wb") as complaint:
-            self.child = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "memplan.solvers.portfolio.child", str(problem)],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaint,
-                start_new_session=True,
-            )
-        self.told: SimpleQueue[bytes] = SimpleQueue()
-        Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for line in self.child.stdout or ():
-            self.told.put(line)
-        self.told.put(b"")
+        super().__init__("memplan.solvers.portfolio.child", folder, str(problem))
 
     def ask(self, solver: str, seconds: float, cancelled: Cancelled) -> Path:
         """The file with the answer."""
-        assert self.child.stdin is not None
-        with suppress(BrokenPipeError):
-            self.child.stdin.write(f"{solver} {seconds!r}\n".encode())
-            self.child.stdin.flush()
+        self.say(f"{solver} {seconds!r}")
         end, asked_to_end = monotonic() + 2.0 * seconds + GRACE_SECONDS, False
-        while True:
-            with suppress(Empty):
-                line = self.told.get(timeout=_LOOK_SECONDS)
-                break
+        while (line := self.hear(_LOOK_SECONDS)) is None:
             if cancelled() and not asked_to_end:
                 asked_to_end, end = True, monotonic() + LAST_SECONDS
                 self.child.send_signal(signal.SIGINT)
@@ -128,18 +100,10 @@ class _Process:
                     else ProcessFaultError(f"it does not stop: its limit of {seconds:g} s is long over")
                 )
         if not line:
-            self.child.wait()
             if asked_to_end:
                 raise KeyboardInterrupt
-            raise ProcessFaultError(f"its process died: {child.last_words(self.child, self.folder)}")
-        return self.folder / line.decode().strip()
-
-    def end(self) -> None:
-        child.kill(self.child)
-        for stream in (self.child.stdin, self.child.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+            raise ProcessFaultError(f"its process died: {self.last_words()}")
+        return self.folder / line.strip()
 
 
 def write(path: Path, told: dict[str, Any], schedule: Schedule | None) -> None:

@@ -7,14 +7,13 @@ The line `stop N` ends the search for the N-th question, the end of the input en
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
 
 from ....graphs.files.files import load_graph
+from ...child import listen
 from .model import retention_program
 from .question import Found, Question
 from .search import Search
@@ -28,17 +27,15 @@ class _Desk:
         self.questions: SimpleQueue[str] = SimpleQueue()
         self.search: Search | None = None
         self.stopped = 0
-        Thread(target=self._read, daemon=True).start()
+        listen(self._take)
 
-    def _read(self) -> None:
-        for line in sys.stdin:
-            if line.startswith("stop "):
-                self.stopped = int(line[5:])
-                if self.search:
-                    self.search.stop()
-            else:
-                self.questions.put(line)
-        os._exit(0)
+    def _take(self, line: str) -> None:
+        if line.startswith("stop "):
+            self.stopped = int(line[5:])
+            if self.search:
+                self.search.stop()
+        else:
+            self.questions.put(line)
 
 
 def main() -> None:
@@ -55,8 +52,7 @@ def main() -> None:
 
 
 def _tell(found: Found) -> None:
-    sys.stdout.write(found.line())
-    sys.stdout.flush()
+    print(found.line(), flush=True)
 
 
 if __name__ == "__main__":

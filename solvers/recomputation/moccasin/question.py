@@ -41,7 +41,7 @@ class Question:
         for name in ("recompute", "start", "end"):
             asked[name] = [(key, sorted(value)) for key, value in window[name].items()]
         rest = {"first": list(self.start), "least": self.least, "limits": asdict(self.limits)}
-        return json.dumps({"window": asked, **rest}) + "\n"
+        return json.dumps({"window": asked, **rest})
 
     @staticmethod
     def read(line: str, graph: Graph) -> Question:
@@ -70,7 +70,7 @@ class Found:
     done: bool
 
     def line(self) -> str:
-        return json.dumps({**vars(self), "outcome": self.outcome.value}) + "\n"
+        return json.dumps({**vars(self), "outcome": self.outcome.value})
 
     @staticmethod
     def read(line: str) -> Found:

@@ -193,7 +193,7 @@ class Graph:
         """Per tensor: there when an iteration starts (an input or persistent)."""
         return self.persistent | (self.tensors.kind == Kind.INPUT)
 
-    @cached_property
+    @property
     def resident_bytes(self) -> int:
         return int(self.tensors.bytes[self.resident].sum())
 

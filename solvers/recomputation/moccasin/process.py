@@ -34,9 +34,12 @@ class Searcher:
     def __init__(self, graph: Graph) -> None:
         self.folder = Scratch("moccasin")
         self.interrupted = False
-        path = Path(self.folder.name)
-        save_graph(graph, path / "graph.json")
-        self.child = Dialogue("memplan.solvers.recomputation.moccasin.child", path, "graph.json")
+        save_graph(graph, Path(self.folder.name) / "graph.json")
+        self._start()
+
+    def _start(self) -> None:
+        module = "memplan.solvers.recomputation.moccasin.child"
+        self.child = Dialogue(module, Path(self.folder.name), "graph.json")
         self.asked = 0
 
     def __enter__(self) -> Searcher:
@@ -73,4 +76,6 @@ class Searcher:
                 stopped = monotonic()
                 self.child.say(f"stop {self.asked}")
             elif monotonic() > stopped + GRACE_SECONDS:
+                self.child.end()
+                self._start()  # what a hung search still tells would be taken for the next one's answer
                 return best

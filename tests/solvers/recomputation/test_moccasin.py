@@ -20,13 +20,13 @@ from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import schedule_of
+from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.milp.result import Outcome
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkmate.checkmate import NotFoundError
-from memplan.solvers.recomputation.moccasin import moccasin
+from memplan.solvers.recomputation.moccasin import moccasin, process
 from memplan.solvers.recomputation.moccasin.process import Searcher
 from memplan.solvers.recomputation.moccasin.question import Limits, Question
 from memplan.solvers.recomputation.moccasin.stretch import stretch_of
@@ -172,6 +172,20 @@ def test_no_time_at_all_is_no_proof_of_anything() -> None:
     graph = layered(60)
     with pytest.raises(NotFoundError, match=r"moccasin found no schedule .* in its time, nor"):
         solve(graph, baseline(graph).peak * 7 // 10, time_limit=0.0)
+
+
+def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells what it has once it comes to itself: nothing, and that would be the next one's answer."""
+    graph = chain(3)
+    window = whole(graph, baseline(graph).peak, 2)
+    with Searcher(graph) as searcher:
+        with monkeypatch.context() as patched:
+            patched.setattr(process, "GRACE_SECONDS", -1.0)
+            given_up = searcher.search(Question(window, [], False, Limits(0.0, threads=1)))
+        assert given_up.runs is None
+        found = searcher.search(Question(window, [], False, Limits(threads=1)))
+    assert found.outcome == Outcome.OPTIMAL
+    assert found.runs == in_plain_mode(range(len(graph.operations)))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")

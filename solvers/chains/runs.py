@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ...graphs.graph import Graph
-from ...graphs.structure.chain import Block, Chain
+from ...graphs.structure.chain import Chain
 from ...planner.schedule.schedule import PLAIN
 from ...planner.schedule.sequence import Run, in_plain_mode
 
@@ -93,11 +93,12 @@ def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> B
     made = {x for o in block.forward for x, _bit in graph.contributions(o)} - chain.shared
     output = set[int]() if block.output is None else {block.output}
     saved = {x for x in made if x in last} | output
-    save = _makers(graph, chain, block, saved)
-    turn = _makers(graph, chain, block, {x for x in made if last.get(x, number + 1) <= number})
-    advance = _makers(graph, chain, block, output)
+    there = chain.shared
+    save = makers(graph, block.forward, saved, there)
+    turn = makers(graph, block.forward, {x for x in made if last.get(x, number + 1) <= number}, there)
+    advance = makers(graph, block.forward, output, there)
     at_first = {o for o in block.forward if o not in save or graph.operations.random[o]}
-    first_advance = _makers(graph, chain, block, output | chain.shared, at_first)
+    first_advance = makers(graph, block.forward, output | chain.shared, there, at_first)
     return BlockRuns(
         [(o, lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
         [(o, lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
@@ -109,22 +110,25 @@ def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> B
     )
 
 
-def _makers(
+def makers(
     graph: Graph,
-    chain: Chain,
-    block: Block,
+    operations: Sequence[int],
     targets: AbstractSet[int],
+    there: AbstractSet[int],
     always: AbstractSet[int] = frozenset(),
 ) -> dict[int, set[int]]:
-    """The block's operations that `targets` need, `always` and what these need; what is wanted of each."""
+    """Of these operations, in running order: those that `targets` need, `always`, and what these need.
+
+    Each with what is wanted of it. there: tensors that need not be made for another operation.
+    """
     need = set(targets)
-    makers: dict[int, set[int]] = {}
-    for operation in reversed(block.forward):
+    found: dict[int, set[int]] = {}
+    for operation in reversed(operations):
         wanted = {x for x, _bit in graph.contributions(operation) if x in need}
         if wanted or operation in always:
-            makers[operation] = wanted
-            need.update(x for x in graph.input_lists[operation] if x not in chain.shared)
-    return dict(reversed(makers.items()))
+            found[operation] = wanted
+            need.update(x for x in graph.input_lists[operation] if x not in there)
+    return dict(reversed(found.items()))
 
 
 def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int:

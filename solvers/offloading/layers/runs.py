@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ....graphs.graph import Graph, Phase
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run, in_plain_mode
-from ...chains.runs import lightest_mode
+from ...chains.runs import lightest_mode, makers
 from .early_updates import early_updates
 from .training import TrainingLayers
 
@@ -80,14 +80,9 @@ def all_kept(layers: TrainingLayers) -> set[int]:
 def recomputed(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> dict[int, set[int]]:
     """The forward operations of a layer that its backward needs a second time, in order, and what of each."""
     graph, layer = layers.graph, layers.layers[number]
-    need = {x for o in layer.backward for x in graph.read_lists[o]} - kept
-    repeats: dict[int, set[int]] = {}
-    for operation in reversed(layer.forward):
-        wanted = {x for x, _bit in graph.contributions(operation) if x in need}
-        if wanted:
-            repeats[operation] = wanted
-            need.update(x for x in graph.read_lists[operation] if x not in kept)
-    return dict(reversed(repeats.items()))
+    return makers(
+        graph, layer.forward, {x for o in layer.backward for x in graph.read_lists[o] if x not in kept}, kept
+    )
 
 
 def layer_runs(
@@ -121,15 +116,12 @@ def layer_runs(
 
 def _first_runs(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> list[Run]:
     """Of a layer's forward, without operations that its backward alone needs and recomputes."""
-    graph, need = layers.graph, set(kept)
+    graph, forward = layers.graph, layers.layers[number].forward
     later = recomputed(layers, number, kept)
-    runs: list[Run] = []
-    for operation in reversed(layers.layers[number].forward):
-        wanted = {x for x, _bit in graph.contributions(operation) if x in need}
-        if wanted or operation not in later or graph.operations.random[operation]:
-            runs.append((operation, lightest_mode(graph, operation, wanted)))
-            need.update(graph.read_lists[operation])
-    return runs[::-1]
+    always = {o for o in forward if o not in later or graph.operations.random[o]}
+    targets = {x for o in forward for x, _bit in graph.contributions(o) if x in kept}
+    wanted = makers(graph, forward, targets, frozenset(), always)
+    return [(o, lightest_mode(graph, o, x)) for o, x in wanted.items()]
 
 
 def _rest(layers: TrainingLayers, there: AbstractSet[int], *, host: bool) -> list[Run]:

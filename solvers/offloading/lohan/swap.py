@@ -62,10 +62,12 @@ class SwapOrder:
     def _swaps(self) -> Iterator[Swap]:
         graph = self.layers.graph
         for number, layer in enumerate(self.layers.layers[:-1]):
-            read = {x for o in layer.backward for x in graph.read_lists[o]} - self.kept
+            read = {x for o in layer.backward for x in graph.read_lists[o]}
+            there = self.kept & read.union(*(graph.read_lists[o] for o in layer.forward))
+            read -= there
             own = {o: frozenset(x for x, _bit in graph.contributions(o) if x in read) for o in layer.forward}
             for tensors in filter(None, own.values()):
-                seconds = self._recomputing(number, self.kept | (read - tensors))
+                seconds = self._recomputing(number, there | (read - tensors))
                 yield Swap(number, tensors, self.layers.size(tensors), seconds)
 
     def tensors(self, count: int) -> set[int]:

@@ -122,7 +122,9 @@ def test_offload_greedy_fills_every_second(m: int, seed: int) -> None:
 @pytest.mark.parametrize(("m", "seed"), [(2, 0), (2, 1), (3, 2), (6, 3), (10, 4)])
 def test_offload_greedy_claims_nothing_where_there_is_no_partition(m: int, seed: int) -> None:
     case = unsolvable(m, seed)
-    found = registry.solve("offload-greedy", Problem(case.graph(), case.budget), time_limit=1)
+    found = registry.solve(
+        "offload-greedy", Problem(case.graph(), case.budget), time_limit=1, bound_seconds=2
+    )
     assert found.figures.time > case.seconds * (1 + 1e-6)
     assert found.status != Status.OPTIMAL
 

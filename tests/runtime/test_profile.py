@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from iterations import example
+from iterations import example, seeded
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.measuring.live_bytes import live_peak
@@ -112,7 +112,7 @@ def execute(program, residents):
 
 @pytest.mark.parametrize(
     "build",
-    [buckets, kitchen, lambda: example("bert"), lambda: example("t5")],
+    [buckets, kitchen, lambda: seeded("bert"), lambda: seeded("t5")],
     ids=["buckets", "kitchen", "bert", "t5"],
 )
 def test_arguments_have_the_layouts_and_integers_the_values_of_training(build):

@@ -1,6 +1,7 @@
 """A traced program says what eager does: which calls, which memory, which random numbers, which results."""
 
 import operator
+from functools import cache
 
 import pytest
 import torch
@@ -25,10 +26,15 @@ def by_name(program):
     return {operation.name: operation for operation in program.operations}
 
 
+@cache
+def program_of(name):
+    return trace(seeded(name))
+
+
 @pytest.mark.parametrize("name", ITERATIONS)
 def test_every_program_is_well_formed(name):
     """Names are unique; a storage is resident or written once, before it is read; views stay in theirs."""
-    program = trace(seeded(name))
+    program = program_of(name)
     for things in (program.operations, program.storages):
         names = [thing.name for thing in things]
         assert len(set(names)) == len(names)
@@ -50,9 +56,8 @@ def test_every_program_is_well_formed(name):
 @pytest.mark.parametrize("name", ["perceptron", "in_place", "transformer", "llama", "t5", "unet"])
 def test_storages_are_what_the_kernels_really_allocate(name):
     """The oracle: the program run call by call on real tensors, none of them freed."""
-    iteration = seeded(name)
-    program = trace(iteration)
-    replay = ProgramReplay(program, iteration).run()
+    program = program_of(name)
+    replay = ProgramReplay(program, seeded(name)).run()
     owner = {}
     for value, tensor in replay.tensors.items():
         form = program.values[value]

@@ -78,7 +78,9 @@ def test_within_the_budget_and_above_the_bound(name: str) -> None:
     times: list[float] = []
     for share in (0.8, 0.5):
         budget = low + int((high - low) * share)
-        solution = registry.solve("joint", Problem(graph, budget, LINKED), 4.0, {"seed": "1"})
+        solution = registry.solve(
+            "joint", Problem(graph, budget, LINKED), 1.0, {"seed": "1"}, bound_seconds=2.0
+        )
         assert solution.figures.peak <= budget
         assert solution.lower_bound is not None
         times.append(solution.figures.time / solution.lower_bound)
@@ -124,9 +126,9 @@ def test_refusals() -> None:
 def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
     graph = GRAPHS["trained"]
     budget = memory_floor(graph, LINKED) * 3 // 2
-    roomy = registry.solve("joint", Problem(graph, budget, LINKED), 3.0, bound_seconds=0.0).figures
+    roomy = registry.solve("joint", Problem(graph, budget, LINKED), 1.0, bound_seconds=0.0).figures
     disks = replace(LINKED.links, disk_read=2.0 * MiB, disk_write=2.0 * MiB)
     small = Machine(host_capacity=roomy.host_peak // 2, disk_capacity=2**40, links=disks)
-    figures = registry.solve("joint", Problem(graph, budget, small), 3.0, bound_seconds=0.0).figures
+    figures = registry.solve("joint", Problem(graph, budget, small), 1.0, bound_seconds=0.0).figures
     assert figures.host_peak <= roomy.host_peak // 2
     assert figures.disk_peak > 0

@@ -145,7 +145,7 @@ def alike(layers: int, weight: int, forward: int, backward: int) -> Graph:
 def test_l2l_takes_the_time_of_the_formula(layers: int) -> None:
     """Σ u + 2 Σ |w| / β, less the fetches that the first and the last layer don't need."""
     problem = Problem(alike(layers, 12, 1, 3), 30, Machine(links=Links(d2h=6.0, h2d=6.0)))
-    found = registry.solve("l2l", problem)
+    found = registry.solve("l2l", problem, bound_seconds=0)
     assert found.figures.time == pytest.approx(4 * layers + 2 * (layers - 1) * 2.0)
 
 
@@ -162,7 +162,7 @@ def test_the_discount_saves_the_second_copy() -> None:
     problem = Problem(alike(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     offloads: list[int] = []
     for solver in ("offload-greedy", "greedy-star"):
-        schedule = registry.solve(solver, problem).schedule
+        schedule = registry.solve(solver, problem, bound_seconds=0).schedule
         moved = schedule.targets[schedule.verbs == Verb.OFFLOAD].tolist()
         offloads.append(max(moved.count(x) for x in moved))
     assert offloads == [1, 2]
@@ -175,7 +175,7 @@ def test_a_frozen_weight_is_never_copied_to_the_host() -> None:
     cycle = cycle_of("test", problem)
     assert {absence.version for absence in cycle.absences} == {FROZEN}
     for solver in SOLVERS:
-        schedule = registry.solve(solver, problem).schedule
+        schedule = registry.solve(solver, problem, bound_seconds=0).schedule
         if solver != "greedy-star":
             assert Verb.OFFLOAD not in schedule.verbs
         assert Verb.PREFETCH in schedule.verbs
@@ -253,7 +253,8 @@ def test_refusals(solver: str) -> None:
     with pytest.raises(InfeasibleError, match="smallest budget") as refusal:
         registry.solve(solver, Problem(graph, 20, Machine(links=links)))
     assert refusal.value.least == 24
-    assert registry.solve(solver, Problem(graph, 24, Machine(links=links))).figures.peak <= 24
+    found = registry.solve(solver, Problem(graph, 24, Machine(links=links)), bound_seconds=0)
+    assert found.figures.peak <= 24
     bare = Draft("bare")
     bare.operation("F", time=1, writes=[bare.tensor("x", 5)])
     with pytest.raises(NotAcceptedError, match="bare has none"):
@@ -276,7 +277,7 @@ def test_the_host_holds_all_that_is_moved(solver: str) -> None:
         machine = Machine(host_capacity=capacity, links=Links(d2h=2, h2d=2))
         settings = {"moves": "3000"} if solver == "offload-greedy" else {}
         try:
-            found = registry.solve(solver, Problem(graph, 84, machine), settings=settings)
+            found = registry.solve(solver, Problem(graph, 84, machine), settings=settings, bound_seconds=0)
         except NotAcceptedError:
             assert not held
             continue

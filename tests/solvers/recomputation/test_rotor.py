@@ -320,7 +320,7 @@ def test_more_slots_than_bytes_are_the_bytes(solver: str) -> None:
     graph = training(2, 5)
     problem = Problem(graph, baseline(graph).peak - 8)
     many, enough = (
-        registry.solve(solver, problem, settings={"slots": str(slots)})
+        registry.solve(solver, problem, settings={"slots": str(slots)}, bound_seconds=0)
         for slots in (2**31 - 1, problem.budget)
     )
     assert many.figures == enough.figures

@@ -112,7 +112,7 @@ def test_answers_hold_on_graphs_with_all_that_graphs_may_have(number: int, part:
 def test_it_is_never_above_its_start() -> None:
     graph = chain(6, seed=4)
     budget = baseline(graph).peak * 7 // 10
-    start = registry.solve("rotor", Problem(graph, budget))
+    start = registry.solve("rotor", Problem(graph, budget), bound_seconds=0)
     for moves in (1, 30):
         few = Options(settings=Settings(moves))
         answer = improved(Problem(graph, budget), few, runs_of(start.schedule))

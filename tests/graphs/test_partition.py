@@ -24,6 +24,7 @@ from memplan.graphs.structure.dominators import dominators
 from memplan.graphs.structure.valid_order import is_valid_order
 from small_graphs import small_graph
 from training_graphs import training
+from transformer_layers import transformer
 
 
 def graphs() -> st.SearchStrategy[Graph]:
@@ -256,94 +257,6 @@ def _score(graph: Graph, inside: set[int]) -> int:
     made = {x for o in inside for x in graph.operations.writes[o].tolist()}
     wanted = {x for x in made if set(graph.consumers[x].tolist()) - inside}
     return int(graph.tensors.bytes[[*(read - made), *wanted]].sum())
-
-
-def transformer(layers: int, *, masked: bool, noise: float = 0.0) -> Graph:
-    """Layers of twelve forward operations with two residuals each, dropout, and one mask for all of them."""
-    draft, random = Draft(f"transformer-{layers}"), Random(0)
-    tape: list[tuple[str, list[int], int]] = []
-
-    def run(name: str, reads: list[int], size: int, draws: bool = False) -> int:
-        made = draft.tensor(name, size)
-        draft.operation(
-            name,
-            time=1 + noise * random.random(),
-            reads=reads,
-            writes=[made],
-            layer=name.split("/")[0],
-            random=draws,
-        )
-        tape.append((name, reads, made))
-        return made
-
-    batch = draft.tensor("batch", 8, Kind.INPUT)
-    mask = run("mask/ones", [batch], 50) if masked else None
-    x = run("embed/0", [batch], 100)
-    for layer in range(layers):
-        for half, wide in (("attention", 300), ("mlp", 400)):
-            w = draft.tensor(f"w.{layer}.{half}", 70, Kind.PARAMETER)
-            name = f"layer.{layer}/{half}"
-            y = run(f"{name}.norm", [x], 100)
-            y = run(f"{name}.in", [y, w], wide)
-            y = run(f"{name}.act", [y, mask] if mask is not None else [y], wide)
-            y = run(f"{name}.out", [y], 100)
-            y = run(f"{name}.drop", [y], 100, draws=True)
-            x = run(f"{name}.add", [x, y], 100)
-    loss = draft.tensor("loss", 4)
-    draft.operation("loss", time=1, reads=[x], writes=[loss], phase=Phase.LOSS, recompute=False)
-    gradient = {x: draft.tensor("g", 100, Kind.GRADIENT)}
-    draft.operation("B.loss", time=1, reads=[loss, x], writes=[gradient[x]], phase=Phase.BACKWARD)
-    made = {output for _name, _reads, output in tape} - {mask}
-    for name, reads, output in reversed(tape):
-        if output not in made:
-            continue
-        writes: list[int] = []
-        for y in reads:
-            if y in made:
-                gradient.setdefault(y, draft.tensor(f"g.{y}.{name}", draft.size_of(y), Kind.GRADIENT))
-                writes.append(gradient[y])
-        draft.operation(
-            f"B.{name}",
-            time=2 + noise * random.random(),
-            reads=[gradient[output], *reads],
-            writes=writes,
-            phase=Phase.BACKWARD,
-        )
-    return draft.graph([loss])
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_equal_layers_are_identical_clusters(masked: bool) -> None:
-    """Whatever their number: a few distinct clusters, and nearly all operations in one that has its like."""
-    for layers in (24, 48, 96):
-        found = partition(transformer(layers, masked=masked), top=30, lower=12)
-        kinds: dict[str, list[Cluster]] = {}
-        for cluster in found.root.walk():
-            kinds.setdefault(cluster.identity, []).append(cluster)
-        assert len(kinds) <= 10
-        repeated = {o for kind in kinds.values() if len(kind) > 2 for c in kind for o in c.forward.tolist()}
-        assert len(repeated) >= 0.9 * len(found.forward)
-        assert max(len(c.forward) for kind in kinds.values() if len(kind) > 2 for c in kind) >= 12
-
-
-def test_backward_operations_stand_with_what_they_serve() -> None:
-    found = partition(transformer(12, masked=True), top=30, lower=12)
-    names = found.graph.operations.name
-    for leaf in (cluster for cluster in clusters(found) if not cluster.children):
-        served = {names[o].removeprefix("B.") for o in leaf.backward.tolist()} - {"loss"}
-        assert served <= {names[o] for o in leaf.forward.tolist()}
-
-
-def test_measured_times_may_differ_a_little() -> None:
-    noisy = transformer(24, masked=False, noise=0.1)
-    exact, near = (partition(noisy, lower=12, tolerance=t).root.children for t in (0.0, 0.2))
-    assert len({c.identity for c in exact}) == len(exact)
-    assert len({c.identity for c in near}) < len(near) / 2
-    kind = next(c for c in near if len(near[0].partition.identities.alike(c.index)) > 1)
-    alike = [Cluster(kind.partition, i) for i in kind.partition.identities.alike(kind.index).tolist()]
-    times = [noisy.operations.time[c.canonical] for c in alike]
-    assert kind.times() == pytest.approx(np.mean(times, axis=0))
-    assert kind.times() == pytest.approx(alike[-1].times())
 
 
 def test_where_nothing_dominates_clusters_are_neighbours() -> None:

@@ -16,7 +16,7 @@ from ....graphs.machine import Machine, Memory
 from ....planner.residence.demand import Demand
 from ....planner.residence.lives import run_moment
 from ....planner.residence.residence import Residence
-from ....planner.residence.transfers import placed
+from ....planner.residence.transfers import judged, placed
 from ....planner.schedule.schedule import Schedule
 from ...candidates import device_limit
 from ...problem import Problem
@@ -83,9 +83,11 @@ class Amounts:
         return (low + high) // 2 if high - low > 1 else None
 
     def try_count(self, count: int, look_aheads: Sequence[float] = (LIKELY,)) -> None:
+        """Where no look-ahead fits, each fetch just before its use: the host may hold no more."""
         self.tried.setdefault(count, inf)
+        graph, machine, limit = self.problem.graph, self.machine, device_limit(self.problem)
         for way in self.ways(count):
-            found = placed(self.problem.graph, self.machine, device_limit(self.problem), way, look_aheads)
+            found = placed(graph, machine, limit, way, look_aheads) or judged(graph, machine, limit, way)
             if found:
                 self.tried[count] = min(found[1].time, self.tried[count])
                 if self.best is None or found[1].time < self.best[0]:

@@ -87,7 +87,8 @@ def solve(problem: Problem, options: Options) -> Answer:
     except KeyboardInterrupt:
         interrupted = True
     if amounts.best is None:
-        raise refused(NAME, problem, machine, amounts.ways(amounts.estimate.count))
+        ways = (way for count in amounts.tried for way in amounts.ways(count))
+        raise refused(NAME, problem, machine, ways)
     options.report(f"swapping {amounts.best[2]} of {len(amounts.order.swaps)}: {amounts.best[0]:.6g} s")
     stopped = interrupted or monotonic() > deadline
     status = Status.FEASIBLE if stopped else Status.HEURISTIC

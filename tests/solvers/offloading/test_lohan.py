@@ -314,3 +314,12 @@ def test_room_on_the_device_saves_time():
     problem = replace(problem, budget=budget * 2)
     keep, leave = (solve("lohan", problem, settings={"keep": share}).figures for share in ("0.9", "0"))
     assert keep.time < leave.time
+
+
+def test_a_host_too_small_for_early_fetches_is_no_refusal():
+    """Half a fetch ahead the host does not hold what is on its way; each just before its use, it does."""
+    training = with_updates(
+        chain(2, seed=1540), optimizer="sgd", when="after", device_rate=2**20, host_rate=2**20
+    )
+    machine = Machine(links=Links(2**20, 2**20, 2**20, 2**20), host_capacity=2_060_377)
+    assert solve("lohan", Problem(training, 5_855_684, machine)).figures.least_budget == 5_636_100

@@ -48,24 +48,27 @@ REMOVALS = (
     Removal(
         "a copy waits for copies on the other stream",
         "run/streams",
-        "if not wait_on(self.stream, ticket):",
-        "if not isinstance(ticket, DeviceTicket):",
+        "(wait_on(self.stream, ticket) for ticket",
+        "(wait_on(self.stream, ticket) if not isinstance(ticket, DeviceTicket) else None for ticket",
     ),
     Removal(
         "a copy waits for jobs of other threads",
         "run/streams",
-        "if not wait_on(self.stream, ticket):",
-        "if wait_on(self.stream, ticket) is None:",
+        "(wait_on(self.stream, ticket) for ticket",
+        "(wait_on(self.stream, ticket) if isinstance(ticket, DeviceTicket) else None for ticket",
     ),
     Removal(
-        "an event is waited for once it is recorded", "run/streams", "    ticket.on_stream()", "    pass"
+        "an event is waited for once it is recorded",
+        "run/streams",
+        "if (error := ticket.on_stream()) is None:",
+        "if (error := None) is None:",
     ),
     Removal("a stream waits for an event", "run/streams", "stream.wait_event(ticket.event)"),
     Removal(
         "a thread waits until a copy is given",
         "run/streams",
-        "        super().wait()\n        self.event",
-        "        self.event",
+        "if (error := self.on_stream()) is not None:",
+        "if (error := None) is not None:",
     ),
     Removal("a thread waits until a copy has ended", "run/streams", "self.event.synchronize()"),
     Removal(
@@ -78,10 +81,10 @@ REMOVALS = (
     Removal(
         "a job waits for the tickets of others",
         "run/queues",
-        "            ticket.wait()\n\n    def run",
-        "            pass\n\n    def run",
+        "return next(filter(None, (ticket.error() for ticket in self.after)), None)",
+        "return None",
     ),
-    Removal("a job lets go before it works", "run/queues", "            self.gone = ()\n", ""),
+    Removal("a job lets go before it works", "run/queues", "                self.gone = ()\n", ""),
     Removal(
         "a job lets go before its ticket ends",
         "run/queues",

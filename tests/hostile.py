@@ -204,8 +204,9 @@ FAULTS: dict[str, BaseException] = {
 def check_fault(name, optimizer, number: int, kind: str) -> str:
     """One fault in an iteration, somewhere; then it goes on. What came of it; "" where nothing can fail so.
 
-    The error is told; the tensors are those of before the iteration or of after it; the iterations that
-    follow give what eager gives. Raises AssertionError where that is not so, or what the device found.
+    The error is told; the tensors are those of before the iteration or of after it, and of its memory nothing
+    is left, though the exception is kept; the iterations that follow give what eager gives. Raises
+    AssertionError where that is not so, or what the device found.
     """
     rng = random.Random(f"{number} {kind}")
     made, late = case(name, optimizer, rng), Lateness(number)
@@ -214,7 +215,7 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
     with late.jobs(), counted(device), alone:
         step, seen = planned_step(made, device, undo=True), device.faults.seen
         _turn(made, step, 0)
-        before = seen.get(kind, 0)
+        held, before = _held(step, device), seen.get(kind, 0)
         _turn(made, step, 1)
         events = seen.get(kind, 0) - before
         if not events:
@@ -228,8 +229,7 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
         except BaseException as error:
             if not _is_by_choice(error):
                 raise
-        step.recall()
-        device.synchronize()
+        assert _held(step, device) == held, "the iteration has left memory behind"
         found = everything(made.iteration)
         turns = [turn for turn, state in enumerate(states) if same(found, state)]
         assert turns, "the tensors are of no iteration's end"
@@ -238,6 +238,13 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
         device.synchronize()
         assert same(everything(made.iteration), states[-1]), "the iterations that followed went wrong"
         return f"{len(outcomes)} turns followed"
+
+
+def _held(step: PlannedStep, device: SimulatedDevice) -> int:
+    """Bytes on the device once all is back there."""
+    step.recall()
+    device.synchronize()
+    return device.requested_bytes()
 
 
 FAULT_TURNS = 5

@@ -183,7 +183,7 @@ class Cycle:
         sources: list[tuple[int, Any]] = []
         for tickets in (self._last, self._now):
             for step, ticket in tickets.items():
-                if not ticket.failed():
+                if ticket.error() is None:
                     continue
                 target = self.schedule.targets.item(step)
                 if self.schedule.verbs.item(step) == Verb.COMPUTE:
@@ -211,7 +211,7 @@ class Cycle:
 
     def _settle(self) -> None:
         """Until all jobs have ended; the next turn is the first again."""
-        if any(ticket.failed() for ticket in (*self._last.values(), *self._now.values())):
+        if any(ticket.error() for ticket in (*self._last.values(), *self._now.values())):
             self.salvage()
         if self.lost:
             self.when_lost()

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from traceback import clear_frames
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -34,6 +33,7 @@ from .custody import Custody, Owner
 from .cycle import LOST, Cycle, Terms
 from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
+from .queues import forget_frames
 
 
 class Outcome(NamedTuple):
@@ -208,7 +208,7 @@ class PlannedStep:
         except BaseException as error:
             if self.cycle is not None:
                 self.cycle.end_jobs()  # they may still copy from and to what the frames hold
-            clear_frames(error.__traceback__)  # else they hold the iteration's memory
+            forget_frames(error)  # else they hold the iteration's memory
             if not self._undone(residents):
                 self._give_up()
                 error.add_note(LOST)

@@ -14,6 +14,7 @@ import atexit
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Event, Thread
+from traceback import clear_frames
 from typing import Any
 from weakref import WeakSet
 
@@ -39,21 +40,16 @@ class Ticket:
         self._error = error
         self._ended.set()
 
+    def error(self) -> BaseException | None:
+        """What the job has raised, once it has ended. An exception is raised again by one thread alone, that
+        which trains: another would change its traceback meanwhile."""
+        self._ended.wait()
+        return self._error
+
     def wait(self) -> None:
         """Until the job has ended, its bytes written. Raises what it raised."""
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
-
-    def failed(self) -> bool:
-        """Once the job has ended."""
-        try:
-            self.wait()
-        except BaseException as error:
-            if error is self._error or isinstance(error, Exception):
-                return True
-            raise
-        return False
+        if (error := self.error()) is not None:
+            raise error
 
 
 class Job:
@@ -69,18 +65,19 @@ class Job:
         self.after: tuple[Ticket, ...] = ()
         self.gone: tuple[Any, ...] = ()
 
-    def wait(self) -> None:
-        for ticket in self.after:
-            ticket.wait()
+    def wait(self) -> BaseException | None:
+        """Until all that it waits for has ended, or one has failed: what that has raised."""
+        return next(filter(None, (ticket.error() for ticket in self.after)), None)
 
     def run(self) -> None:
-        error = None
         try:
-            self.wait()
-            self.gone = ()
-            self.work(*self.arguments)
+            if (error := self.wait()) is None:
+                self.gone = ()
+                self.work(*self.arguments)
         except BaseException as raised:
+            forget_frames(raised)
             error = raised.with_traceback(None)
+        if error is not None:
             self.ticket.left = self.arguments
         self.after = self.gone = self.arguments = ()
         del self.work
@@ -128,6 +125,13 @@ class JobQueue:
         while (job := self._jobs.get()) is not None:
             job.run()
             del job
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """What failed holds no tensors any more, whoever keeps the exception: a notebook does."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _nothing() -> None:

@@ -31,13 +31,18 @@ class DeviceTicket(Ticket):
         super().__init__()
         self.event = event
 
-    def on_stream(self) -> None:
-        """Until the copy has been given to its stream."""
-        super().wait()
+    def on_stream(self) -> BaseException | None:
+        """Until the copy has been given to its stream: what that raised."""
+        return super().error()
 
-    def wait(self) -> None:
-        super().wait()
-        self.event.synchronize()
+    def error(self) -> BaseException | None:
+        if (error := self.on_stream()) is not None:
+            return error
+        try:
+            self.event.synchronize()
+        except Exception as raised:
+            return raised
+        return None
 
 
 class DeviceJob(Job):
@@ -51,12 +56,10 @@ class DeviceJob(Job):
         self.device, self.stream = device, stream
         self.computed = device.current_stream().record_event()
 
-    def wait(self) -> None:
+    def wait(self) -> BaseException | None:
         """For copies on the device the stream waits, for other jobs the thread."""
         self.stream.wait_event(self.computed)
-        for ticket in self.after:
-            if not wait_on(self.stream, ticket):
-                ticket.wait()
+        return next(filter(None, (wait_on(self.stream, ticket) for ticket in self.after)), None)
 
     def _on_stream(self, work: Work, event: Event) -> Work:
         def enqueue(*arguments: Any) -> None:
@@ -87,14 +90,15 @@ class Streams(Queues):
         return super().new(queue)
 
     def wait(self, ticket: Ticket) -> None:
-        given = wait_on(self._device.current_stream(), ticket)
-        assert given, "a computation on the device waits for copies alone"
+        assert isinstance(ticket, DeviceTicket), "a computation on the device waits for copies alone"
+        if (error := wait_on(self._device.current_stream(), ticket)) is not None:
+            raise error
 
 
-def wait_on(stream: Stream, ticket: Ticket) -> bool:
-    """Let the stream wait for a copy on another stream; False for a ticket of another kind."""
+def wait_on(stream: Stream, ticket: Ticket) -> BaseException | None:
+    """Let the stream wait for a copy on another stream, the thread for another job: what that has raised."""
     if not isinstance(ticket, DeviceTicket):
-        return False
-    ticket.on_stream()
-    stream.wait_event(ticket.event)
-    return True
+        return ticket.error()
+    if (error := ticket.on_stream()) is None:
+        stream.wait_event(ticket.event)
+    return error

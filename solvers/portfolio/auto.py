@@ -44,6 +44,7 @@ from ..recomputation.search import search
 from ..recomputation.search.instance import instance_of
 from ..recomputation.search.rounds import load
 from ..settings_text import check_workers
+from ..stages.slots import has_faster_ways
 from . import lines as portfolio
 from . import moving as auto_moving
 from .lines import Cancelled, Line
@@ -75,7 +76,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     if machine.links.d2h is not None and machine.links.h2d is not None:
         return auto_moving.solve(problem, options, NAME, workers)
     plain = plain_candidate(problem.graph)
-    if plain.peak <= device_limit(problem):
+    if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     load(instance_of(problem.graph), options)
     stop = Event()

@@ -49,6 +49,7 @@ from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
 from ...problem import Answer, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least, check_workers
+from ...stages.slots import has_faster_ways
 from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets
@@ -125,7 +126,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     graph, limit = problem.graph, device_limit(problem)
     require_backward(name, graph)
     plain = plain_candidate(graph)
-    if plain.peak <= limit and not graph.operations.modes:
+    if plain.peak <= limit and not has_faster_ways(graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     deadline = monotonic() + (SECONDS if options.time_limit is None else options.time_limit)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))

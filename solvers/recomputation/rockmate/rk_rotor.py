@@ -51,6 +51,7 @@ from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least
+from ...stages.slots import has_faster_ways
 from ..blocks.greedy import greedy_options
 from ..blocks.option import Option
 from ..blocks.placed import PlacedBlock, anonymous, groups, placed_blocks
@@ -82,7 +83,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     search = ChainSearch(NAME, problem, options, settings.blocks)
     plain = plain_candidate(problem.graph)
-    if plain.peak <= search.chained.limit:
+    if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
         search.start()

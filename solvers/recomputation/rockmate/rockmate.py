@@ -40,6 +40,7 @@ from ...candidates import plain_candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_least
+from ...stages.slots import has_faster_ways
 from ..blocks.kinds import BlockOptions, Budgets
 from .rk_rotor import ChainSearch
 from .table import Choice
@@ -71,7 +72,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     search = ChainSearch(NAME, problem, options, settings.blocks)
     plain = plain_candidate(problem.graph)
-    if plain.peak <= search.chained.limit:
+    if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
         search.start()

@@ -44,6 +44,7 @@ from ...candidates import device_limit, plain_candidate
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...settings_text import check_between, check_least
 from ...stages import eviction
+from ...stages.slots import has_faster_ways
 from ..checkpointing import rotor
 from .rounds import Rounds
 
@@ -74,7 +75,7 @@ class Settings:
 def solve(problem: Problem, options: Options) -> Answer:
     graph, limit = problem.graph, device_limit(problem)
     plain = plain_candidate(graph)
-    if plain.peak <= limit:
+    if plain.peak <= limit and not has_faster_ways(graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     return improved(problem, options, in_plain_mode(range(len(graph.operations))))
 

@@ -45,6 +45,7 @@ from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import device_limit, infeasible, judged, plain_candidate
 from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_least
+from ...stages.slots import has_faster_ways
 from .order import Dependencies, TooLongError, order
 from .tree import taken_apart
 
@@ -77,7 +78,8 @@ def solve(problem: Problem, options: Options) -> Answer:
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     plain = plain_candidate(graph)
     if plain.peak <= limit:
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+        status = Status.HEURISTIC if has_faster_ways(graph) else Status.OPTIMAL
+        return Answer(plain.schedule, status, time_bound(graph))
     found: list[_Found] = []
     interrupted = False
 

@@ -34,7 +34,7 @@ def period(turn: Turn, most: int) -> float:
         for row in range(count):
             queue = rows[row, QUEUE]
             start = max(free[queue], fence)
-            if queue in (_D2H, _H2D):
+            if _D2H <= queue <= _H2D:
                 start = max(start, free[_COMPUTE])
             while place < first[row + 1]:
                 other = waits[place]

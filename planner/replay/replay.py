@@ -16,24 +16,7 @@ from ...graphs.compiled import compiled
 from ..simulator.clock import Queue
 from .clock import period
 from .instance import Instance
-from .rows import (
-    ADD,
-    CHANGE,
-    DROP,
-    EVENTS_END,
-    FREED,
-    KEPT,
-    MAKE,
-    MEMORY,
-    MOVE,
-    OVERWRITE,
-    QUEUE,
-    READ,
-    TRANSIENT,
-    Turn,
-    empty_turn,
-    event,
-)
+from .rows import ADD, CHANGE, DROP, MAKE, MOVE, OVERWRITE, READ, Turn, empty_turn, event, put
 from .walk import walk
 
 _COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
@@ -42,18 +25,19 @@ _COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
 @compiled
 def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: Floats, turns: int) -> None:
     """result: (seconds of a turn, bytes in excess of the limits, peak per memory). turns: played at most."""
-    starting = np.zeros(3)
-    turn = _room_for(instance, steps)
-    result[1] = _read(instance, steps, starts, turn, starting)
-    walk(turn, instance.limits, starting, result[2:])
+    turn, peaks = _room_for(instance, steps), np.zeros(3)
+    result[1] = _read(instance, steps, starts, turn, peaks)
+    walk(turn, instance.limits, peaks)
+    result[2:] = peaks
     result[0] = period(turn, turns)
 
 
 @compiled
 def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
-    """Fill `turn` and `starting`; the most bytes above a limit, were all deletes immediate."""
+    """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, were all deletes
+    immediate."""
     tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
-    rows, events = turn.rows, turn.events
+    events = turn.events
     count, length = len(tensors), len(steps)
     have = np.zeros((3, count), np.int64)
     moving = _moving(instance, steps, starts, turn)
@@ -64,7 +48,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 starting[memory] += tensors[x].size
     settled = starting.copy()
     excess = max(0.0, (settled - limits).max())
-    row = at = drops = freed = 0
+    row = at = drops = 0
     for index in range(length + count):
         if index < length:
             verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
@@ -80,9 +64,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                     continue
                 have[memory, target] = 0
                 settled[memory] -= tensors[target].size
-                if moving[target] < 0:
-                    freed += tensors[target].size
-                else:
+                if moving[target] >= 0:
                     events[at] = event(DROP, int(moving[target]), memory)
                     at += 1
                     drops += 1
@@ -137,12 +119,10 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
             have[memory, target] = have[source, target]
             seconds = tensors[target].size * instance.pace[queue]
         excess = max(excess, settled[memory] + kept + transient - limits[memory])
+        put(turn, row, queue, memory, int(settled[memory]) + kept + transient, at, seconds)
         settled[memory] += kept
-        _put(rows[row], queue, memory, kept, transient, freed, at)
-        turn.seconds[row] = seconds
-        freed = 0
         row += 1
-    _put(rows[row], -1, 0, 0, 0, freed, at)
+    put(turn, row, -1, 0, 0, at, 0.0)
     turn.counts[0], turn.counts[2] = row, drops
     return excess
 
@@ -156,12 +136,6 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
             most += way.host_reads_end - way.reads_start + way.writes_end - way.writes_start
             most += 2 * (way.mutates_end - way.mutates_start)
     return empty_turn(len(steps), most, tensors)
-
-
-@compiled
-def _put(row: Ints, queue: int, memory: int, kept: int, transient: int, freed: int, events_end: int) -> None:
-    row[QUEUE], row[MEMORY], row[KEPT] = queue, memory, kept
-    row[TRANSIENT], row[FREED], row[EVENTS_END] = transient, freed, events_end
 
 
 @compiled

@@ -14,27 +14,10 @@ import numpy as np
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled
 from ..simulator.clock import Queue
-from .rows import (
-    ADD,
-    CHANGE,
-    DROP,
-    EVENTS_END,
-    FREED,
-    KEPT,
-    MEMORY,
-    MOVE,
-    OVERWRITE,
-    QUEUE,
-    READ,
-    TRANSIENT,
-    Turn,
-)
+from .rows import ADD, CHANGE, DEMAND, DROP, EVENTS_END, MEMORY, MOVE, OVERWRITE, QUEUE, READ, Turn
 
 _TURNS = 17
 _COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
-_SOURCES, _TARGETS = (0, 1, 1, 2), (1, 0, 2, 1)
-"""The memories of the four transfer queues: D2H, H2D, DISK_WRITE, DISK_READ."""
-
 _HOLDS_SOURCE, _HOLDS_TARGET, _MADE, _MADE_BY_CPU = 0, 4, 8, 1 << 12
 _BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
 """The bits of a tensor's state: three times four for the transfer queues, one for the CPU, on the host."""
@@ -45,57 +28,61 @@ _HOLDERS = (
     6 << _HOLDS_SOURCE | 9 << _HOLDS_TARGET,
     8 << _HOLDS_SOURCE | 4 << _HOLDS_TARGET,
 )
-"""Per memory the bits of those that made a copy there, or hold it."""
+"""Per memory the bits of those that made a copy there, or hold it; the transfer queues are D2H, H2D,
+DISK_WRITE and DISK_READ."""
+
+_BELOW = ~_HOLDERS[0]
+"""The bits that a reader ends that is not on the compute queue."""
 
 
 @compiled
-def walk(turn: Turn, limits: Floats, starting: Floats, peaks: Floats) -> int:
+def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     """Fill `turn.first` and `turn.waits` with the waits of the steady state; their number.
 
-    limits, starting: bytes per memory, allowed and there when a turn begins. peaks: changed. Where an
-    allocation does not fit, it takes what there is.
+    limits: bytes per memory. peaks: likewise, raised to the turn's. Where an allocation does not fit, it
+    takes what there is.
     """
     rows, events, sizes = turn.rows, turn.events, turn.size
     count, moving, drops = turn.counts[0], turn.counts[1], turn.counts[2]
     state = np.zeros(moving, np.int64)
-    newest = np.full((moving, 5), -1)
+    newest = np.full((moving, 8), -1)
     pending = np.empty((3, 2 * drops + 1, 6), np.int64)
     first, last = np.zeros(3, np.int64), np.zeros(3, np.int64)
     rests = np.zeros((3, 6), np.int64)
-    used = starting.copy()
+    held = np.zeros(3)
     wanted = np.full(5, -1)
-    left = np.zeros(moving + 21 + 36 * drops, np.int64)
-    before = left.copy()
+    left = np.empty(moving + 6 * (2 * drops + 4), np.int64)
+    before = np.empty(len(left), np.int64)
     length = waits = 0
-    for memory in range(3):
-        peaks[memory] = used[memory]
     for number in range(_TURNS):
         begin = number * count
-        _settle(pending, first, last, rests, used, begin - count)
+        _settle(pending, first, last, rests, held, begin - count)
         waits = at = 0
         for row in range(count + 1):
-            used[0] -= rows[row, FREED]
             queue = rows[row, QUEUE]
             waiting = False
             while at < rows[row, EVENTS_END]:
                 kind, copy = int(events[at]) & 7, int(events[at]) >> 3
-                tensor, memory = copy // 3, copy % 3
+                tensor, memory = copy >> 2, copy & 3
                 now = int(state[tensor])
                 at += 1
-                if kind in (READ, ADD):
+                if kind <= ADD:
                     makers = now & _MAKERS[memory]
                     if not makers:
                         continue
                     waiting = True
                     if makers & _MADE_BY_CPU:
                         wanted[0] = max(wanted[0], newest[tensor, 0])
-                    for link in range(4):
-                        if makers >> (_MADE + link) & 1:
-                            wanted[link + 1] = max(wanted[link + 1], newest[tensor, link + 1])
-                            if kind == READ and (_TARGETS[link] > 0 or queue == _COMPUTE):
-                                now &= ~(1 << (_HOLDS_TARGET + link))
-                            if kind == READ and (_SOURCES[link] > 0 or queue == _COMPUTE):
-                                now &= ~(1 << (_HOLDS_SOURCE + link))
+                    links = makers >> _MADE & 15
+                    if kind == READ:
+                        landed = links << _HOLDS_SOURCE | links << _HOLDS_TARGET
+                        now &= ~(landed if queue == _COMPUTE else landed & _BELOW)
+                    link = 1
+                    while links:
+                        if links & 1:
+                            wanted[link] = max(wanted[link], newest[tensor, link])
+                        links >>= 1
+                        link += 1
                 elif kind == OVERWRITE:
                     holders = now & _HOLDERS[memory]
                     for link in range(4):
@@ -112,8 +99,7 @@ def walk(turn: Turn, limits: Floats, starting: Floats, peaks: Floats) -> int:
                         for link in range(4):
                             entry[2 + link] = newest[tensor, link + 1] if holders & _BOTH << link else -1
                         last[memory] += 1
-                    else:
-                        used[memory] -= sizes[tensor]
+                        held[memory] += sizes[tensor]
                 elif kind == MOVE:
                     now |= (_BOTH | 1 << _MADE) << (queue - 2)
                     newest[tensor, queue - 1] = begin + row
@@ -127,16 +113,13 @@ def walk(turn: Turn, limits: Floats, starting: Floats, peaks: Floats) -> int:
             if row == count:
                 break
 
-            memory, kept = rows[row, MEMORY], rows[row, KEPT]
-            allocated = kept + rows[row, TRANSIENT]
-            missing = used[memory] + rests[memory, 0] + allocated - limits[memory]
-            if missing > 0:
+            memory = rows[row, MEMORY]
+            missing = rows[row, DEMAND] + held[memory] - limits[memory]
+            if missing > 0 and held[memory] > 0:
                 waiting = True
-                used[memory] -= _claim(
-                    missing, pending[memory], rests[memory], memory, first, last, state, newest, wanted
-                )
-            peaks[memory] = max(peaks[memory], used[memory] + allocated)
-            used[memory] += kept
+                held[memory] -= min(missing, held[memory])
+                _claim(missing, pending[memory], rests[memory], memory, first, last, state, newest, wanted)
+            peaks[memory] = max(peaks[memory], rows[row, DEMAND] + held[memory] - rests[memory, 0])
             turn.first[row] = waits
             if waiting:
                 for other in range(5):
@@ -147,7 +130,10 @@ def walk(turn: Turn, limits: Floats, starting: Floats, peaks: Floats) -> int:
         turn.first[count] = waits
         left, before, filled = before, left, length
         length = _left_over(state, pending, first, last, rests, begin + count, left)
-        if number > 0 and length == filled and (left[:length] == before[:length]).all():
+        same = number > 0 and length == filled
+        for place in range(length):
+            same = same and left[place] == before[place]
+        if same:
             break
     return waits
 
@@ -163,15 +149,13 @@ def _claim(
     state: Ints,
     newest: Ints,
     wanted: Ints,
-) -> int:
-    """Take so many bytes, first of what an earlier claim has left of a delete, then of the oldest deletes;
-    how many bytes of these count no more."""
-    gone = 0
+) -> None:
+    """Take so many bytes: first of what an earlier claim has left of a delete, then of the oldest deletes."""
     while missing > 0 and (rest[0] > 0 or first[memory] < last[memory]):
         if rest[0] == 0:
-            rest[:] = pending[first[memory]]
+            for part in range(6):
+                rest[part] = pending[first[memory], part]
             first[memory] += 1
-            gone += rest[0]
             for link in range(4):
                 if rest[2 + link] >= 0 and rest[2 + link] == newest[rest[1], link + 1]:
                     state[rest[1]] &= ~(_BOTH << link)
@@ -180,24 +164,26 @@ def _claim(
         taken = min(missing, rest[0])
         rest[0] -= int(taken)
         missing -= taken
-    return gone
 
 
 @compiled
-def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, used: Floats, oldest: int) -> None:
+def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, held: Floats, oldest: int) -> None:
     """End the deletes that wait only for rows before `oldest`."""
     for memory in range(3):
         kept = 0
         for place in range(first[memory], last[memory]):
             entry = pending[memory, place]
-            if entry[2:].max() < oldest:
-                used[memory] -= entry[0]
-            else:
-                pending[memory, kept] = entry
-                kept += 1
+            if max(entry[2], entry[3], entry[4], entry[5]) < oldest:
+                held[memory] -= entry[0]
+                continue
+            for part in range(6):
+                pending[memory, kept, part] = entry[part]
+            kept += 1
         first[memory], last[memory] = 0, kept
-        if rests[memory, 2:].max() < oldest:
-            rests[memory, 0] = 0
+        rest = rests[memory]
+        if max(rest[2], rest[3], rest[4], rest[5]) < oldest:
+            held[memory] -= rest[0]
+            rest[0] = 0
 
 
 @compiled

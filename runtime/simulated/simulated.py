@@ -34,17 +34,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..below_autograd import as_traced
-from ..calls.fused import dropout_mask
 from ..device.device import Event, Stream, StreamDevice
-from ..program.program import Operation, Program, Target, Value, refs
+from ..program.program import Operation, Program, Target
 from ..storage.away import Away
-from ..storage.copies import raw, value
+from ..storage.copies import raw
 from .caching import MIB, CachingAllocator, Chunk, NoRoomError
+from .launch import CPU, Launch
 from .pinned import POISON, PinnedMemory
 from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStream, Trouble
-
-CPU = torch.device("cpu")
 
 
 class Faults:
@@ -251,7 +248,7 @@ class SimulatedDevice(StreamDevice):
     # ── computations ────────────────────────────────────────────────────────────────────────────────
 
     def launched(self, program: Program, operation: Operation, workspace: int) -> Target:
-        return _Launch(self, program, operation, workspace)
+        return Launch(self, program, operation, workspace)
 
     def adopted(self, residents: Sequence[Tensor]) -> Sequence[Tensor]:
         """Those that are elsewhere move, their objects stay."""
@@ -306,67 +303,6 @@ class SimulatedDevice(StreamDevice):
         torch.set_rng_state(state)
 
 
-class _Launch:
-    """An operation's target, queued: its results have the forms that the trace told, and memory at once."""
-
-    def __init__(
-        self, device: SimulatedDevice, program: Program, operation: Operation, workspace: int
-    ) -> None:
-        call, values = operation.call, program.values
-        self._device, self._name, self._workspace = device, operation.name, workspace
-        self._target, self._several, self._random = call.target, call.several, operation.random
-        self._sizes = [(x, program.storages[x].bytes) for x in operation.writes]
-        forms = [None if out is None else values[out] for out in call.outputs]
-        self._forms = [form if form and form.storage in operation.writes else None for form in forms]
-        read = (*refs(call.arguments), *refs(call.keywords))
-        self._stays = [values[v].storage not in operation.mutates for v in read]
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        device = self._device
-        inputs: list[Tensor] = []
-        given: list[Any] = device.aliases(list(arguments), inputs)
-        named: dict[str, Any] = device.aliases(keywords, inputs)
-        rooms = {x: device.room(size) for x, size in self._sizes}
-        workspace = device.room(self._workspace)
-        targets = {x: device.alias(room) for x, room in rooms.items()}
-        draws_now = self._random and _reads_no_content(self._target, inputs)
-        drawn = self._made(given, named) if draws_now else None
-
-        def run() -> None:
-            before = [_bits(tensor) for tensor in inputs]
-            made = self._made(given, named) if drawn is None else drawn
-            for form, result in zip(self._forms, made, strict=False):
-                if form is not None:
-                    self._fill(targets[form.storage], form, result)
-            for tensor, bits, stays in zip(inputs, before, self._stays, strict=True):
-                if stays and not np.array_equal(_bits(tensor), bits):
-                    raise DeviceFaultError(f"{self._name}: an input changed while it was read")
-
-        stream = device.launch(run)
-        if self._random and not draws_now:
-            stream.synchronize()
-        results = [None if form is None else value(rooms[form.storage], form) for form in self._forms]
-        del workspace, rooms
-        return results if self._several else (results[0] if results else None)
-
-    def _made(self, given: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-        with as_traced(CPU):
-            made = self._target(*given, **named)
-        return made if self._several else (made,)
-
-    def _fill(self, room: Tensor, form: Value, made: Tensor) -> None:
-        found = (tuple(made.shape), tuple(made.stride()), made.storage_offset(), made.dtype)
-        if found != (form.shape, form.strides, form.offset, form.dtype):
-            raise DeviceFaultError(f"{self._name}: a result is {found}, not as the trace told")
-        room[: form.end].copy_(raw(made)[: form.end])
-
-
-def _reads_no_content(target: Target, inputs: Sequence[Tensor]) -> bool:
-    """Whether it draws from the generator alone: then it does so when it is launched."""
-    name = str(getattr(target, "overloadpacket", target))
-    return not inputs or target is dropout_mask or name.endswith("_like")
-
-
 def _idle(copies: Sequence[Flag]) -> None:
     """Where a stream comes to the place at which memory was given back."""
     if not all(copy.is_set() for copy in copies):
@@ -387,11 +323,6 @@ def _copy(source: Tensor, target: Tensor, pause: Callable[[], None]) -> None:
         raise DeviceFaultError("a copy's source changed before it ended")
     if not torch.equal(target, bits):
         raise DeviceFaultError("a copy's target was written before it ended")
-
-
-def _bits(tensor: Tensor) -> Any:
-    """The content, byte by byte, in memory of its own."""
-    return np.frombuffer(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), np.uint8)
 
 
 def _close(streams: list[ThreadStream]) -> None:

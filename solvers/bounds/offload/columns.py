@@ -103,14 +103,14 @@ class OffloadColumns:
     def _add_lives(self) -> None:
         """What may run again in each window, and what may be wanted at each moment."""
         facts, model = self.facts, self.model
-        self.again: list[dict[int, int]] = []
+        self.recomputed: list[dict[int, int]] = []
         self.alive: list[set[int]] = []
         moment = file_order(self.graph)
         for first in self.edges[:-1]:
             here = moment(first - 1) if first else None
-            may = facts.again(here) if here else bytearray(len(self.ways))
-            again = [] if self.whole or len(self.again) in self.exact else [o for o in range(first) if may[o]]
-            self.again.append({o: model.column() for o in again})
+            may = facts.recomputable(here) if here else bytearray(len(self.ways))
+            free = not self.whole and len(self.recomputed) not in self.exact
+            self.recomputed.append({o: model.column() for o in range(first) if free and may[o]})
             made = {x for o in range(first) for x in facts.outputs[o] if self.sizes[x]}
             self.alive.append({x for x in made if here and facts.used_after(x, here.side, may)})
 
@@ -194,7 +194,7 @@ class OffloadColumns:
     def made_by(self, producer: int, s: int) -> Sum:
         if self.window_of[producer] == s:
             return ONE
-        return self.column(self.again[s], producer)
+        return self.column(self.recomputed[s], producer)
 
     def come(self, x: int, s: int) -> Sum:
         return plus(self.is_there(x, s), self.column(self.up[s], x))

@@ -9,7 +9,7 @@ start, the last window ends with the turn. First runs in the file's order. β: t
     Σ O            below        h_{x,s}: the part of x's present version that has been copied down (stock)
     O_{i,j}        down         O_{x,s}: the part copied down in window s
     P_{i,j}        up           P_{x,s}: the part copied up in window s
-    —              again        w_{o,s}: o runs in window s, and not for the first time
+    —              recomputed   w_{o,s}: o runs in window s, and not for the first time
     —              way          μ_{o,m}: o runs in mode m; Σ_m μ_{o,m} = 1
 
     minimise T = Σ_s E_s
@@ -39,8 +39,8 @@ of their own. Persistent tensors wrap around. Disks count as host memory, and ho
 The paper's (2) to (6) are (2) and (4) to (7) at the starts of all operations: with the own weight counted
 once in (4), the signs of (6) as they must be, and h as an explicit stock: rows stay short. Its (3), no copy
 of w_i during B_i, is here what is said of ends. Its (7) and (8), whole tensors, are `whole`: Σ O of a version
-and Σ P of a gap are 0 or 1, as every turn makes the same moves; all operations are moments then, and nothing
-runs again.
+and Σ P of an absence are 0 or 1, as every turn makes the same moves; all operations are moments then, and
+nothing runs again.
 
 Leaving out moments, solving it in fractions or from the dual side makes it lower and leaves it true.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6.
@@ -98,8 +98,8 @@ class _UseRows:
                 for number, way in enumerate(columns.ways[operation]):
                     spent = times(way.seconds / columns.unit, columns.chosen(operation, [number]))
                     (cpu if way.on_host else parts).append(spent)
-            again = columns.again[s].items()
-            parts.append((0.0, [(column, self._fastest(o) / columns.unit) for o, column in again]))
+            rerun = columns.recomputed[s].items()
+            parts.append((0.0, [(column, self._fastest(o) / columns.unit) for o, column in rerun]))
             self.columns.at_least(here, plus(*parts))
             if s in columns.exact:
                 self.columns.at_least(plus(*parts), here)
@@ -136,7 +136,7 @@ class _UseRows:
         columns = self.columns
         for operation in range(columns.edges[s + 1]):
             first = columns.window_of[operation] == s
-            if not first and operation not in columns.again[s]:
+            if not first and operation not in columns.recomputed[s]:
                 continue
             touched = {x for way in columns.ways[operation] for x in way.device}
             for x in touched - columns.batch:
@@ -144,7 +144,7 @@ class _UseRows:
                 if first:
                     needed = columns.chosen(operation, numbers)
                 elif all(x in way.device for way in columns.ways[operation] if not way.on_host):
-                    needed = columns.column(columns.again[s], operation)
+                    needed = columns.column(columns.recomputed[s], operation)
                 else:
                     continue
                 for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:

@@ -60,7 +60,7 @@ class StockRows:
             return
         for producer in columns.facts.producers[x]:
             if producer < columns.edges[s]:
-                later = [columns.column(columns.again[k], producer) for k in columns.windows if k >= s]
+                later = [columns.column(columns.recomputed[k], producer) for k in columns.windows if k >= s]
                 self.columns.at_least(plus(columns.is_there(x, s), columns.is_below(x, s), *later), ONE)
 
     def _whole_tensors(self) -> None:
@@ -70,13 +70,13 @@ class StockRows:
             uses = sorted({columns.window_of[o] for o in columns.facts.uses[x]})
             if not uses:
                 continue
-            gaps = [range(a, b) for a, b in pairwise(uses)]
+            absences = [range(a, b) for a, b in pairwise(uses)]
             if columns.persistent[x]:
-                gaps.append(range(uses[-1], uses[0] + len(columns.windows)))
+                absences.append(range(uses[-1], uses[0] + len(columns.windows)))
             else:
-                gaps.append(range(columns.complete_in(x), uses[0]))
-            for gap in gaps:
-                self._is_whole([columns.up[s % len(columns.windows)].get(x) for s in gap])
+                absences.append(range(columns.complete_in(x), uses[0]))
+            for absence in absences:
+                self._is_whole([columns.up[s % len(columns.windows)].get(x) for s in absence])
             if x not in columns.read_below and len(columns.changes.get(x, ())) < 2:
                 self._is_whole([moving.get(x) for moving in columns.down])
 

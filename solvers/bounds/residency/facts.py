@@ -76,17 +76,19 @@ class Facts:
         results = self.always + sum(self.sizes[x] for x in self.results)
         return max([results, *map(self.least_bytes, range(len(self.outputs)))])
 
-    def again(self, moment: Moment) -> bytearray:
+    def recomputable(self, moment: Moment) -> bytearray:
         """Per operation: it may run again after the moment, to the use of something later."""
-        side, again = moment.side, bytearray(len(self.once))
+        side, recomputable = moment.side, bytearray(len(self.once))
         for operation in range(len(self.once) - 1, -1, -1):
             if side[operation] == AFTER or self.once[operation]:
                 continue
             if any(side[change] == BEFORE for change in self.ended_by.get(operation, ())):
                 continue
-            again[operation] = any(self.used_after(x, side, again) for x in self.outputs[operation])
-        return again
+            recomputable[operation] = any(
+                self.used_after(x, side, recomputable) for x in self.outputs[operation]
+            )
+        return recomputable
 
-    def used_after(self, x: int, side: bytes, again: bytearray) -> bool:
-        """Something after the moment may need tensor x. again: filled for all users of x."""
-        return x in self.results or any(side[use] != BEFORE or again[use] for use in self.uses[x])
+    def used_after(self, x: int, side: bytes, recomputable: bytearray) -> bool:
+        """Something after the moment may need tensor x. recomputable: filled for all users of x."""
+        return x in self.results or any(side[use] != BEFORE or recomputable[use] for use in self.uses[x])

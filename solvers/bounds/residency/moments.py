@@ -3,8 +3,8 @@
 Let most_{o,t} ≤ 1 say how far operation o runs again after t in some answer: reruns_o, or what its windows
 have from t on. Running again as much as that allows and keeping the rest takes, at the moment t,
 
-    need_{x,t} = 1 where x is used after t, else the largest again_{c,t} of those who read x
-    kept_{x,t} = max(0, need_{x,t} − most_{p,t}),  again_{p,t} = min(need_{x,t}, most_{p,t})      p makes x
+    need_{x,t} = 1 where x is used after t, else the largest recomputed_{c,t} of those who read x
+    kept_{x,t} = max(0, need_{x,t} − most_{p,t}),  recomputed_{p,t} = min(need_{x,t}, most_{p,t})   p makes x
 
 Where that fits there is no need to look closer. One backward scan over the operations, for all moments at a
 time. First runs in the file's order.
@@ -53,8 +53,8 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
     when = np.full((len(starts) + 1, count), count)
     for row, (start, runs) in enumerate(zip(starts, within, strict=True), 1):
         end = starts[row] if row < len(starts) else count
-        again: list[int] = np.flatnonzero(runs > 0.5)[::-1].tolist()
-        for operation in again:
+        rerun: list[int] = np.flatnonzero(runs > 0.5)[::-1].tolist()
+        for operation in rerun:
             uses = [use for x in facts.outputs[operation] for use in facts.uses[x]]
             times = [use if start < use else int(when[row, use]) for use in uses]
             when[row, operation] = min([end, *times])
@@ -67,7 +67,7 @@ def bytes_at(facts: Facts, later: Later, moments: NDArray[np.int64]) -> Floats:
     windows = np.searchsorted(later.starts, moments, side="right")
     count = len(facts.outputs)
     total = np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
-    again: list[Floats | None] = [None] * count
+    recomputed: list[Floats | None] = [None] * count
     for p in range(count - 1, -1, -1):
         first = int(np.searchsorted(moments, p))
         most = later.most(p, moments[first:], windows[first:])
@@ -75,20 +75,22 @@ def bytes_at(facts: Facts, later: Later, moments: NDArray[np.int64]) -> Floats:
             most[moments[first:] >= min(facts.ended_by[p], default=count)] = 0.0
         runs = np.zeros(len(most))
         for x in facts.outputs[p]:
-            need = _need(facts, x, again, moments, first)
+            need = _need(facts, x, recomputed, moments, first)
             kept = np.maximum(need - most, 0.0)
             total[first:] += facts.sizes[x] / len(facts.producers[x]) * kept
             np.maximum(runs, need - kept, out=runs)
-        again[p] = runs
+        recomputed[p] = runs
     return total
 
 
-def _need(facts: Facts, x: int, again: list[Floats | None], moments: NDArray[np.int64], first: int) -> Floats:
+def _need(
+    facts: Facts, x: int, recomputed: list[Floats | None], moments: NDArray[np.int64], first: int
+) -> Floats:
     """Of tensor x, at the moments from number `first` on; 0 where its operation touches x."""
     uses, end = facts.uses[x], len(moments)
     need = np.zeros(end - first)
     for use in uses:
-        runs = again[use]
+        runs = recomputed[use]
         assert runs is not None
         tail = need[len(need) - len(runs) :]
         np.maximum(tail, runs, out=tail)

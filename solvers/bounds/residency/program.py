@@ -4,17 +4,17 @@ A *moment* t is the first run of an operation. For a set of moments, any set, wi
 
     issue and papers   here            meaning
     d_o                reruns[o]       how often operation o runs again; with windows up to their number
-    —                  again           u_{o,t}: o runs after t, and not for the first time
+    —                  recomputed      u_{o,t}: o runs after t, and not for the first time
     —                  before          b_{o,t}: the first run of o is before t; known in the file's order
     r_{x,t}            kept            tensor x is on the device at t
     n_{x,t}            no variable     x is needed after t: the right side of (2) and (3)
     B                  limit           device bytes
 
     minimise Σ_o seconds_o · reruns_o                                          over all operations
-    (1) again_{o,t} ≤ reruns_o,  again_{o,t} ≤ before_{o,t}
-    (2) kept_{x,t} + again_{p,t} ≥ before_{p,t} − before_{c,t}                p makes x, c reads it: or it is
+    (1) recomputed_{o,t} ≤ reruns_o,  recomputed_{o,t} ≤ before_{o,t}
+    (2) kept_{x,t} + recomputed_{p,t} ≥ before_{p,t} − before_{c,t}           p makes x, c reads it: or it is
                                                                              a result, then without before_c
-    (3) kept_{x,t} + again_{p,t} ≥ again_{c,t}
+    (3) kept_{x,t} + recomputed_{p,t} ≥ recomputed_{c,t}
     (4) Σ_x size_x · kept_{x,t} + what t's operation needs ≤ limit             x: all it does not touch
     (5) before_{c,t} ≤ before_{p,t} ≤ before_{p,t'}                            p must precede c, t precede t'
 
@@ -26,7 +26,7 @@ fractions, or only from the dual side (milp/safe_bounds.py) gives a bound that i
 
 Several contributions to x: (2) and (3) for each of them, one kept, since they share an allocation. An
 operation that may not run again has no reruns; one that touches what an operation before t has changed in
-place has no again. A mode with shorter writes: only what all modes write counts as made at t in (4).
+place has no `recomputed`. A mode with shorter writes: only what all modes write counts as made at t in (4).
 Windows, (6) to (8), stand in windows.py.
 """
 
@@ -63,9 +63,9 @@ class MomentColumns:
         self.side = moment.side
         self.touched = facts.touched(moment.operation)
         self.before = {o: model.binary() for o, side in enumerate(self.side) if side == OPEN}
-        self.may = facts.again(moment)
-        self.again = {o: model.binary() for o, may in enumerate(self.may) if may}
-        for operation, column in self.again.items():  # (1)
+        self.may = facts.recomputable(moment)
+        self.recomputed = {o: model.binary() for o, may in enumerate(self.may) if may}
+        for operation, column in self.recomputed.items():  # (1)
             model.row([(reruns[operation], 1.0), (column, -1.0)], lower=0.0)
             if operation in self.before:
                 model.row([(self.before[operation], 1.0), (column, -1.0)], lower=0.0)
@@ -94,15 +94,16 @@ class MomentColumns:
                     continue
                 if x not in self.kept:
                     self.kept[x] = self.model.binary()
-                there = [self.kept[x]] + ([self.again[operation]] if operation in self.again else [])
+                rerun = [self.recomputed[operation]] if operation in self.recomputed else []
+                there = [self.kept[x], *rerun]
                 surely = x in facts.results or any(self.side[use] == AFTER for use in facts.uses[x])
                 if surely:
                     self._at_least(there, made)  # (2)
                 for use in facts.uses[x]:
                     if not surely and use in self.before:
                         self._at_least(there, made, [(self.before[use], 1.0)])  # (2)
-                    if use in self.again:
-                        self._at_least(there, (0.0, [(self.again[use], 1.0)]))  # (3)
+                    if use in self.recomputed:
+                        self._at_least(there, (0.0, [(self.recomputed[use], 1.0)]))  # (3)
 
     def memory(self, limit: int) -> None:
         """(4), as fractions of the limit."""

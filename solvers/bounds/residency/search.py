@@ -94,7 +94,7 @@ class Search:
         if self.facts.floor > budget:
             self.best = replace(self.best, extra=inf)
             return
-        self.places = candidates(self.facts, budget, MOST_CANDIDATES)
+        self.candidates = candidates(self.facts, budget, MOST_CANDIDATES)
         self.moment = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
 
     @property
@@ -111,7 +111,7 @@ class Search:
         return self.proven or (not self.interrupted and monotonic() < self.deadline)
 
     def _fractions(self) -> None:
-        a_round = max(1, len(self.places)) if len(self.places) <= ALL_AT_ONCE else A_ROUND
+        a_round = max(1, len(self.candidates)) if len(self.candidates) <= ALL_AT_ONCE else A_ROUND
         idle = 0
         if self.seeds:  # those with most on a known side first
             known = sorted(self.seeds, key=lambda operation: self.moment(operation).side.count(OPEN))
@@ -157,7 +157,7 @@ class Search:
         elif self.found is None or new.time < self.found.time:
             self.found = new
         excess = attempt.first_runs - self.budget
-        for first, operation, used in attempt.again:
+        for first, operation, used in attempt.recomputations:
             if used > self.budget:
                 self._crowd(first, operation, excess)
         excess[self.chosen] = 0.0
@@ -180,15 +180,15 @@ class Search:
 
     def _missing(self, most: int) -> list[int]:
         """Candidates where the newest answer would not fit."""
-        excess = bytes_at(self.facts, self.best.later, self.places) - self.budget * (1.0 + NEGLIGIBLE)
-        excess[np.isin(self.places, self.chosen)] = 0.0
-        return _at(self.places, largest(excess, most))
+        excess = bytes_at(self.facts, self.best.later, self.candidates) - self.budget * (1.0 + NEGLIGIBLE)
+        excess[np.isin(self.candidates, self.chosen)] = 0.0
+        return _at(self.candidates, largest(excess, most))
 
     def _between(self, most: int) -> list[int]:
-        """Candidates in the middle of the widest gaps between those chosen."""
-        marks = [-1, *np.flatnonzero(np.isin(self.places, self.chosen)).tolist(), len(self.places)]
-        gaps = sorted(((end - start, start) for start, end in pairwise(marks)), reverse=True)
-        return _at(self.places, [start + width // 2 for width, start in gaps[:most] if width > 1])
+        """Candidates in the middle of the widest stretches between those chosen."""
+        marks = [-1, *np.flatnonzero(np.isin(self.candidates, self.chosen)).tolist(), len(self.candidates)]
+        stretches = sorted(((end - start, start) for start, end in pairwise(marks)), reverse=True)
+        return _at(self.candidates, [start + width // 2 for width, start in stretches[:most] if width > 1])
 
     def _in_fractions(self, more: Sequence[int]) -> bool:
         """Solve with more moments: whether the bound rises."""

@@ -26,12 +26,12 @@ from .moments import Later
 class Trial:
     """A sequence's schedule. first_runs: per operation, device bytes while it runs for the first time.
 
-    again: (the latest first run, the operation, bytes) for each that runs again.
+    recomputations: (the latest first run, the operation, bytes) for each that runs again.
     """
 
     candidate: Candidate
     first_runs: Floats
-    again: list[tuple[int, int, int]]
+    recomputations: list[tuple[int, int, int]]
 
 
 def trial(graph: Graph, later: Later) -> Trial | None:
@@ -42,27 +42,27 @@ def trial(graph: Graph, later: Later) -> Trial | None:
     except InvalidScheduleError:
         return None
     first_runs = np.zeros(len(graph.operations))
-    again: list[tuple[int, int, int]] = []
+    recomputations: list[tuple[int, int, int]] = []
     first = -1
     for step, used in zip(schedule, replay.device_curve.tolist(), strict=True):
         if step.verb == Verb.COMPUTE and step.target > first:
             first = step.target
             first_runs[first] = used
         elif step.verb == Verb.COMPUTE:
-            again.append((first, step.target, used))
+            recomputations.append((first, step.target, used))
     figures = replay.figures
-    return Trial(Candidate(schedule, figures.time, figures.peak), first_runs, again)
+    return Trial(Candidate(schedule, figures.time, figures.peak), first_runs, recomputations)
 
 
 def sequence_of(later: Later) -> list[Run]:
     count = later.runs.shape[1]
-    again: list[list[int]] = [[] for _ in range(count + 1)]
+    recomputations: list[list[int]] = [[] for _ in range(count + 1)]
     for row in range(1, len(later.starts) + 1):
         here = later.runs[row] - later.runs[row + 1]
         for operation in np.flatnonzero(here > 0.5).tolist():
-            again[int(later.when[row, operation])].append(operation)
+            recomputations[int(later.when[row, operation])].append(operation)
     runs: list[Run] = []
-    for first, operations in enumerate(again):
+    for first, operations in enumerate(recomputations):
         runs += [(operation, PLAIN) for operation in sorted(operations)]
         runs += [(first, PLAIN)] if first < count else []
     return runs

@@ -8,7 +8,7 @@ explains the rest):
     within      w_{o,t}: o runs between t and t', and not for the first time
     first       before_{o,t'} − before_{o,t}: it runs there for the first time
 
-    (6) again_{o,t} ≤ Σ_{s ≥ t} within_{o,s},  Σ_s within_{o,s} ≤ reruns_o
+    (6) recomputed_{o,t} ≤ Σ_{s ≥ t} within_{o,s},  Σ_s within_{o,s} ≤ reruns_o
     (7) kept_{x,t} + first_{p,t} + within_{p,t} ≥ first_{c,t} + within_{c,t}        p makes x, c reads it
     (8) kept_{x,t} + Σ_p (first_{p,t} + within_{p,t}) ≥ kept_{x,t'}                  over all p that make x
 
@@ -88,13 +88,13 @@ def _windows(
     limit: int,
     crowded: Mapping[int, set[int]],
 ) -> list[tuple[int, dict[int, int]]]:
-    within = [{operation: model.binary() for operation in here.again} for here in chain]
+    within = [{operation: model.binary() for operation in here.recomputed} for here in chain]
     for operation, total in reruns.items():
         runs: list[tuple[int, float]] = []
         for here, window in zip(reversed(chain), reversed(within), strict=True):
             if operation in window:
                 runs.append((window[operation], 1.0))
-                model.row([*runs, (here.again[operation], -1.0)], lower=0.0)  # (6)
+                model.row([*runs, (here.recomputed[operation], -1.0)], lower=0.0)  # (6)
         if len(runs) > 1:
             model.row([(total, 1.0), *((column, -1.0) for column, _one in runs)], lower=0.0)  # (6)
         elif runs:
@@ -137,10 +137,10 @@ class _Window:
             return
         facts, sizes = self.facts, self.facts.sizes
         last = facts.inputs[self.there.moment.operation]
-        stays: dict[int, Sum] = {x: (1.0, []) for x in last}
-        stays |= {x: (0.0, [(column, 1.0)]) for x, column in self.there.kept.items()}
+        kept: dict[int, Sum] = {x: (1.0, []) for x in last}
+        kept |= {x: (0.0, [(column, 1.0)]) for x, column in self.there.kept.items()}
         carried: dict[int, int] = {}
-        for x, there in stays.items():
+        for x, there in kept.items():
             runs = [self._runs(producer) for producer in facts.producers[x]]
             if sizes[x] and sum(constant for constant, _terms in runs) < 1.0:
                 carried[x] = self.model.column()
@@ -156,8 +156,8 @@ class _Window:
         """first + within."""
         start, before = self.here.first_run_is_before(operation)
         end, after = self.there.first_run_is_before(operation) if self.there else (1.0, [])
-        again = [(self.within[operation], 1.0)] if operation in self.within else []
-        return end - start, [*after, *((column, -value) for column, value in before), *again]
+        rerun = [(self.within[operation], 1.0)] if operation in self.within else []
+        return end - start, [*after, *((column, -value) for column, value in before), *rerun]
 
     def _row(self, x: int, producers: Sequence[int], needed: Sum) -> None:
         """kept + Σ (first + within) of the producers ≥ needed, unless x is there at the start."""

@@ -14,7 +14,7 @@ import numpy as np
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled
 from .facts import Facts, Turn
-from .settle import settle
+from .residency import begin_turn
 
 TURNS = 40
 """The most turns that are played; then the growth is the mean of the last half."""
@@ -26,7 +26,7 @@ REFUSED = np.inf
 @compiled
 def period(facts: Facts, order: Ints, turn: Turn) -> float:
     """Seconds of one turn in the steady state, REFUSED where the order breaks a rule or the limit."""
-    if not settle(facts, order, turn):
+    if not begin_turn(facts, order, turn):
         return REFUSED
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
     limit, size = facts.limit, facts.size

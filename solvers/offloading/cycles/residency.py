@@ -9,7 +9,7 @@ from .facts import Facts, Turn
 
 
 @compiled
-def settle(facts: Facts, order: Ints, turn: Turn) -> bool:
+def begin_turn(facts: Facts, order: Ints, turn: Turn) -> bool:
     """Set `turn` to where everything stands when a turn begins; false where the order breaks a rule."""
     runs, versions = len(facts.seconds), len(facts.changed)
     here, fresh, waiting, chosen = turn.here, turn.fresh, turn.waiting, turn.chosen

@@ -9,28 +9,30 @@ from ....planner.schedule.schedule import Initial, Schedule, Step, compute, dele
 from .cycle import FROZEN, Cycle
 
 
-def schedule_of_order(cycle: Cycle, order: Sequence[int], *, again: bool = False) -> Schedule:
-    """order: as in replay.py; of one that its `period` accepts. again: a weight is copied to
+def schedule_of_order(cycle: Cycle, order: Sequence[int], *, offload_each: bool = False) -> Schedule:
+    """order: as in replay.py; of one that its `period` accepts. offload_each: a weight is copied to
     the host before each absence, even where the copy there is fresh.
 
     A turn is played once to see where the weights are when it ends, then once more for the steps. A host
     copy is deleted when it gets stale.
     """
-    place = _Places(cycle, order, again)
-    place.turn()
-    moved = sorted({absence.weight for absence in place.chosen})
-    on_device = [weight for weight in moved if place.here[weight]]
-    both = frozenset(cycle.tensors[weight] for weight in on_device if place.fresh[weight])
-    host = frozenset([*(cycle.tensors[weight] for weight in moved if not place.here[weight]), *cycle.unused])
-    return Schedule.of(place.turn(), Initial(host=host, both=both))
+    residency = _Residency(cycle, order, offload_each)
+    residency.turn()
+    moved = sorted({absence.weight for absence in residency.chosen})
+    on_device = [weight for weight in moved if residency.here[weight]]
+    both = frozenset(cycle.tensors[weight] for weight in on_device if residency.fresh[weight])
+    host = frozenset(
+        [*(cycle.tensors[weight] for weight in moved if not residency.here[weight]), *cycle.unused]
+    )
+    return Schedule.of(residency.turn(), Initial(host=host, both=both))
 
 
-class _Places:
+class _Residency:
     """here: on the device. fresh: a copy on the host is. copied: for the next absence. waiting: to leave,
     until that copy is on its way."""
 
-    def __init__(self, cycle: Cycle, order: Sequence[int], again: bool) -> None:
-        self.cycle, self.order, self.again = cycle, order, again
+    def __init__(self, cycle: Cycle, order: Sequence[int], offload_each: bool) -> None:
+        self.cycle, self.order, self.offload_each = cycle, order, offload_each
         self.frozen = cycle.runs + len(cycle.changed_by)
         self.chosen = [cycle.absences[token - self.frozen] for token in order if token >= self.frozen]
         self.here = [True] * len(cycle.tensors)
@@ -79,6 +81,6 @@ class _Places:
     def _leave(self, weight: int) -> list[Step]:
         self.waiting[weight] = self.here[weight] = False
         tensor = self.cycle.tensors[weight]
-        copy = [offload(tensor)] if self.again and not self.copied[weight] else []
+        copy = [offload(tensor)] if self.offload_each and not self.copied[weight] else []
         self.copied[weight] = False
         return [*copy, delete(tensor)]

@@ -18,7 +18,7 @@ import numpy as np
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place
 from .fill import spans
-from .state import Outcome, State, gaps
+from .state import Outcome, State, absences
 
 HOT, COLD = 0.5, 5e-3
 """The temperature at both ends, in what a move changes at first (the median of those that make it slower)."""
@@ -47,14 +47,14 @@ class Anneal:
     def __init__(self, state: State, outcome: Outcome, host_modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
         self.switchable = {p: host_modes[o] for p, (o, _m) in enumerate(state.runs) if o in host_modes}
-        self._list_gaps()
+        self._list_absences()
         self.best = self.snapshot()
         self.tried = 0
 
     def run(self, progress: Callable[[], float]) -> None:
         """Until `progress` reaches 1. The best is then in `state`."""
         change = self._usual_change()
-        while (done := progress()) < 1.0 and self.gaps:
+        while (done := progress()) < 1.0 and self.absences:
             self.tried += 1
             temperature = HOT * (COLD / HOT) ** done * change
             undo = self._move()
@@ -75,7 +75,7 @@ class Anneal:
     def _usual_change(self) -> float:
         """Seconds; the moves are taken back."""
         slower: list[float] = []
-        for _ in range(_SAMPLE if self.gaps else 0):
+        for _ in range(_SAMPLE if self.absences else 0):
             undo = self._move()
             if undo is not None:
                 outcome = self.state.evaluate(self.look_ahead, self.reserve)
@@ -124,10 +124,10 @@ class Anneal:
             return self._place_otherwise()
         if draw < 0.15 and self.switchable:
             return self._switch()
-        number = self.random.randrange(len(self.gaps))
+        number = self.random.randrange(len(self.absences))
         moved = [number]
         if draw < 0.45:
-            moved = self._of_life[self.gaps[number].life]
+            moved = self._of_life[self.absences[number].life]
         if self._place(number) not in self.state.away:
             return self._leave([i for i in moved if self._place(i) not in self.state.away])
         moved = [i for i in moved if self._place(i) in self.state.away]
@@ -136,7 +136,7 @@ class Anneal:
         return self._stay(moved)
 
     def _place(self, number: int) -> Place:
-        return self.gaps[number].tensor, self.gaps[number].after
+        return self.absences[number].tensor, self.absences[number].after
 
     def _time(self) -> Callable[[], None]:
         before = self.now
@@ -162,17 +162,17 @@ class Anneal:
 
     def _place_otherwise(self) -> Callable[[], None] | None:
         """Let a copy down, or a fetch, stand elsewhere."""
-        gap, state = self.random.choice(self.gaps), self.state
-        out = (gap.tensor, gap.after)
+        absence, state = self.random.choice(self.absences), self.state
+        out = (absence.tensor, absence.after)
         if out not in state.away:
             return None
         runs = len(state.runs)
         if self.random.random() < 0.3:
             before = state.leave.get(out)
-            slot = (gap.after + 1 + self.random.randint(-_FARTHEST, _FARTHEST)) % (runs + 1)
-            state.delay(out, None if slot == gap.after + 1 else slot)
+            slot = (absence.after + 1 + self.random.randint(-_FARTHEST, _FARTHEST)) % (runs + 1)
+            state.delay(out, None if slot == absence.after + 1 else slot)
             return lambda: state.delay(out, before)
-        back = (gap.tensor, gap.before % runs)
+        back = (absence.tensor, absence.before % runs)
         if back not in state.life_of:
             return None
         before = state.shift.get(back)
@@ -187,7 +187,7 @@ class Anneal:
 
     def _exchange(self, numbers: Sequence[int]) -> Callable[[], None] | None:
         """Let these stay and another tensor leave for as much."""
-        other = self._of_life[self.random.choice(self.gaps).life]
+        other = self._of_life[self.random.choice(self.absences).life]
         leaving = [i for i in other if self._place(i) not in self.state.away and i not in numbers]
         sent = self._leave(leaving)
         kept = self._stay(numbers)
@@ -232,12 +232,12 @@ class Anneal:
             if self._place(number) not in self.state.away:
                 yield number
 
-    def _list_gaps(self) -> None:
-        self.gaps = gaps(self.state)
+    def _list_absences(self) -> None:
+        self.absences = absences(self.state)
         self._of_life: dict[int, list[int]] = {}
-        for number, gap in enumerate(self.gaps):
-            self._of_life.setdefault(gap.life, []).append(number)
-        ends = [list(spans(self.state, gap)) for gap in self.gaps]
+        for number, absence in enumerate(self.absences):
+            self._of_life.setdefault(absence.life, []).append(number)
+        ends = [list(spans(self.state, absence)) for absence in self.absences]
         self._starts = np.array([parts[0][0] for parts in ends], np.int64)
         lengths = [sum(high - low for low, high in parts) for parts in ends]
         self._ends = self._starts + np.array(lengths, np.int64)

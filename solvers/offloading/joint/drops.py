@@ -37,10 +37,10 @@ class Drops:
             if len(producers) != 1 or x in results or resident[x] or changed[x]:
                 continue
             maker = producers[0]
-            if maker < self.boundary and self._again(maker):
+            if maker < self.boundary and self._recomputable(maker):
                 self.makers[x] = maker
 
-    def _again(self, operation: int) -> bool:
+    def _recomputable(self, operation: int) -> bool:
         """It may run a second time: nothing that it touches is changed in place by then."""
         graph = self.graph
         touched = {*graph.read_lists[operation], *graph.operations.writes[operation].tolist()}
@@ -79,7 +79,7 @@ class Drops:
         graph = self.graph
         missing = set(self.passing) | set(dropped)
         order = list(range(self.boundary))
-        again = [False] * len(order)
+        recomputed = [False] * len(order)
         updates: list[int] = []
         for operation in range(self.boundary, len(graph.operations)):
             if operation in self.movable:
@@ -87,10 +87,10 @@ class Drops:
                 continue
             for maker in self._needed(operation, missing):
                 order.append(maker)
-                again.append(True)
+                recomputed.append(True)
             order.append(operation)
-            again.append(False)
-        runs = [(o, PLAIN if repeat else modes[o]) for o, repeat in zip(order, again, strict=True)]
+            recomputed.append(False)
+        runs = [(o, PLAIN if repeat else modes[o]) for o, repeat in zip(order, recomputed, strict=True)]
         return prune(graph, self._with_updates(runs, updates, modes))
 
     def _needed(self, operation: int, missing: set[int]) -> Iterator[int]:

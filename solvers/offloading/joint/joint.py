@@ -122,7 +122,9 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
         raise _refusal(problem, limit, starts, interrupted)
     options.report(f"{NAME}: {start.outcome.seconds:.6g} s before annealing")
     anneal = Anneal(start.state, start.outcome, host_modes(graph), settings.seed)
-    moves = min(_MOST_MOVES, _MOST_RUNS // max(1, len(graph.operations)), settings.moves * len(anneal.gaps))
+    moves = min(
+        _MOST_MOVES, _MOST_RUNS // max(1, len(graph.operations)), settings.moves * len(anneal.absences)
+    )
 
     def progress() -> float:
         if interrupted or not moves or anneal.best.outcome.seconds <= bound * (1 + _ENOUGH):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place
 from .fill import durations
-from .state import State, gaps
+from .state import State, absences
 
 _ON_DISK = 1 << Memory.DISK
 
@@ -31,11 +31,13 @@ def spill(state: State, look_ahead: float = 1.0) -> None:
 
 def _longest(state: State) -> list[Place]:
     runs = len(state.runs)
-    around = [gap for gap in gaps(state) if gap.before >= runs and state.lives[gap.life].cyclic]
-    around = [gap for gap in around if (gap.tensor, gap.after) in state.away]
+    around = [
+        absence for absence in absences(state) if absence.before >= runs and state.lives[absence.life].cyclic
+    ]
+    around = [absence for absence in around if (absence.tensor, absence.after) in state.away]
     seconds = durations(state, around) if around else ()
     ordered = sorted(zip(seconds, around, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    return [(gap.tensor, gap.after) for _seconds, gap in ordered]
+    return [(absence.tensor, absence.after) for _seconds, absence in ordered]
 
 
 def _set(state: State, candidates: list[Place], count: int) -> None:

@@ -23,7 +23,7 @@ from ..layers.host_ways import ways_on_host
 from .drops import Drops
 from .fill import fill, orders, send_all
 from .spill import spill
-from .state import Outcome, State, gaps
+from .state import Outcome, State, absences
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
 FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
@@ -165,8 +165,8 @@ class Starts:
 
     def _fillings(self, state: State) -> Iterator[tuple[tuple[float, float], Outcome, dict[Place, Memory]]]:
         """What filling comes to, by several orders, with and without room left for early fetches."""
-        everything = gaps(state)
-        largest = float(self.graph.tensors.bytes[[gap.tensor for gap in everything]].max(initial=0))
+        everything = absences(state)
+        largest = float(self.graph.tensors.bytes[[absence.tensor for absence in everything]].max(initial=0))
         for order in orders(state, everything):
             for room in ROOMS:
                 send_all(state, everything)

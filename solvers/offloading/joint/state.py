@@ -36,7 +36,7 @@ from ....planner.schedule.sequence import Run
 from .assemble import FETCH, MOVE, merge, place
 
 
-class Gap(NamedTuple):
+class Absence(NamedTuple):
     """Between two uses of a tensor on the device. before: beyond the runs' number for a use in the next turn;
     the number itself for the end of the turn."""
 
@@ -109,7 +109,7 @@ class State:
         self._kept: dict[tuple[Any, ...], _Rows] = {}
         self._size_arrays()
         if all_away:
-            self.away.update({(gap.tensor, gap.after): Memory.HOST for gap in gaps(self)})
+            self.away.update({(absence.tensor, absence.after): Memory.HOST for absence in absences(self)})
             self.away.update({(self.lives[number].tensor, -1): Memory.HOST for number in unused})
         for number in range(len(self.lives)):
             self._renew(number, fresh=True)
@@ -219,7 +219,7 @@ class State:
         life = self.lives[number]
         modes = self.graph.operations.modes
         turns = any(self.runs[position_of(use.moment)][0] in modes for use in life.uses)
-        moving = bool(gaps_of(self, number)) or turns or life.cyclic
+        moving = bool(absences_of(self, number)) or turns or life.cyclic
         return 6 * (len(life.uses) + 2) if moving else 2
 
     def _renew_all(self, numbers: Iterable[int]) -> None:
@@ -298,12 +298,12 @@ def _put(table: dict[Place, int], where: Place, value: int | None) -> None:
         table[where] = value
 
 
-def gaps(state: State) -> list[Gap]:
+def absences(state: State) -> list[Absence]:
     """Between which uses on the device a tensor can be away: not between a run and the next."""
-    return [gap for number in range(len(state.lives)) for gap in gaps_of(state, number)]
+    return [absence for number in range(len(state.lives)) for absence in absences_of(state, number)]
 
 
-def gaps_of(state: State, number: int) -> list[Gap]:
+def absences_of(state: State, number: int) -> list[Absence]:
     """Those of one life."""
     life, runs = state.lives[number], len(state.runs)
     fixed = state.graph.resident[life.tensor] and not life.cyclic
@@ -318,4 +318,4 @@ def gaps_of(state: State, number: int) -> list[Gap]:
     elif life.stays:
         following += [runs]
     pairs = zip(positions, following, strict=False)
-    return [Gap(number, life.tensor, after, before) for after, before in pairs if before > after + 1]
+    return [Absence(number, life.tensor, after, before) for after, before in pairs if before > after + 1]

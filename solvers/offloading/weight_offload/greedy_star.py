@@ -37,7 +37,7 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
         for variant in variants:
             for order in greedy_orders(cycle, [replace(variant, discount=False)]):
                 found += 1
-                yield schedule_of_order(cycle, order, again=True)
+                yield schedule_of_order(cycle, order, offload_each=True)
         if found:
             return
-    yield schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))), again=True)
+    yield schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))), offload_each=True)

@@ -67,7 +67,7 @@ Search = Callable[[Budget | None, float], Found]
 def options_on_grid(
     piece: Piece, budgets: Budgets, seconds: float, search: Search
 ) -> tuple[list[Option], bool]:
-    """As a level solver (hiremate/levels.py). No option twice; the plain one is always among them."""
+    """As a level solver (hiremate/bottom.py). No option twice; the plain one is always among them."""
     plain = plain_option(piece)
     deadline = monotonic() + seconds
     answers = [_answer(piece, None, search(None, seconds / 4))]

@@ -2,6 +2,9 @@
 
 All clusters of one height are independent of each other. The seconds are shared among all that differ: one
 half evenly, the other by the square of their nodes.
+
+A level solver gives a cluster's options for a grid of budgets, as good as its seconds allow, and whether more
+seconds would change nothing. Children with options are to be combined, the others taken apart.
 """
 
 from __future__ import annotations
@@ -10,19 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....graphs.errors import InputError
 from ....planner.schedule.sequence import Run
+from ..h_ilp import level as h_ilp_level
 from ..h_ilp.graph import Child
 from ..hierarchy.grid import Budgets
-from ..hierarchy.option import Option, advance_of, option_of
-from ..hierarchy.piece import Part, part
+from ..hierarchy.option import Option, advance_of, option_of, plain_option
+from ..hierarchy.piece import Part, Piece, part
 from ..hierarchy.tree import Hierarchy, Spec
-from .levels import level_solver
+from . import rk_checkmate as hiremate_rk_checkmate
 from .subproblems import Job, Solved
 
 Sequences = tuple[tuple[Run, ...], tuple[Run, ...]]
 """A forward and a backward sequence: an option as it is stored."""
 
 SolveAll = Callable[[Callable[[Any, float], Solved], Sequence[Job]], list[Any]]
+
+LevelSolver = Callable[[Piece, Sequence[Child], Budgets, float], tuple[list[Option], bool]]
 
 
 @dataclass(frozen=True)
@@ -86,3 +93,22 @@ def _below(spec: Spec, stored: dict[int, list[Sequences]]) -> tuple[tuple[Sequen
 
 def _sequence(runs: Sequence[Sequence[int]]) -> tuple[Run, ...]:
     return tuple((operation, mode) for operation, mode in runs)
+
+
+def level_solver(name: str) -> LevelSolver:
+    if name not in LEVEL_SOLVERS:
+        raise InputError(f"unknown level solver {name!r}: {', '.join(LEVEL_SOLVERS)}")
+    return LEVEL_SOLVERS[name]
+
+
+def _plain(
+    piece: Piece, _children: Sequence[Child], _budgets: Budgets, _seconds: float
+) -> tuple[list[Option], bool]:
+    return [plain_option(piece)], True
+
+
+LEVEL_SOLVERS: dict[str, LevelSolver] = {
+    "h-ilp": h_ilp_level.options_of,
+    "rk-checkmate": hiremate_rk_checkmate.options_of,
+    "plain": _plain,
+}

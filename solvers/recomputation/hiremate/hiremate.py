@@ -19,8 +19,8 @@ In the order to read:
 
     partitions.py               graph to tree of clusters
     ../hierarchy                what a cluster is, how it can be run
-    levels.py, rk_checkmate.py  the solvers of a cluster
-    bottom.py                   options for all clusters, level by level
+    bottom.py                   options for all clusters, level by level, from a solver of each level
+    rk_checkmate.py             one of these; the others are in ../h_ilp, and the plain one
     subproblems.py              side by side, and kept on disk
     hiremate.py                 the whole, with the top
     h_ilp.py                    the same, with H-ILP everywhere
@@ -54,8 +54,7 @@ from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets
 from ..hierarchy.tree import Hierarchy, hierarchy_of
-from .bottom import child, options_of_all
-from .levels import level_solver
+from .bottom import child, level_solver, options_of_all
 from .partitions import tree_of
 from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
 

@@ -23,7 +23,7 @@ from ..hierarchy.piece import Piece
 def options_of(
     piece: Piece, _children: Sequence[Child], budgets: Budgets, seconds: float
 ) -> tuple[list[Option], bool]:
-    """A level solver (levels.py); children are taken apart."""
+    """A level solver (bottom.py); children are taken apart."""
     cluster = cluster_graph(piece)
 
     def search(budget: Budget | None, seconds: float) -> Found:

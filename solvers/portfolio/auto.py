@@ -7,11 +7,11 @@
 On a machine with links to the host the lines are others: moving.py.
 
 Minimises what its solvers do, the simulated time within the device's budget, on any graph; where the plain
-schedule fits and there are no links, that is the answer. Each line has a core of its own; with one core,
-line 1 has a third of the time and line 0 the rest. Annealing from the file's order is as good as from a
-dynamic program's answer on graphs of hundreds of operations; on larger ones, and close to the least memory,
-the second line has a head start. Given enough time for all moves, the same problem gives the same answer;
-with a time limit, what is best by then.
+schedule fits, no operation has a faster way and there are no links, that is the answer. Each line has a core
+of its own; with one core, line 1 has a third of the time and line 0 the rest. Annealing from the file's order
+is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close
+to the least memory, the second line has a head start. Given enough time for all moves, the same problem gives
+the same answer; with a time limit, what is best by then.
 
     lines.py     lines side by side: one that fails costs its own answer alone
     moving.py    the lines where tensors can move, then joint from the fastest

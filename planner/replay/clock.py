@@ -26,16 +26,16 @@ def period(turn: Turn, most: int) -> float:
             back = max(back, -(waits[place] // count))
     ends = np.zeros((back + 1, count))
     free, begin, growth, half = np.zeros(6), np.zeros(6), np.zeros(6), np.zeros(6)
-    fence = following = longest = 0.0
+    fence = following = longest = computed = 0.0
     for number in range(most):
         begin[:] = free
         now = ends[number % (back + 1)]
         place = 0
         for row in range(count):
             queue = rows[row, QUEUE]
-            start = max(free[queue], fence)
+            start = max(computed if queue == _COMPUTE else free[queue], fence)
             if _D2H <= queue <= _H2D:
-                start = max(start, free[_COMPUTE])
+                start = max(start, computed)
             while place < first[row + 1]:
                 other = waits[place]
                 place += 1
@@ -45,7 +45,12 @@ def period(turn: Turn, most: int) -> float:
                 ago = -(other // count)
                 if ago <= number:
                     start = max(start, ends[(number - ago) % (back + 1), other + ago * count])
-            free[queue] = now[row] = start + seconds[row]
+            now[row] = start + seconds[row]
+            if queue == _COMPUTE:
+                computed = now[row]
+            else:
+                free[queue] = now[row]
+        free[_COMPUTE] = computed
         fence, following = following, max(max(free[2], free[3]), max(free[4], free[5]))
         longest, change = 0.0, 0.0
         for queue in range(6):

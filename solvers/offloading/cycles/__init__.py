@@ -5,11 +5,10 @@ seconds of a turn in the steady state, or ∞ where the order breaks a rule or t
 operation runs once, in the file's order, on the device; only persistent tensors move, whole, on two links of
 fixed rates. The symbols of the paper (Beaumont et al. 2022, hal-03580767, section 3) stand in cycle.py.
 
-    cycle.py      begin here: uses, versions and absences of weights, read from any graph
-    facts.py      the same as arrays, and scratch arrays
-    replay.py     what an order is, and its period by the simulator's rules
-    residency.py  where all weights are when a turn begins
-    steps.py      from an order to the schedule that the simulator judges
+    cycle.py    begin here: uses, versions and absences of weights, read from any graph
+    facts.py    the same as arrays, and scratch arrays
+    replay.py   what an order is, and its period by the simulator's rules; planner/replay has the clock
+    steps.py    from an order to the schedule that the simulator judges
 
 A replay is linear in the order times the turns played (40 at most).
 

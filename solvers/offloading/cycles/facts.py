@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats, Ints
+from ....planner.replay.rows import Turn
 from .cycle import Cycle
 
 
@@ -68,35 +69,44 @@ def _rows(run: Ints, runs: int) -> tuple[Ints, Ints]:
     return first, np.argsort(run, kind="stable").astype(np.int64)
 
 
-class Turn(NamedTuple):
-    """What stands where while the cycle is played: per weight, per absence, per memory byte still to go."""
+class Scratch(NamedTuple):
+    """What stands where while an order is walked: per weight, per absence, per delete that waits. stored,
+    fetched, pending_copy: the newest copy, counted from the first turn; -1 for none. turn: for the clock."""
 
     here: NDArray[np.bool_]
     fresh: NDArray[np.bool_]
     waiting: Ints
     away_in: Ints
-    stored_end: Floats
+    stored: Ints
     in_flight: NDArray[np.bool_]
-    fetch_end: Floats
+    fetched: Ints
     chosen: NDArray[np.bool_]
     pending_size: Ints
-    pending_end: Floats
-    pending_turn: Ints
+    pending_copy: Ints
+    turn: Turn
 
 
-def scratch(facts: Facts) -> Turn:
+def scratch(facts: Facts) -> Scratch:
     weights, absences = len(facts.size), len(facts.weight)
-    room = 4 * (len(facts.changed) + 2) * 4
-    return Turn(
+    room, rows = 2 * absences + 2, len(facts.seconds) + len(facts.changed) + absences
+    return Scratch(
         np.ones(weights, np.bool_),
         np.zeros(weights, np.bool_),
         np.full(weights, -1, np.int64),
         np.full(weights, -1, np.int64),
-        np.zeros(weights, np.float64),
+        np.full(weights, -1, np.int64),
         np.zeros(weights, np.bool_),
-        np.zeros(absences, np.float64),
+        np.full(absences, -1, np.int64),
         np.zeros(absences, np.bool_),
         np.zeros(room, np.int64),
-        np.zeros(room, np.float64),
         np.zeros(room, np.int64),
+        Turn(
+            rows=np.zeros((rows, 4), np.int64),
+            seconds=np.zeros(rows),
+            events=np.zeros(0, np.int64),
+            size=np.zeros(0, np.int64),
+            counts=np.zeros(3, np.int64),
+            first=np.zeros(rows + 1, np.int64),
+            waits=np.zeros(2 * rows, np.int64),
+        ),
     )

@@ -3,8 +3,13 @@
 An order is the turn's list as numbers: a run, then `runs + v` for the copy of version v to the host, then
 `runs + versions + a` for the fetch that ends absence a. Deletes follow from it: a weight leaves after the
 last use before its absence, and not before its copy to the host is on its way; a fetch or a run that finds
-no room waits for the oldest of those copies (planner/simulator/walk.py). The simulator has the last word on
-what is built from an order; this says the same some hundred times faster. Linear in the order and the turns.
+no room waits for the oldest of those copies (planner/simulator/walk.py). Here is what waits for what, when
+planner/replay/clock.py plays it. The simulator has the last word on what is built from an order. Linear in
+the order and the turns.
+
+The walk is not planner/replay/walk.py: where only weights move, over two links, what a turn leaves behind is
+two numbers, and a row waits for one copy of each link at most. Read into rows for that walk, an order takes
+half as long again (docs/results.md).
 """
 
 from __future__ import annotations
@@ -13,127 +18,192 @@ import numpy as np
 
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled
-from .facts import Facts, Turn
-from .residency import begin_turn
-
-TURNS = 40
-"""The most turns that are played; then the growth is the mean of the last half."""
+from ....planner.replay.clock import TURNS
+from ....planner.replay.clock import period as played
+from ....planner.replay.rows import QUEUE
+from ....planner.simulator.clock import Queue
+from .cycle import FROZEN
+from .facts import Facts, Scratch
 
 REFUSED = np.inf
 """The period of an order that breaks a rule or the limit."""
 
+_COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
+_WALKS = 17
+
 
 @compiled
-def period(facts: Facts, order: Ints, turn: Turn) -> float:
+def period(facts: Facts, order: Ints, scratch: Scratch) -> float:
     """Seconds of one turn in the steady state, REFUSED where the order breaks a rule or the limit."""
-    if not begin_turn(facts, order, turn):
+    if not _begin(facts, order, scratch) or not _walk(facts, order, scratch):
         return REFUSED
+    return played(scratch.turn, TURNS)
+
+
+@compiled
+def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
+    """Set `scratch` to where every weight stands when a turn ends; false where an absence is chosen twice."""
+    runs, versions = len(facts.seconds), len(facts.changed)
+    here, fresh, waiting, chosen = scratch.here, scratch.fresh, scratch.waiting, scratch.chosen
+    away_in = scratch.away_in
+    here[:] = True
+    fresh[:] = False
+    waiting[:] = -1
+    chosen[:] = False
+    frozen = runs + versions
+    for token in order:
+        if token >= frozen:
+            absence = token - frozen
+            if chosen[absence]:
+                return False
+            chosen[absence] = True
+            if facts.version[absence] == FROZEN:
+                fresh[facts.weight[absence]] = True
+    for token in order:
+        if token < runs:
+            for place in range(facts.first_new[token], facts.first_new[token + 1]):
+                fresh[facts.changed[facts.new[place]]] = False
+            for place in range(facts.first[token], facts.first[token + 1]):
+                absence = facts.leaving[place]
+                w = facts.weight[absence]
+                if chosen[absence]:
+                    if fresh[w]:
+                        here[w], away_in[w] = False, absence
+                    else:
+                        waiting[w] = absence
+        elif token < frozen:
+            w = facts.changed[token - runs]
+            fresh[w] = True
+            if waiting[w] >= 0:
+                here[w], away_in[w], waiting[w] = False, waiting[w], -1
+        else:
+            w = facts.weight[token - frozen]
+            here[w], waiting[w] = True, -1
+    return True
+
+
+@compiled
+def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
+    """Which entry of the order waits for which, in the steady state; false where one breaks a rule, or does
+    not fit."""
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
-    limit, size = facts.limit, facts.size
-    here, fresh, waiting, chosen = turn.here, turn.fresh, turn.waiting, turn.chosen
-    stored_end, in_flight, fetch_end = turn.stored_end, turn.in_flight, turn.fetch_end
-    pending_size, pending_end, pending_turn = turn.pending_size, turn.pending_end, turn.pending_turn
-    room = len(pending_size)
-    stored_end[:] = 0.0
+    limit, size, turn = facts.limit, facts.size, scratch.turn
+    here, fresh, waiting, chosen = scratch.here, scratch.fresh, scratch.waiting, scratch.chosen
+    away_in = scratch.away_in
+    stored, in_flight, fetched = scratch.stored, scratch.in_flight, scratch.fetched
+    pending_size, pending_copy = scratch.pending_size, scratch.pending_copy
+    count = len(order)
+    turn.counts[0] = count
+    stored[:] = -1
     in_flight[:] = False
-    fetch_end[:] = 0.0
+    fetched[:] = -1
     used = 0
     for w in range(len(size)):
         if here[w]:
             used += size[w]
-    rest, rest_end = 0, 0.0
+    rest, rest_copy = 0, -1
     oldest = newest = 0
-    free = np.zeros(3)
-    history = np.zeros((TURNS + 1, 3))
-    used_before = count_before = -1
-    for number in range(TURNS):
-        fence = max(history[number - 1, 1], history[number - 1, 2]) if number > 1 else 0.0
-        while oldest < newest and pending_turn[oldest % room] < number - 1:
-            used -= pending_size[oldest % room]
+    before = used, 0, 0
+    for number in range(_WALKS):
+        begin = number * count
+        while oldest < newest and pending_copy[oldest] < begin - count:
+            used -= pending_size[oldest]
             oldest += 1
-        base = facts.idle
-        for token in order:
+        for place in range(oldest, newest):
+            pending_size[place - oldest], pending_copy[place - oldest] = (
+                pending_size[place],
+                pending_copy[place],
+            )
+        oldest, newest = 0, newest - oldest
+        if rest_copy < begin - count:
+            rest = 0
+        base, waits, past = facts.idle, 0, max(0, begin - count)
+        for row in range(count):
+            token = order[row]
+            up = down = -1
             if token < runs:
-                start = max(free[0], fence)
-                for row in range(facts.first_back[token], facts.first_back[token + 1]):
-                    absence = facts.coming[row]
+                turn.rows[row, QUEUE], turn.seconds[row] = _COMPUTE, facts.seconds[token]
+                for place in range(facts.first_back[token], facts.first_back[token + 1]):
+                    absence = facts.coming[place]
                     if chosen[absence]:
-                        start = max(start, fetch_end[absence])
+                        w = facts.weight[absence]
+                        if waiting[w] >= 0 or not here[w]:
+                            return False
+                        down = max(down, fetched[absence])
                 if rest > 0 and used + rest + facts.need[token] > limit:
-                    start, rest = max(start, rest_end), 0
+                    up, rest = max(up, rest_copy), 0
                 while used + facts.need[token] > limit:
                     if oldest == newest:
-                        return REFUSED
-                    used -= pending_size[oldest % room]
-                    start = max(start, pending_end[oldest % room])
+                        return False
+                    used -= pending_size[oldest]
+                    up = max(up, pending_copy[oldest])
                     oldest += 1
-                for row in range(facts.first_new[token], facts.first_new[token + 1]):
-                    start = max(start, stored_end[facts.changed[facts.new[row]]])
-                free[0] = start + facts.seconds[token]
                 base = facts.rest[token]
-                for row in range(facts.first_new[token], facts.first_new[token + 1]):
-                    fresh[facts.changed[facts.new[row]]] = False
-                for row in range(facts.first[token], facts.first[token + 1]):
-                    absence = facts.leaving[row]
+                for place in range(facts.first_new[token], facts.first_new[token + 1]):
+                    w = facts.changed[facts.new[place]]
+                    up = max(up, stored[w])
+                    fresh[w] = False
+                for place in range(facts.first[token], facts.first[token + 1]):
+                    absence = facts.leaving[place]
                     w = facts.weight[absence]
                     if not chosen[absence]:
                         continue
                     if not fresh[w]:
                         waiting[w] = absence
                         continue
-                    here[w] = False
+                    here[w], away_in[w] = False, absence
                     if in_flight[w]:
-                        pending_size[newest % room] = size[w]
-                        pending_end[newest % room] = stored_end[w]
-                        pending_turn[newest % room] = number
+                        pending_size[newest], pending_copy[newest] = size[w], stored[w]
                         newest += 1
                         in_flight[w] = False
                     else:
                         used -= size[w]
             elif token < frozen:
                 w = facts.changed[token - runs]
-                start = max(free[0], free[1], fence)
-                free[1] = stored_end[w] = start + facts.up[w]
+                if fresh[w] or not here[w]:
+                    return False
+                turn.rows[row, QUEUE], turn.seconds[row] = _D2H, facts.up[w]
+                stored[w] = begin + row
                 fresh[w] = True
                 if waiting[w] >= 0:
-                    waiting[w], here[w] = -1, False
-                    pending_size[newest % room] = size[w]
-                    pending_end[newest % room] = stored_end[w]
-                    pending_turn[newest % room] = number
+                    here[w], away_in[w], waiting[w] = False, waiting[w], -1
+                    pending_size[newest], pending_copy[newest] = size[w], stored[w]
                     newest += 1
                 else:
                     in_flight[w] = True
             else:
                 absence = token - frozen
                 w = facts.weight[absence]
-                start = max(free[0], free[2], fence, stored_end[w])
+                if here[w] or not fresh[w] or away_in[w] != absence:
+                    return False
+                turn.rows[row, QUEUE], turn.seconds[row] = _H2D, facts.down[w]
+                up = max(up, stored[w])
                 missing = used + base + size[w] + rest - limit
                 if rest > 0 and missing > 0:
-                    start = max(start, rest_end)
+                    up = max(up, rest_copy)
                     taken = min(rest, missing)
                     rest, missing = rest - taken, missing - taken
                 while missing > 0:
                     if oldest == newest:
-                        return REFUSED
-                    used -= pending_size[oldest % room]
-                    missing -= pending_size[oldest % room]
-                    start = max(start, pending_end[oldest % room])
+                        return False
+                    used -= pending_size[oldest]
+                    missing -= pending_size[oldest]
+                    up = max(up, pending_copy[oldest])
                     if missing < 0:
-                        rest, rest_end = rest - missing, max(rest_end, pending_end[oldest % room])
+                        rest, rest_copy = -missing, pending_copy[oldest]
                     oldest += 1
                 used += size[w]
                 here[w] = True
-                free[2] = fetch_end[absence] = start + facts.down[w]
-        history[number + 1] = free
-        steady = used == used_before and newest - oldest == count_before and number > 1
-        used_before, count_before = used, newest - oldest
-        if steady:
-            for queue in range(3):
-                now = history[number + 1, queue] - history[number, queue]
-                then = history[number, queue] - history[number - 1, queue]
-                if abs(now - then) > 1e-9 * (history[number + 1, 0] - history[number, 0]):
-                    steady = False
-            if steady:
-                return np.max(history[number + 1] - history[number])
-    half = TURNS // 2
-    return np.max(history[TURNS] - history[half]) / (TURNS - half)
+                fetched[absence] = begin + row
+            turn.first[row] = waits
+            if up >= past:
+                turn.waits[waits] = up - begin
+                waits += 1
+            if down >= past:
+                turn.waits[waits] = down - begin
+                waits += 1
+        turn.first[count] = waits
+        if number > 0 and (used, newest - oldest, rest) == before:
+            break
+        before = used, newest - oldest, rest
+    return True

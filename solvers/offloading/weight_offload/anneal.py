@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled
 from ..cycles.cycle import FROZEN
-from ..cycles.facts import Facts, Turn
+from ..cycles.facts import Facts, Scratch
 from ..cycles.replay import period
 
 
@@ -44,7 +44,7 @@ def orders_from(facts: Facts, order: Ints, seconds: float) -> Orders:
 
 @compiled
 def anneal(
-    facts: Facts, orders: Orders, turn: Turn, moves: int, hot: float, cold: float, host_limit: int
+    facts: Facts, orders: Orders, turn: Scratch, moves: int, hot: float, cold: float, host_limit: int
 ) -> None:
     """Try `moves` moves while the temperature falls from `hot` to `cold` seconds. `orders` is changed."""
     order = orders.now[: orders.now_length[0]].copy()

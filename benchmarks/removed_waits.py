@@ -203,7 +203,7 @@ REMOVALS = (
     Removal(
         "who puts or gets a tensor waits for all jobs",
         "run/cycle",
-        "if any(ticket.failed() for ticket in (*self._last.values(), *self._now.values())):",
+        "if any(ticket.error() for ticket in (*self._last.values(), *self._now.values())):",
         "if False:",
     ),
     Removal(

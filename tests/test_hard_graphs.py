@@ -57,6 +57,10 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "update-that-makes-what-is-read": ((1, 4), "stronghold memferry l2l zero-offload"),
     "update-that-draws-first": ((1, 4), "stronghold memferry l2l zero-offload"),
     "way-that-takes-ages": ((184000,), "checkmate rk-checkmate h-ilp"),
+    "device-without-room": ((1,), "store-all checkmate search"),
+    "nothing-read-nothing-changed": ((1, 4), "zero-offload zero-infinity lohan"),
+    "gradient-changed-by-an-update": ((1, 4), "zero-offload zero-infinity lohan stronghold l2l memferry"),
+    "result-made-on-the-host": ((1, 2), MOVERS),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }
 

@@ -96,7 +96,7 @@ def _events(life: Life) -> list[Event]:
 def _below(above: Level, wish: Wish, cycle: int | None, stays: bool) -> Level:
     if not above.below and not above.always_below:
         return Level()
-    left = stays and above.pieces[-1].end is not None
+    left = stays and not (above.pieces and above.pieces[-1].end is None)
     return level(above.below, wish, cycle=cycle, stays=left)
 
 

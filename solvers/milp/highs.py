@@ -174,6 +174,8 @@ def _result(program: Program, highs: highspy.Highs, halted: bool, interrupted: b
         return Result(Outcome.INFEASIBLE, None, inf, None, interrupted)
     if status == statuses.kModelEmpty:
         return Result(Outcome.OPTIMAL, program.offset, program.offset, np.zeros(0), interrupted)
+    if halted and status == statuses.kUnknown:
+        return Result(Outcome.UNKNOWN, None, -inf, None, interrupted)
     if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt):
         raise BackendError(f"highs gave up: {highs.modelStatusToString(status).lower()}")
     optimal = status == statuses.kOptimal

@@ -64,7 +64,7 @@ class OffloadColumns:
     def __init__(
         self, graph: Graph, machine: Machine, limit: int, marks: Sequence[int], whole: bool = False
     ) -> None:
-        self.graph, self.limit, self.whole = graph, limit, whole
+        self.graph, self.limit, self.whole = graph, max(1, limit), whole  # a byte more rules out no schedule
         self.at = [mark // 2 for mark in marks]
         links = machine.links
         assert links.d2h
@@ -77,7 +77,7 @@ class OffloadColumns:
         self.exact = {s for s, (a, b) in enumerate(pairwise(marks)) if a % 2 == 0 and b == a + 1}
         self.window_of = [s for s, (a, b) in enumerate(pairwise(self.edges)) for _ in range(a, b)]
         self.ways = [ways_of(graph, operation) for operation in range(count)]
-        self.sizes = _sizes(graph, self.ways, limit, merged=not whole)
+        self.sizes = _sizes(graph, self.ways, self.limit, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
         self.batch = {
             x for x, there in enumerate(graph.resident.tolist()) if there and not self.persistent[x]

@@ -8,7 +8,7 @@ updates that one of them waits for. Linear in the edges but for one sort.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,8 +19,7 @@ from ....planner.schedule.sequence import Run
 
 def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
     """The same runs, those of updates moved to the front as far as they can go."""
-    drawn = {after: before for before, after in pairwise(np.flatnonzero(graph.operations.random).tolist())}
-    moved = _moved(graph, drawn)
+    drawn, moved = _drawn(graph), movable_updates(graph)
     others = [run for run in runs if run[0] not in moved]
     last = {operation: position for position, (operation, _mode) in enumerate(others)}
     updates = [run for run in runs if run[0] in moved]
@@ -32,8 +31,9 @@ def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
     return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]
 
 
-def _moved(graph: Graph, drawn: Mapping[int, int]) -> set[int]:
+def movable_updates(graph: Graph) -> set[int]:
     """The updates that no other operation waits for, but updates that none waits for either."""
+    drawn = _drawn(graph)
     moved = set(np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist())
     for operation in reversed(range(len(graph.operations))):
         if operation not in moved:
@@ -42,6 +42,11 @@ def _moved(graph: Graph, drawn: Mapping[int, int]) -> set[int]:
                 moved.difference_update(_earlier(graph.mutators[x].tolist(), operation))
             moved.discard(drawn.get(operation, operation))
     return moved
+
+
+def _drawn(graph: Graph) -> dict[int, int]:
+    """Per operation that draws random numbers, the one that draws before it."""
+    return {after: before for before, after in pairwise(np.flatnonzero(graph.operations.random).tolist())}
 
 
 def _before(graph: Graph, update: int) -> Iterator[int]:

@@ -143,4 +143,5 @@ def _by_first_use(graph: Graph, runs: Sequence[Run], rest: list[Run]) -> list[Ru
     for position, (operation, _mode) in enumerate(runs):
         for x in graph.read_lists[operation]:
             first.setdefault(x, position)
-    return sorted(rest, key=lambda run: min(first.get(x, len(runs)) for x in graph.mutate_lists[run[0]]))
+    used = {o: [first.get(x, len(runs)) for x in graph.mutate_lists[o]] for o, _mode in rest}
+    return sorted(rest, key=lambda run: min(used[run[0]], default=len(runs)))

@@ -15,10 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.structure.chain import Chain, chain_of
 from ...candidates import require_backward
 from ...problem import NotAcceptedError
+from .early_updates import movable_updates
 from .host_ways import ways_on_host
 
 
@@ -79,13 +82,17 @@ class TrainingLayers:
 
 def training_layers(solver: str, graph: Graph) -> TrainingLayers:
     """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or a
-    weight is used after its update."""
+    weight is used after its update, or what an update makes."""
     phase = graph.operations.phase
     require_backward(solver, graph)
     changed = _changed_in_the_middle(graph)
     if changed is not None:
         name = graph.tensors.name[changed]
         raise NotAcceptedError(f"{solver} takes layers with updates at their end; {name} is used after one")
+    updates = np.flatnonzero(phase == Phase.UPDATE).tolist()
+    if waited_for := set(updates) - movable_updates(graph):
+        name = graph.operations.name[min(waited_for)]
+        raise NotAcceptedError(f"{solver} takes layers with updates at their end; others wait for {name}")
     finest = chain_of(graph)
     firsts = sorted(set(_first_readers(graph, finest).values()))
     chain = finest.joined([0, *firsts[1:]])

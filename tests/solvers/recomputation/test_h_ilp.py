@@ -114,7 +114,7 @@ def test_options_keep_their_budgets(seed: int) -> None:
     assert min(option.time for option in options) == pytest.approx(plain.time)
     for option in options:
         assert option.saved <= plain.saved
-        assert option.turn.time <= option.again.time <= option.first.time
+        assert option.turn.time <= option.recompute.time <= option.first.time
         assert option.saved == sum(piece.sizes[x] for x in option.backward.starts)
     assert len(selected([child(inner, options)], 2)[0].options) <= 2
 

@@ -76,6 +76,8 @@ def solve(problem: Problem, options: Options) -> Answer:
         interrupted = True
     if search.best is None:
         search.try_memory_saving()
+    if search.best is None and interrupted:
+        raise KeyboardInterrupt
     if search.best is None:
         raise refused(NAME, problem, linked.machine, search.memory_saving())
     stopped = interrupted or monotonic() > deadline

@@ -208,6 +208,17 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
         simulate(graph, answer.schedule, budget=problem.budget, machine=problem.machine)
 
 
+def test_ctrl_c_before_anything_fits_is_no_claim_about_budgets(monkeypatch):
+    graph = chain(6, seed=1, parameters=False)
+
+    def stopping(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pofo_search.Search, "run", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        pofo.solve(Problem(graph, 1, Machine(links=Links(1e6, 1e6))), Options())
+
+
 def test_an_interruption_while_rotor_begins_ends_the_search_with_its_answer(monkeypatch):
     graph = chain(6, seed=1, parameters=False)
     problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))

@@ -9,7 +9,14 @@ from typing import Any
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
-from ..runtime.model.arguments import check_module, check_plans, check_updates, given_budget, given_inputs
+from ..runtime.model.arguments import (
+    check_module,
+    check_plans,
+    check_updates,
+    given_budget,
+    given_folder,
+    given_inputs,
+)
 from ..runtime.model.iteration import Iteration, Updates, with_targets
 from .plan import Planner
 from .step import Step
@@ -28,6 +35,7 @@ def optimize(
     solver: str = "auto",
     time_limit: float | None = None,
     plans: int = 8,
+    keep: bool | str | Path = True,
     compare: bool = True,
     undo: bool = False,
 ) -> Step:
@@ -45,7 +53,9 @@ def optimize(
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
-    batch of another shape has a plan made for it, within the same bytes.
+    batch of another shape has a plan made for it, within the same bytes. keep: plans on disk, found again by
+    the next process with the same iteration, budget, solver and computer: in the user's cache, in this
+    folder, or nowhere (False).
     compare: run three iterations of the plan and of plain PyTorch, which may need more than the budget, and
     compare all that they make, bit by bit; weights, buffers and random numbers are afterwards as before.
     Where memory does not suffice there is a warning instead.
@@ -59,9 +69,10 @@ def optimize(
     check_module(module)
     check_updates(optimizer, update)
     check_plans(plans)
+    folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     updates = None if optimizer is None else Updates(optimizer, update)
     iteration = Iteration(module, with_targets(given_inputs(inputs), targets), loss_fn, updates)
-    planner = Planner(given_budget(budget), solver, time_limit, machine, compare, undo)
+    planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
     return Step(iteration, planner, plans)

@@ -1,9 +1,10 @@
-"""A plan for one shape: the iteration traced, measured, solved, and compared with plain PyTorch."""
+"""A plan for one shape: the iteration traced, measured, solved, or found on disk; compared with PyTorch."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..graphs.machine import Machine
 from ..planner.budget import Budget
@@ -11,21 +12,25 @@ from ..planner.plain import baseline
 from ..runtime.compare.verdict import NOT_COMPARED, compared
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.profile import graph_from, measure_program
+from ..runtime.program.program import Program
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.trace.settle import residents, settled
 from ..solvers.problem import Problem
 from ..solvers.registry.run import solve
+from .kept import Plan, find, keep
 
 
 @dataclass
 class Planner:
-    """What all plans of a step have in common. bytes: the budget; a share is one of the first plan's peak."""
+    """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
+    a share is one of the first plan's peak."""
 
     budget: Budget
     solver: str
     time_limit: float | None
     machine: Machine | None
+    folder: Path | None
     compare: bool
     undo: bool
     bytes: int | None = None
@@ -33,12 +38,20 @@ class Planner:
     def __call__(self, iteration: Iteration) -> PlannedStep:
         """Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError."""
         program = settled(iteration)
-        graph = graph_from(program, measure_program(program, residents(program, iteration)))
-        if self.bytes is None:
-            self.bytes = self.budget.bytes_of(baseline(graph).peak)
-        solution = solve(self.solver, Problem(graph, self.bytes, self.machine), self.time_limit)
-        terms = Terms(graph, self.bytes, self.machine)
-        step = PlannedStep(iteration, program, solution.schedule, terms, undo=self.undo)
-        if self.compare and compared(iteration, step, graph) is None:
+        asked = (self.bytes or self.budget.text, self.solver, self.time_limit)
+        found = None if self.folder is None else find(self.folder, program, self.machine, asked)
+        plan = found or self._made(iteration, program)
+        self.bytes = plan.budget
+        terms = Terms(plan.graph, plan.budget, self.machine)
+        step = PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo)
+        if self.compare and compared(iteration, step, plan.graph) is None:
             warnings.warn(NOT_COMPARED, stacklevel=2)
+        if found is None and self.folder is not None:
+            keep(self.folder, plan, self.machine, asked)
         return step
+
+    def _made(self, iteration: Iteration, program: Program) -> Plan:
+        graph = graph_from(program, measure_program(program, residents(program, iteration)))
+        budget = self.bytes or self.budget.bytes_of(baseline(graph).peak)
+        solution = solve(self.solver, Problem(graph, budget, self.machine), self.time_limit)
+        return Plan(program, graph, solution.schedule, budget)

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError
+from ...graphs.folders.cache import cache_folder
 from ...graphs.transformations.updates import When
 from ...planner.budget import Budget, parse_budget
 
@@ -61,6 +63,18 @@ def check_updates(optimizer: object, update: str) -> None:
 def check_plans(plans: object) -> None:
     if type(plans) is not int or plans < 1:
         raise InputError(f"plans={plans!r}: it is the number of shapes that are planned, 1 or more")
+
+
+def given_folder(keep: Any) -> Path | None:
+    """Where plans are kept: True is the user's cache, which not everybody has."""
+    if isinstance(keep, bool):
+        cache = cache_folder() if keep else None
+        return cache and cache / "plans"
+    if not isinstance(keep, str | Path):
+        raise InputError(f"keep is a {_kind(keep)}: give a folder for plans, True or False")
+    if Path(keep).exists() and not Path(keep).is_dir():
+        raise InputError(f"{keep}: plans are kept in a folder, this is none")
+    return Path(keep)
 
 
 def _kind(thing: object) -> str:

@@ -1,0 +1,95 @@
+"""Plans on disk: found again, or made anew where they are not whole or not for this."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.errors import InputError
+from memplan.training import plan as planning
+from torch import nn
+from torch.nn import functional
+
+
+def step(keep: bool | str | Path, budget: str = "100%", width: int = 16):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
+    given = {"targets": torch.randint(3, (32,)), "loss_fn": functional.cross_entropy, "solver": "rotor"}
+    return memplan.optimize(module, torch.randn(32, 6), budget=budget, keep=keep, **given)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was measured and solved."""
+    done: list[str] = []
+    for name in ("measure_program", "solve"):
+        before = getattr(planning, name)
+        monkeypatch.setattr(
+            planning, name, lambda *given, name=name, before=before: done.append(name) or before(*given)
+        )
+    return done
+
+
+def test_a_second_start_measures_and_solves_nothing(tmp_path: Path, counted: list[str]) -> None:
+    first = step(tmp_path)
+    assert counted == ["measure_program", "solve"]
+    second = step(tmp_path)
+    assert counted == ["measure_program", "solve"]
+    assert second.plans[0].budget == first.plans[0].budget
+    assert second.plans[0].source == first.plans[0].source
+    x, labels = torch.randn(32, 6), torch.randint(3, (32,))
+    assert torch.equal(first(x, targets=labels), second(x, targets=labels))
+
+
+def test_other_questions_have_other_plans(tmp_path: Path, counted: list[str]) -> None:
+    for budget, width in (("100%", 16), ("1MB", 16), ("100%", 24)):
+        step(tmp_path, budget, width)
+    assert counted == ["measure_program", "solve"] * 3
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["graph.json", "schedule.json"])
+@pytest.mark.parametrize("spoil", ["cut", "changed", "gone"])
+def test_what_is_not_whole_is_planned_anew(tmp_path: Path, counted: list[str], name: str, spoil: str) -> None:
+    step(tmp_path)
+    (file,) = tmp_path.glob(f"*/{name}")
+    if spoil == "gone":
+        file.unlink()
+    elif spoil == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    else:
+        document = json.loads(file.read_text())
+        part = document["operations" if name == "graph.json" else "steps"]
+        del part[0]
+        file.write_text(json.dumps(document))
+    step(tmp_path)
+    assert counted == ["measure_program", "solve"] * 2
+    step(tmp_path)
+    assert counted == ["measure_program", "solve"] * 2
+
+
+def test_a_folder_that_takes_nothing_costs_the_copy_alone(tmp_path: Path, counted: list[str]) -> None:
+    (tmp_path / "taken").write_text("")
+    step(tmp_path / "taken" / "below")
+    assert counted == ["measure_program", "solve"]
+
+
+def test_the_default_is_the_users_cache_and_false_is_nowhere(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    step(False)
+    assert not list(tmp_path.rglob("schedule.json"))
+    step(True)
+    assert len(list((tmp_path / "memplan" / "plans").glob("*/schedule.json"))) == 1
+
+
+def test_a_folder_that_is_a_file_and_things_that_are_no_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file: plans are kept in a folder, this is none"):
+        step(tmp_path / "file")
+    with pytest.raises(InputError, match="keep is a int: give a folder"):
+        step(3)  # pyright: ignore[reportArgumentType]

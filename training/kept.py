@@ -1,0 +1,81 @@
+"""Plans on disk: a second start measures and solves nothing.
+
+A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
+is found under the hash of all that it depends on: the traced program, the budget, the machine, the solver and
+its seconds, PyTorch, memplan, and the computer with its threads, since times are measured on it. What is
+broken or does not hold is planned anew; what was found is compared with plain PyTorch like any other plan.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..graphs.errors import MemplanError
+from ..graphs.files.files import graph_digest, load_graph, save_graph
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..planner.schedule.file import load_schedule, save_schedule
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import simulate
+from ..runtime.device.choice import device_of
+from ..runtime.program.program import Program
+from ..runtime.trace.align import aligned
+
+
+class Plan(NamedTuple):
+    """program: in the graph's order. budget: bytes."""
+
+    program: Program
+    graph: Graph
+    schedule: Schedule
+    budget: int
+
+
+def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
+    """None where there is none for this program that is whole. asked: what else it depends on."""
+    place = _place(folder, program, (machine, *asked))
+    with suppress(MemplanError, OSError):
+        graph = load_graph(place / "graph.json")
+        held = load_schedule(place / "schedule.json", graph)
+        if held.budget is not None and held.graph_sha256 == graph_digest(graph):
+            simulate(graph, held.schedule, budget=held.budget, machine=machine)
+            return Plan(aligned(program, graph), graph, held.schedule, held.budget)
+    return None
+
+
+def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
+    """A disk that is full or read-only costs the copy, not the plan."""
+    place = _place(folder, plan.program, (machine, *asked))
+    with suppress(MemplanError, OSError):
+        place.mkdir(parents=True, exist_ok=True)
+        save_graph(plan.graph, place / "graph.json")
+        save_schedule(place / "schedule.json", plan.graph, plan.schedule, budget=plan.budget, machine=machine)
+
+
+def _place(folder: Path, program: Program, asked: tuple[Any, ...]) -> Path:
+    surroundings = (
+        str(torch.__version__),
+        _sources(),
+        platform.node(),
+        device_of(program.device).name(),
+        torch.get_num_threads(),
+    )
+    text = json.dumps([program.fingerprint, *map(str, asked), *surroundings])
+    return folder / sha256(text.encode()).hexdigest()[:32]
+
+
+@cache
+def _sources() -> str:
+    """The hash of memplan's own files: another state of them may measure and solve otherwise."""
+    root = Path(__file__).parents[1]
+    rooms = (path for path in root.iterdir() if (path / "__init__.py").exists() and path.name != "tests")
+    files = sorted(file for room in rooms for file in room.rglob("*.py"))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

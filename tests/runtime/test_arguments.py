@@ -3,7 +3,6 @@
 import memplan
 import pytest
 import torch
-from memplan.runtime.run.execute import PlannedStep
 from torch import nn
 
 
@@ -20,7 +19,7 @@ def step():
 @pytest.mark.parametrize("inputs", [torch.ones(4, 3), [torch.ones(4, 3)], {"input": torch.ones(4, 3)}])
 def test_one_tensor_a_list_and_names_are_inputs(inputs):
     made = optimize(nn.Linear(3, 2), inputs)
-    assert isinstance(made, PlannedStep)
+    assert isinstance(made, memplan.Step)
     x = torch.ones(4, 3)
     assert torch.isfinite(made(input=x) if isinstance(inputs, dict) else made(x))
 

@@ -45,7 +45,7 @@ class Planner:
         terms = Terms(plan.graph, plan.budget, self.machine)
         step = PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo)
         if self.compare and compared(iteration, step, plan.graph) is None:
-            warnings.warn(NOT_COMPARED, stacklevel=2)
+            warnings.warn(NOT_COMPARED, stacklevel=4)
         if found is None and self.folder is not None:
             keep(self.folder, plan, self.machine, asked)
         return step
@@ -53,5 +53,6 @@ class Planner:
     def _made(self, iteration: Iteration, program: Program) -> Plan:
         graph = graph_from(program, measure_program(program, residents(program, iteration)))
         budget = self.bytes or self.budget.bytes_of(baseline(graph).peak)
-        solution = solve(self.solver, Problem(graph, budget, self.machine), self.time_limit)
+        problem = Problem(graph, budget, self.machine)
+        solution = solve(self.solver, problem, self.time_limit, bound_seconds=0)  # nobody asks for a gap
         return Plan(program, graph, solution.schedule, budget)

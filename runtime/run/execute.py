@@ -175,7 +175,7 @@ class PlannedStep:
             warnings.warn(
                 f"the gradients in .grad take {beside:,} bytes beside the plan, which needs {peak:,} of the "
                 f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before",
-                stacklevel=3,
+                stacklevel=4,  # who calls the step (training/step.py)
             )
         self._counted = True
 

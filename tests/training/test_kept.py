@@ -28,7 +28,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("measure_program", "solve"):
         before = getattr(planning, name)
         monkeypatch.setattr(
-            planning, name, lambda *given, name=name, before=before: done.append(name) or before(*given)
+            planning,
+            name,
+            lambda *given, name=name, before=before, **more: done.append(name) or before(*given, **more),
         )
     return done
 

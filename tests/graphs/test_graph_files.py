@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -290,15 +291,18 @@ def test_unwritable_place_is_one_line(tmp_path: Path) -> None:
         save_graph(chain(2), tmp_path / "no" / "folder.json")
 
 
-def test_a_hundred_thousand_operations_are_read_in_under_three_seconds(tmp_path: Path) -> None:
+def test_a_hundred_thousand_operations_are_read_in_ten_times_what_json_takes(tmp_path: Path) -> None:
+    """Three to six times: some 2 s. The shortest of three each, as machines are shared."""
     path = tmp_path / "large.json"
     save_graph(layered(100_000), path)
-    for _attempt in range(3):
+
+    def seconds(read: Callable[[], object]) -> float:
         start = time.process_time()
-        assert len(load_graph(path).operations) == 100_000
-        if time.process_time() - start < 3.0:
-            return
-    pytest.fail("none of three attempts did it")
+        assert read()
+        return time.process_time() - start
+
+    plain = min(seconds(lambda: json.loads(path.read_bytes())) for _ in range(3))
+    assert min(seconds(lambda: load_graph(path)) for _ in range(3)) < 10 * plain
 
 
 def test_every_public_graph_is_read(public: Path) -> None:

@@ -61,6 +61,8 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "nothing-read-nothing-changed": ((1, 4), "zero-offload zero-infinity lohan"),
     "gradient-changed-by-an-update": ((1, 4), "zero-offload zero-infinity lohan stronghold l2l memferry"),
     "result-made-on-the-host": ((1, 2), MOVERS),
+    "read-behind-the-layers": ((1, 4), "stronghold memferry lohan zero-offload l2l"),
+    "no-host-beside-a-disk": ((1, 917505), f"{MOVERS} stronghold memferry pofo"),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }
 

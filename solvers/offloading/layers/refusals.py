@@ -9,6 +9,7 @@ from dataclasses import replace
 from ....graphs.errors import MemplanError
 from ....graphs.machine import Machine, Memory
 from ....planner.budget import spelled
+from ....planner.errors import InvalidScheduleError
 from ....planner.residence.residence import Residence, residence_schedule
 from ....planner.residence.transfers import judged
 from ....planner.schedule.schedule import Schedule
@@ -45,9 +46,12 @@ def refused(
     if least:
         return infeasible(solver, problem, min(least) + beside)
     roomy = replace(endless, host_capacity=None, disk_capacity=None)
-    host, disk = min((_host_and_disk(problem, roomy, way) for way in tried), key=sum)
-    needs, room = _spelled(host, disk or None), _spelled(machine.host_capacity, machine.disk_capacity)
-    return NotAcceptedError(f"{solver} needs {needs}; the machine has {room}")
+    needed = [found for way in tried if (found := _host_and_disk(problem, roomy, way))]
+    room = _spelled(machine.host_capacity, machine.disk_capacity)
+    if not needed:
+        return NotAcceptedError(f"{solver} needs more than {room}")
+    host, disk = min(needed, key=sum)
+    return NotAcceptedError(f"{solver} needs {_spelled(host, disk or None)}; the machine has {room}")
 
 
 def _spelled(host: int | None, disk: int | None) -> str:
@@ -55,8 +59,12 @@ def _spelled(host: int | None, disk: int | None) -> str:
     return " and ".join(f"{spelled(size)} {place}" for size, place in sizes if size is not None)
 
 
-def _host_and_disk(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int]:
-    """The least host and disk bytes with which a way's schedule holds."""
-    walk = Walk(problem.graph, residence_schedule(problem.graph, way), budget=None, machine=machine)
+def _host_and_disk(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int] | None:
+    """The least host and disk bytes with which a way's schedule holds; None where a schedule can't say it."""
+    try:
+        schedule = residence_schedule(problem.graph, way)
+    except InvalidScheduleError:
+        return None
+    walk = Walk(problem.graph, schedule, budget=None, machine=machine)
     walk.turn()
     return walk.ledgers[Memory.HOST].least, walk.ledgers[Memory.DISK].least

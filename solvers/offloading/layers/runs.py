@@ -52,8 +52,8 @@ def first_backward(graph: Graph, runs: Sequence[Run]) -> int:
 
 
 def always_kept(layers: TrainingLayers) -> set[int]:
-    """What no layer can recompute by itself: outputs, shared tensors, what other layers' backward reads,
-    and what is made by operations that run once."""
+    """What no layer can recompute by itself: outputs, shared tensors, what other layers' backward reads or
+    operations of no layer read, and what is made by operations that run once."""
     graph = layers.graph
     kept = set(layers.chain.shared)
     maker: dict[int, int] = {}
@@ -65,9 +65,13 @@ def always_kept(layers: TrainingLayers) -> set[int]:
             maker |= dict.fromkeys(made, number)
             if not graph.operations.recompute[operation] or graph.mutate_lists[operation]:
                 kept.update(made)
+    inside = {o for layer in layers.layers for o in layer.forward}
     for number, layer in enumerate(layers.layers):
+        inside.update(layer.backward)
         for operation in layer.backward:
             kept.update(x for x in graph.read_lists[operation] if maker.get(x, number) != number)
+    for operation in set(layers.order) - inside:
+        kept.update(x for x in graph.read_lists[operation] if x in maker)
     return kept
 
 

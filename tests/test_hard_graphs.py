@@ -63,6 +63,10 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
     "result-made-on-the-host": ((1, 2), MOVERS),
     "read-behind-the-layers": ((1, 4), "stronghold memferry lohan zero-offload l2l"),
     "no-host-beside-a-disk": ((1, 917505), f"{MOVERS} stronghold memferry pofo"),
+    "result-that-a-mode-leaves-out": (
+        (10856290, 10900000),
+        "h-ilp hiremate rockmate rk-checkmate search auto",
+    ),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }
 

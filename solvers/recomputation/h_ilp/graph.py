@@ -127,9 +127,10 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
         Choice(_outer(inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
         for way in ways
     )
-    results = [x for x in wanted if own.result[x] and not own.shared(x)]
+    results = {x for x in wanted if own.result[x] and not own.shared(x)}
+    first = tuple(choice for choice, way in zip(choices, ways, strict=True) if results <= set(way.writes))
     recompute = choices if forward and not own.once[0] else ()
-    return Node(choices, recompute, leaves=bytes_of(own, results), keeps=own.keeps[0])
+    return Node(first, recompute, leaves=bytes_of(own, results), keeps=own.keeps[0])
 
 
 def _lone(piece: Piece, inner: Part) -> Node:

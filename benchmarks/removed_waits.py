@@ -275,7 +275,7 @@ def without(removal: Removal) -> None:
             raise ValueError(f"{removal.line!r} stands {source.count(removal.line)} times in {path}")
         return compile(source.replace(removal.line, removal.instead), path, "exec")
 
-    loader.get_code = get_code  # type: ignore[method-assign]
+    loader.get_code = get_code
 
 
 def one(removal: Removal, schedules: int) -> str:

@@ -1,9 +1,10 @@
 """Plans on disk: a second start measures and solves nothing.
 
 A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
-is found under the hash of all that it depends on: the traced program, the budget, the machine, the solver and
-its seconds, PyTorch, memplan, and the computer with its threads, since times are measured on it. What is
-broken or does not hold is planned anew; what was found is compared with plain PyTorch like any other plan.
+is found under the hash of all that it depends on: the traced program, when it updates weights, the budget,
+the machine, the solver and its seconds, PyTorch, memplan, and the computer with its threads, since times are
+measured on it. What is broken or does not hold is planned anew; what was found is compared with plain PyTorch
+like any other plan.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class Plan(NamedTuple):
 
 
 def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
-    """None where there is none for this program that is whole. asked: what else it depends on."""
-    place = _place(folder, program, (machine, *asked))
+    """None where there is none for this program that is whole. asked: all that it depends on beside program
+    and surroundings."""
+    place = _place(folder, program, asked)
     with suppress(MemplanError, OSError):
         graph = load_graph(place / "graph.json")
         held = load_schedule(place / "schedule.json", graph)
@@ -53,7 +55,7 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
 
 def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
     """A disk that is full or read-only costs the copy, not the plan."""
-    place = _place(folder, plan.program, (machine, *asked))
+    place = _place(folder, plan.program, asked)
     with suppress(MemplanError, OSError):
         place.mkdir(parents=True, exist_ok=True)
         save_graph(plan.graph, place / "graph.json")

@@ -38,7 +38,8 @@ class Planner:
     def __call__(self, iteration: Iteration) -> PlannedStep:
         """Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError."""
         program = settled(iteration)
-        asked = (self.bytes or self.budget.text, self.solver, self.time_limit)
+        when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
+        asked = (self.bytes or self.budget.text, self.machine, self.solver, self.time_limit, when)
         found = None if self.folder is None else find(self.folder, program, self.machine, asked)
         plan = found or self._made(iteration, program)
         self.bytes = plan.budget

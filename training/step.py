@@ -32,7 +32,8 @@ class Step:
         Raises MemplanError: a batch that differs in more than its shape, a shape too many, no schedule within
         the budget, … as PlannedStep does.
         """
-        return self._plan_for(self.plans[0].given(arguments, keywords))(*arguments, **keywords)
+        inputs = self.plans[0].given(arguments, keywords)
+        return self._plan_for(inputs).iterate(inputs)
 
     def recall(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
@@ -40,7 +41,7 @@ class Step:
             step.recall()
 
     def _plan_for(self, inputs: Inputs) -> PlannedStep:
-        """A batch that differs in more than the shape is refused by whichever plan is asked first."""
+        """The one for their shape, made where there is none. Raises MismatchError, … as `check` does."""
         refused = None
         for step in self.plans:
             try:

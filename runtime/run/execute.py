@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Container, Generator, Mapping, Sequence
@@ -23,7 +24,7 @@ from ..device.choice import device_of
 from ..model.captured import Attributes
 from ..model.granted import Granted, described, form_of
 from ..model.iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
-from ..program.program import Program
+from ..program.program import Program, Value
 from ..storage.away import bring_back, give_up
 from ..storage.copies import raw
 from ..storage.journal import Journal
@@ -93,7 +94,7 @@ class PlannedStep:
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
-        self._counted = False
+        self._gradients_counted = False
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.cycle = None
@@ -114,7 +115,10 @@ class PlannedStep:
 
         Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
         """
-        inputs = self.given(arguments, keywords)
+        return self.iterate(self.given(arguments, keywords))
+
+    def iterate(self, inputs: Inputs) -> Tensor:
+        """As a call with these."""
         self._count_gradients()
         with interrupts_at_the_end():
             outcome = self.run(inputs)
@@ -145,24 +149,20 @@ class PlannedStep:
         for name, other in self._others.items():
             if others[name] is not other and others[name] != other:
                 raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
-        refusals: list[MismatchError] = []
-        for name, index in self.program.inputs.items():
-            form = self.program.values[index]
-            there = form_of(tensors[name], form)
+        forms = [(name, self.program.values[index]) for name, index in self.program.inputs.items()]
+        found = [(name, form_of(tensors[name], form), form) for name, form in forms]
+        for name, there, form in found:
+            if (there.dtype, there.device) != (form.dtype, form.device):
+                raise MismatchError(_other_form(name, there, form))
+        for name, there, form in found:
             if there != form:
-                shape_alone = (there.dtype, there.device) == (form.dtype, form.device)
-                kind = OtherShapeError if shape_alone else MismatchError
-                refusals.append(
-                    kind(f"input {name} is {described(there)}; the plan is for {described(form)}")
-                )
-        for refusal in sorted(refusals, key=lambda each: isinstance(each, OtherShapeError)):
-            raise refusal
+                raise OtherShapeError(_other_form(name, there, form))
         return [tensors[name] for name in self.program.inputs]
 
     def _count_gradients(self) -> None:
         """Say it once where the gradients that are added to need more room than the budget leaves."""
         budget = self.budget
-        if self._terms is None or budget is None or self._counted:
+        if self._terms is None or budget is None or self._gradients_counted:
             return
         tensors = self._residents()
         there = [tensors[name].grad for name in self.program.gradients]
@@ -175,9 +175,9 @@ class PlannedStep:
             warnings.warn(
                 f"the gradients in .grad take {beside:,} bytes beside the plan, which needs {peak:,} of the "
                 f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before",
-                stacklevel=4,  # who calls the step (training/step.py)
+                stacklevel=4,  # who calls the step, this one or training/step.py's
             )
-        self._counted = True
+        self._gradients_counted = True
 
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
@@ -202,13 +202,14 @@ class PlannedStep:
     def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:
         """One that fails is as if it had not begun; where that can't be, what it updates is given up."""
         self.journal.begin()
+        handled = sys.exception()  # by the caller: its frames are not ours to empty
         numbers = save_generator(self.device) if self._random else None
         try:
             yield
         except BaseException as error:
             if self.cycle is not None:
                 self.cycle.end_jobs()  # they may still copy from and to what the frames hold
-            forget_frames(error)  # else they hold the iteration's memory
+            forget_frames(error, but=handled)  # else they hold the iteration's memory
             if not self._undone(residents):
                 self._give_up()
                 error.add_note(LOST)
@@ -337,6 +338,10 @@ def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: I
         raise MismatchError(f"input {missing[0]} is {_instead(missing[0], inputs)}")
     if extra := [name for name in given if name not in expected]:
         raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
+
+
+def _other_form(name: str, there: Value, form: Value) -> str:
+    return f"input {name} is {described(there)}; the plan is for {described(form)}"
 
 
 def _instead(name: str, inputs: Inputs) -> str:

@@ -127,11 +127,18 @@ class JobQueue:
             del job
 
 
-def forget_frames(error: BaseException | None) -> None:
-    """What failed holds no tensors any more, whoever keeps the exception: a notebook does."""
-    while error is not None:
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+def forget_frames(error: BaseException, but: BaseException | None = None) -> None:
+    """What failed holds no tensors any more, whoever keeps the exception: a notebook does. The causes too.
+
+    but: an exception that was there before, with its causes.
+    """
+    known, waiting = [but], [error]
+    while waiting:
+        one = waiting.pop()
+        if not any(one is other for other in known):
+            known.append(one)
+            clear_frames(one.__traceback__)
+            waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
 
 
 def _nothing() -> None:

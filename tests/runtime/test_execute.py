@@ -30,14 +30,6 @@ GENERATOR_BYTES = 5056
 """The state of the CPU's generator: PyTorch hands it out as a tensor, if only for a moment."""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def ended(step, device):
     """The step; afterwards what it gives can be read."""
 

@@ -47,14 +47,6 @@ TURNS = 4
 HOST, DISK = Memory.HOST, Memory.DISK
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def late(monkeypatch):
     """Some jobs start up to some milliseconds late."""

@@ -15,14 +15,6 @@ from torch import nn
 TOKENS, WIDTH, EXPERTS = 60, 32, 4
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Experts(nn.Module):
     """Each token goes to its best expert, as in transformers. shift: of the scores, to move tokens."""
 

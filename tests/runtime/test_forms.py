@@ -31,14 +31,6 @@ from unusual_forms import UNUSUAL, patches, seeded
 NAMES = list(UNUSUAL)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def profiled(iteration):
     program = settled(iteration)
     return program, graph_from(program, measure_program(program, residents(program, iteration)))

@@ -36,14 +36,6 @@ from removed_waits import REMOVALS
 RUNTIME = Path(memplan.runtime.__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def device():
     return SimulatedDevice(delays=lambda seed: Delays(seed, 0.0))

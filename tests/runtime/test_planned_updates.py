@@ -45,14 +45,6 @@ OPTIMIZERS = {
 WHEN = ("in-backward", "after")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def updating(iteration, name="adamw", when="in-backward"):
     return iteration._replace(updates=Updates(OPTIMIZERS[name](iteration.module.parameters()), when))
 

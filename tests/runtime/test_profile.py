@@ -20,15 +20,6 @@ from memplan.runtime.trace.trace import trace
 from torch import nn
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Two threads that wait for each other take forever where other tests run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def instant(monkeypatch):
     """Measure by one run that nobody times. Counts the runs."""

@@ -6,6 +6,7 @@ import time
 from threading import Thread
 
 import pytest
+import torch
 from memplan.runtime.run import queues
 from memplan.runtime.storage import places
 
@@ -80,3 +81,39 @@ queue.add(lambda: (time.sleep(0.3), print("done", flush=True)), (), (), ())
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "done\n"
+
+
+# ── what a failure holds ────────────────────────────────────────────────────────────────────────────
+
+
+def failed(cause: BaseException | None = None) -> BaseException:
+    """An exception whose frame holds a tensor, with what it was raised from."""
+    held = torch.ones(3)
+    try:
+        raise ValueError("ours") from cause
+    except ValueError as error:
+        assert held.numel() == 3
+        return error
+
+
+def holds(error: BaseException) -> bool:
+    assert error.__traceback__ is not None
+    return "held" in error.__traceback__.tb_frame.f_locals
+
+
+def test_exceptions_and_their_causes_let_go_of_what_their_frames_hold():
+    cause = failed()
+    error = failed(cause)
+    cause.__cause__ = error  # a circle ends
+    queues.forget_frames(error)
+    assert not holds(error)
+    assert not holds(cause)
+
+
+def test_what_the_caller_was_handling_is_left_alone():
+    handled = failed()
+    error = failed()
+    error.__context__ = handled
+    queues.forget_frames(error, but=handled)
+    assert not holds(error)
+    assert holds(handled)

@@ -15,16 +15,6 @@ from memplan.runtime.profile.profile import profile
 from memplan.runtime.program.graph import graph_of
 from memplan.runtime.trace.trace import trace
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Two threads that wait for each other take forever where other tests run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 MODEL = """
 import torch
 def build():

@@ -53,6 +53,26 @@ def test_other_questions_have_other_plans(tmp_path: Path, counted: list[str]) ->
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_when_weights_are_updated_is_part_of_the_question(tmp_path: Path, counted: list[str]) -> None:
+    """The same operations in another order have the same fingerprint."""
+    orders: list[list[int]] = []
+    for update in ("in-backward", "after", "in-backward"):
+        module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        made = memplan.optimize(
+            module,
+            torch.randn(32, 6),
+            loss_fn=torch.sum,
+            budget="100%",
+            optimizer=torch.optim.AdamW(module.parameters()),
+            update=update,
+            solver="store-all",
+            keep=tmp_path,
+        )
+        orders.append([int(operation.phase) for operation in made.plans[0].program.operations])
+    assert counted == ["measure_program", "solve"] * 2
+    assert orders[0] == orders[2] != orders[1]
+
+
 @pytest.mark.parametrize("name", ["graph.json", "schedule.json"])
 @pytest.mark.parametrize("spoil", ["cut", "changed", "gone"])
 def test_what_is_not_whole_is_planned_anew(tmp_path: Path, counted: list[str], name: str, spoil: str) -> None:

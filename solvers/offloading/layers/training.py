@@ -81,18 +81,18 @@ class TrainingLayers:
 
 
 def training_layers(solver: str, graph: Graph) -> TrainingLayers:
-    """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or a
-    weight is used after its update, or what an update makes."""
+    """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or
+    other operations wait for an update, or one tensor has several."""
     phase = graph.operations.phase
     require_backward(solver, graph)
-    changed = _changed_in_the_middle(graph)
-    if changed is not None:
-        name = graph.tensors.name[changed]
-        raise NotAcceptedError(f"{solver} takes layers with updates at their end; {name} is used after one")
-    updates = np.flatnonzero(phase == Phase.UPDATE).tolist()
-    if waited_for := set(updates) - movable_updates(graph):
+    waited_for = set(np.flatnonzero(phase == Phase.UPDATE).tolist()) - movable_updates(graph)
+    if waited_for:
         name = graph.operations.name[min(waited_for)]
         raise NotAcceptedError(f"{solver} takes layers with updates at their end; others wait for {name}")
+    for x, changes in enumerate(graph.mutators.lists()):
+        if graph.persistent[x] and sum(phase[o] == Phase.UPDATE for o in changes) > 1:
+            name = graph.tensors.name[x]
+            raise NotAcceptedError(f"{solver} takes one update of each tensor; {name} has several")
     finest = chain_of(graph)
     firsts = sorted(set(_first_readers(graph, finest).values()))
     chain = finest.joined([0, *firsts[1:]])
@@ -119,18 +119,6 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
         for number, block in enumerate(chain.blocks)
     )
     return TrainingLayers(graph, chain, layers, tuple(chain.order()))
-
-
-def _changed_in_the_middle(graph: Graph) -> int | None:
-    """A weight or state that is read or updated again after an update."""
-    phase = graph.operations.phase
-    for x, changes in enumerate(graph.mutators.lists()):
-        updates = [o for o in changes if phase[o] == Phase.UPDATE]
-        if updates and graph.persistent[x]:
-            later = [o for o in graph.consumers[x].tolist() if o > updates[0] and phase[o] != Phase.UPDATE]
-            if later or changes[-1] != updates[0]:
-                return x
-    return None
 
 
 def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:

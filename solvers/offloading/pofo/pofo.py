@@ -76,9 +76,9 @@ def solve(problem: Problem, options: Options) -> Answer:
         interrupted = True
     if search.best is None:
         search.try_memory_saving()
-    if search.best is None and interrupted:
-        raise KeyboardInterrupt
     if search.best is None:
+        if interrupted:
+            raise KeyboardInterrupt
         raise refused(NAME, problem, linked.machine, search.memory_saving())
     stopped = interrupted or monotonic() > deadline
     status = Status.FEASIBLE if stopped else Status.HEURISTIC

@@ -11,6 +11,7 @@ profiled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -37,9 +38,19 @@ class Peaks(NamedTuple):
 
 def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
     """Those of the first iterations after a recall."""
-    device, cycle = step.device, step.cycle
+
+    def run() -> None:
+        for _ in range(1 if step.cycle is None else TURNS):
+            step.run(inputs)
+
+    return peaks_of(step, run)
+
+
+def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
+    """Those while `run` runs iterations of the step, after a recall. The optimizer's states are there."""
+    cycle = step.cycle
     if cycle is None:
-        peak = live_peak(lambda: step.run(inputs), device).peak_bytes
+        peak = live_peak(run, step.device).peak_bytes
         return Peaks(
             resident_bytes(step.program) + peak, step.undo_bytes, beside=generator_bytes(step.program)
         )
@@ -47,12 +58,7 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
     step.place()
     known = _known(cycle)
     start = resident_bytes(step.program, without=cycle.moved) + sum(known.values())
-
-    def run() -> None:
-        for _ in range(TURNS):
-            step.run(inputs)
-
-    peak = start + live_peak(run, device, known).peak_bytes
+    peak = start + live_peak(run, step.device, known).peak_bytes
     disk = cycle.disk.count.peak if cycle.disk else 0
     return Peaks(peak, cycle.host.count.peak + step.undo_bytes, disk, generator_bytes(step.program))
 

@@ -7,7 +7,9 @@ next takes over, tensor by tensor (runtime/run/custody.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +17,8 @@ from torch import Tensor
 from ..graphs.errors import MismatchError
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.run.execute import OtherShapeError, PlannedStep
+from ..runtime.storage.home import at_home
+from . import checkpoint
 
 
 class Step:
@@ -39,6 +43,29 @@ class Step:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
         for step in self.plans:
             step.recall()
+
+    def save(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """A checkpoint of module, optimizer and random numbers, read where they lie: see checkpoint.py.
+        optimizer: where the plan has none. extra: what else the loop goes on from."""
+        checkpoint.save(folder, self._iteration.module, self._optimizer(optimizer), extra)
+
+    def load(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Go on from a checkpoint. extra: what has a `load_state_dict`, by name; the rest is returned."""
+        return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
+
+    def at_home(self) -> AbstractContextManager[None]:
+        """A block in which `state_dict()` and pickles have weights and states where they lie, on the CPU."""
+        return at_home()
+
+    def _optimizer(self, given: Any) -> Any:
+        planned = self._iteration.updates and self._iteration.updates.optimizer
+        if given is not None and planned is not None and given is not planned:
+            raise MismatchError("the step updates weights by another optimizer")
+        return given or planned
 
     def _plan_for(self, inputs: Inputs) -> PlannedStep:
         """The one for their shape, made where there is none. Raises MismatchError, … as `check` does."""

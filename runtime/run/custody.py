@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class Custody:
         for storage in self._residents:
             self._give_back(storage)
 
-    def give_up(self, storages: Container[int], refuse: Callable[[], None]) -> None:
+    def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
         """Nothing of these is to be brought back, wherever it is."""
         for resident, form in self._forms.items():
             if form.storage in storages:
@@ -66,7 +67,8 @@ class Custody:
             raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
         self._cycle.put(storage, raw(next(iter(tensors.values()))))
         for resident, tensor in tensors.items():
-            put_away(tensor, self._forms[resident], partial(self._give_back, storage))
+            give_back, copies = partial(self._give_back, storage), partial(self._cycle.copies, storage)
+            put_away(tensor, self._forms[resident], give_back, copies)
             self._taken[resident] = tensor
 
     def _give_back(self, storage: int) -> None:
@@ -84,7 +86,8 @@ class Custody:
         except (torch.OutOfMemoryError, MemoryError) as error:
             name = self._owners[self._residents[storage][0]][0]
             raise MemplanError(
-                f"no memory on the device to bring {name} back: it stays where it is"
+                f"no memory on the device to bring {name} back: it stays where it is; step.save(folder), and "
+                "what is saved within `with step.at_home():`, need none"
             ) from error
 
     def _check(self, resident: int, tensor: Tensor) -> None:

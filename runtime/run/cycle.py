@@ -106,11 +106,13 @@ class Cycle:
 
     def get(self, storage: int) -> Tensor:
         """The bytes of a moved storage, on the device."""
-        self._settle()
-        if storage in self._salvaged:
-            return self._fetched(self._salvaged[storage])
-        copies = (self.held.get(variable(memory, storage)) for memory in Memory)
-        return self._fetched(next(copy for copy in copies if copy is not None))
+        return self._fetched(self._copies(storage)[0])
+
+    def copies(self, storage: int) -> list[Tensor | Block | File]:
+        """All there are of a moved storage, to be read and written by the host; not to be kept."""
+        found = self._copies(storage)
+        self.end_jobs()
+        return found
 
     def drop(self, storage: int) -> None:
         """Let go of a moved storage, until it is put here again."""
@@ -200,6 +202,13 @@ class Cycle:
 
     def _all_places(self) -> Sequence[Place]:
         return [(memory, x) for x in self.moved for memory in Memory]
+
+    def _copies(self, storage: int) -> list[Tensor | Block | File]:
+        self._settle()
+        if storage in self._salvaged:
+            return [self._salvaged[storage]]
+        copies = (self.held.get(variable(memory, storage)) for memory in Memory)
+        return [copy for copy in copies if copy is not None]
 
     def _put(self, storage: int, on_device: Tensor) -> None:
         made = {

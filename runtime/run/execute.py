@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
@@ -314,7 +314,7 @@ def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
         )
 
 
-def _refuse() -> None:
+def _refuse() -> NoReturn:
     raise MemplanError(LOST)
 
 

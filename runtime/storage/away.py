@@ -13,13 +13,13 @@ anyway, gets an empty tensor. Another tensor on the same memory, taken before, k
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...graphs.errors import MemplanError
 from ..program.names import full_name
@@ -29,11 +29,13 @@ from ..torch_internals import HOOKS_OF_TENSOR, empty_for_nobody, no_torch_functi
 
 class Hold(NamedTuple):
     """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError.
+    copies: of its whole storage, wherever they lie, or raises MemplanError too; see home.py.
     lost: nothing is to be brought back, but another value may come in its place."""
 
     form: Value
     kind: type[Tensor]
     bring_back: Callable[[], None]
+    copies: Callable[[], Sequence[Any]]
     lost: bool = False
 
 
@@ -47,6 +49,8 @@ class Away:
         cls, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
     ) -> Any:
         keywords = keywords or {}
+        if readers and function in _READ:
+            return function(readers[-1](arguments[0]), *arguments[1:], **keywords)
         if function in _FORM:
             return function(_as_meta(arguments[0]._memplan.form), *arguments[1:], **keywords)
         if function in _HARMLESS or (function == _SET_GRAD and arguments[1] is None):
@@ -67,23 +71,36 @@ class Away:
         return copy.deepcopy(self, memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if readers:
+            made: Tensor = readers[-1](cast("Tensor", self))
+            if isinstance(self, nn.Parameter):
+                made = nn.Parameter(made, self.requires_grad)
+            return made.__reduce_ex__(protocol)
         bring_back([cast("Tensor", self)])
         return self.__reduce_ex__(protocol)
 
 
-def put_away(tensor: Tensor, form: Value, bring_back: Callable[[], None]) -> None:
+def put_away(
+    tensor: Tensor, form: Value, bring_back: Callable[[], None], copies: Callable[[], Sequence[Any]]
+) -> None:
     """Empty it. form: its present one."""
     kind = type(tensor)
     tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
-    vars(tensor)["_memplan"] = Hold(form, kind, bring_back)
+    vars(tensor)["_memplan"] = Hold(form, kind, bring_back, copies)
     tensor.__class__ = _away(kind)
 
 
-def give_up(tensor: Tensor, form: Value, refuse: Callable[[], None]) -> None:
+def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None:
     """Who asks for its values is refused, until others have come in their place."""
     if not isinstance(tensor, Away):
-        put_away(tensor, form, refuse)
-    vars(tensor)["_memplan"] = vars(tensor)["_memplan"]._replace(bring_back=refuse, lost=True)
+        put_away(tensor, form, refuse, refuse)
+    hold: Hold = vars(tensor)["_memplan"]
+    vars(tensor)["_memplan"] = hold._replace(bring_back=refuse, copies=refuse, lost=True)
+
+
+def hold_of(tensor: Tensor) -> Hold | None:
+    """None for one that is here."""
+    return tensor._memplan if isinstance(tensor, Away) else None
 
 
 def restore(tensor: Tensor, values: Tensor) -> None:
@@ -133,7 +150,11 @@ def _makes_way(tensor: Tensor) -> bool:
     return "_memplan" not in vars(tensor)
 
 
+readers: list[Callable[[Tensor], Tensor]] = []
+"""While there is one, `detach`, `cpu` and pickles of an away tensor are its: home.py's `at_home`."""
+
 _T: Any = Tensor
+_READ = {_T.detach, _T.cpu}
 _REPLACE = {_T.copy_, _T.data.__set__, _T.set_}
 """What gives a tensor, the first argument, other values."""
 _SET_GRAD = _T.grad.__set__

@@ -180,6 +180,10 @@ class File:
         except OSError as error:
             raise MemplanError(f"{self._path}: can't read: {error.strerror}") from error
 
+    def mapped(self) -> Tensor:
+        """The bytes, read as they are looked at; what is written there does not reach the file."""
+        return torch.from_file(str(self._path), shared=False, size=self._written, dtype=torch.uint8)
+
     def __del__(self) -> None:
         self._disk.count.give_back(self._counted)
         self._path.unlink(missing_ok=True)

@@ -117,7 +117,7 @@ def test_no_address_of_what_is_away_is_given_to_others():
     """PyTorch does not tell of `to_dlpack`, which would export an empty tensor."""
     weight = torch.randn(4, 8)
     true = weight.clone()
-    put_away(weight, form_of(weight), lambda: restore(weight, true))
+    put_away(weight, form_of(weight), lambda: restore(weight, true), lambda: [true])
     with pytest.raises(RuntimeError, match="Cannot access data pointer"):
         torch.utils.dlpack.to_dlpack(weight)
     assert isinstance(weight, Away)

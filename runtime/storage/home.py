@@ -1,0 +1,91 @@
+"""The values of tensors that are away, read and written where they lie: without room on the device.
+
+A tensor whose storage is on the host is read there, one on the disk from its file as it is looked at. Nothing
+of it is copied; a save of all of a model takes no memory beside the file's.
+"""
+
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MemplanError
+from ..program.program import Value
+from .away import hold_of, readers
+from .copies import loaded, value
+from .places import Block, File
+
+
+def at_home_value(tensor: Tensor) -> Tensor:
+    """The tensor's values where they are: itself, detached, or what is away in host memory. To be read, and
+    not after the next iteration. Raises MemplanError: they are lost, the disk can't be read."""
+    hold = hold_of(tensor)
+    if hold is None:
+        return tensor.detach()
+    copy = min(hold.copies(), key=_order)
+    if isinstance(copy, File):
+        return value(_mapped(copy), hold.form)
+    return _view(copy, hold.form)
+
+
+def replace_at_home(tensor: Tensor, values: Tensor) -> None:
+    """The tensor has these, of its form, in all places where it is; one that is lost has them on the device.
+    Raises MemplanError."""
+    if (hold := hold_of(tensor)) is not None:
+        with suppress(MemplanError):  # only now it may turn out to be lost
+            hold.copies()
+        hold = hold_of(tensor)
+    if hold is None or hold.lost:
+        with torch.no_grad():
+            tensor.copy_(values)
+        return
+    for copy in hold.copies():
+        if isinstance(copy, File):
+            bytes_ = loaded(copy)
+            value(bytes_, hold.form).copy_(values)
+            copy.write(bytes_[: copy.size])
+        else:
+            _view(copy, hold.form).copy_(values)
+
+
+@contextmanager
+def at_home() -> Generator[None]:
+    """In the block `state_dict()`, `detach()`, `cpu()` and pickles of tensors that are away have their values
+    where they lie, on the CPU. What is written into these reaches the tensors when the block ends; they hold
+    only in the block. All else that asks for values has them brought back to the device, as ever."""
+    given: list[tuple[Tensor, Tensor, int]] = []
+
+    def read(tensor: Tensor) -> Tensor:
+        made = at_home_value(tensor)
+        given.append((tensor, made, made._version))
+        return made
+
+    readers.append(read)
+    try:
+        yield
+    finally:
+        readers.pop()
+    for tensor, made, version in given:
+        if made._version != version:
+            replace_at_home(tensor, made)
+
+
+def _view(copy: Tensor | Block, form: Value) -> Tensor:
+    return value(copy.bytes if isinstance(copy, Block) else copy, form)
+
+
+def _mapped(file: File) -> Tensor:
+    try:
+        return file.mapped()
+    except RuntimeError as error:
+        raise MemplanError(f"what was offloaded to the disk can't be read: {error}") from error
+
+
+def _order(copy: Any) -> int:
+    return (Block, File, Tensor).index(type(copy))

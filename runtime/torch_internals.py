@@ -36,7 +36,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import GetAttrKey, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -101,6 +101,20 @@ HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hoo
 no_dispatch_modes = _disable_current_modes
 no_torch_function = torch._C.DisableTorchFunctionSubclass
 """Contexts: dispatch modes, and `__torch_function__` of subclasses, are left out."""
+
+
+def leaves_and_form(nest: Any) -> tuple[dict[str, Any], Callable[[list[Any]], Any]]:
+    """The leaves of nested containers, those that libraries have registered included, named by their place
+    (`hidden_states.0`), and what makes the nest of leaves again."""
+    leaves, spec = tree_flatten_with_path(nest)
+    named = {".".join(_key_text(key) for key in path): leaf for path, leaf in leaves}
+    return named, lambda leaves: tree_unflatten(leaves, spec)
+
+
+def _key_text(key: Any) -> str:
+    if isinstance(key, GetAttrKey):
+        return key.name
+    return str(key.idx if hasattr(key, "idx") else key.key)
 
 
 def schema_of(operator: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..runtime.model.arguments import (
     given_budget,
     given_folder,
     given_inputs,
+    given_outputs,
 )
 from ..runtime.model.iteration import Iteration, Updates, with_targets
 from .plan import Planner
@@ -38,6 +39,7 @@ def optimize(
     keep: bool | str | Path = True,
     compare: bool = True,
     undo: bool = False,
+    outputs: bool | str | Sequence[str] = False,
 ) -> Step:
     """Plan training iterations of `module` within `budget`: a callable in place of forward and backward.
 
@@ -63,6 +65,8 @@ def optimize(
     and states neither as before it nor as after it; they are refused until others are loaded. With True it
     is as if it had not begun: what updates overwrite is first copied to host memory, as many bytes as weights
     and optimizer states have, and iterations do not overlap.
+    outputs: tensors that the module returns and that `step.output` then has: True for all, or names like
+    'logits' and 'hidden_states.0'. They are kept to the iteration's end, within the budget.
     Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), not what plain
     PyTorch computes (DifferenceError), …
     """
@@ -73,6 +77,8 @@ def optimize(
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     updates = None if optimizer is None else Updates(optimizer, update)
-    iteration = Iteration(module, with_targets(given_inputs(inputs), targets), loss_fn, updates)
+    iteration = Iteration(
+        module, with_targets(given_inputs(inputs), targets), loss_fn, updates, given_outputs(outputs)
+    )
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
     return Step(iteration, planner, plans)

@@ -36,8 +36,15 @@ class Step:
         Raises MemplanError: a batch that differs in more than its shape, a shape too many, no schedule within
         the budget, … as PlannedStep does.
         """
+        self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
         return self._plan_for(inputs).iterate(inputs)
+
+    @property
+    def output(self) -> Any:
+        """What the module has returned in the last iteration, detached, with the tensors that
+        `optimize(…, outputs=…)` asks for; None in the place of others."""
+        return self.plans[0].output
 
     def recall(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""

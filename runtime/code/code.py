@@ -6,7 +6,7 @@
         v10 = f1(v9, c0)                          # a view, where it is first needed
         del v9, v10                               # delete: the storage with every view of it
         …
-        return v41, v40, v37                      # loss and gradients
+        return v41, v40, v37                      # loss, outputs and gradients
 
 Before a call that changes a storage in place, `keep((3, v7))` has the journal (storage/journal.py) note it.
 The names are indices: of values (v), of targets (f), of arguments that are not plain numbers (c) and of
@@ -99,7 +99,7 @@ class Writer:
             self.lines.append(f"del {', '.join(f'v{value}' for value in sorted(values))}")
 
     def code(self) -> Code:
-        results = (self.program.loss, *self.program.gradients.values())
+        results = self.program.returned
         for value in results:
             self._need(value)
         first = f"{', '.join(f'v{value}' for value in self.residents)}, = residents"

@@ -104,7 +104,7 @@ class _TurnWriter(CopyWriter):
     # ── the whole ───────────────────────────────────────────────────────────────────────────────────
 
     def code(self) -> Code:
-        results = [self._result(value) for value in (self.program.loss, *self.program.gradients.values())]
+        results = [self._result(value) for value in self.program.returned]
         steps = len(self.schedule)
         self.wait_for(self.turn.waits.get(steps, ()))
         for key in sorted(key for key in self.turn.pending if key >= steps):

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..model.iteration import Iteration, call, loss_of
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from ..model.unchanged import changing, copies, unchanged
+from ..program.outputs import output_of
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
@@ -88,6 +89,7 @@ def run_eager(iteration: Iteration) -> Outcome:
         with uncompiled():
             output = call(iteration.module, iteration.inputs)
             loss = loss_of(output, iteration.loss_fn, iteration.inputs)
+            outputs = output_of(output, iteration.outputs, loss).tensors
             del output
             loss.backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
@@ -96,7 +98,7 @@ def run_eager(iteration: Iteration) -> Outcome:
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
-    return Outcome(loss.detach(), gradients)
+    return Outcome(loss.detach(), gradients, {name: tensor.detach() for name, tensor in outputs.items()})
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
@@ -208,7 +210,8 @@ def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome])
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
     named = {f"{name}.grad": tensor for name, tensor in last.gradients.items()}
-    return losses | named | buffers | copies(changing(iteration))
+    outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
+    return losses | outputs | named | buffers | copies(changing(iteration))
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

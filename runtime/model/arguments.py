@@ -14,6 +14,7 @@ from ...graphs.errors import InputError
 from ...graphs.folders.cache import cache_folder
 from ...graphs.transformations.updates import When
 from ...planner.budget import Budget, parse_budget
+from ..program.outputs import Wanted
 
 _LEAST_BYTES = 1000
 
@@ -75,6 +76,16 @@ def given_folder(keep: Any) -> Path | None:
     if Path(keep).exists() and not Path(keep).is_dir():
         raise InputError(f"{keep}: plans are kept in a folder, this is none")
     return Path(keep)
+
+
+def given_outputs(outputs: Any) -> Wanted:
+    """One name is a tuple of one."""
+    if isinstance(outputs, bool):
+        return outputs
+    names: tuple[Any, ...] = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"outputs={outputs!r}: give True, or names like 'logits' and 'hidden_states.0'")
+    return names
 
 
 def _kind(thing: object) -> str:

@@ -31,6 +31,8 @@ def _head(program: Program) -> Iterator[str]:
     groups = (program.parameters, program.buffers, program.inputs, program.gradients)
     for group in (*groups, {f"{name} {state}": v for (name, state), v in program.states.items()}):
         yield ", ".join(f"{name}: {_value(program, value)}" for name, value in group.items())
+    if program.outputs:
+        yield f"outputs {', '.join(f'{n}: {_value(program, v)}' for n, v in program.outputs.items())}"
     draws = (operation.name for operation in program.operations if operation.random)
     yield f"draws {', '.join(draws)}"
 

@@ -19,6 +19,7 @@ import torch
 
 from ...graphs.graph import Kind, Phase
 from ..reach import Path
+from .outputs import NOTHING, Output
 
 Target = Callable[..., Any]
 
@@ -103,6 +104,7 @@ class Program:
     tensors among the example inputs. constants: tensors that the trace holds itself. held: of these the ones
     that attributes of the module hold, and where.
     loss: its value. gradients: per parameter that gets one which no update uses up, its value.
+    outputs: of the tensors that the module returns those that are wanted. output: the nest that they lie in.
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
     """
@@ -120,6 +122,8 @@ class Program:
     gradients: Mapping[str, int]
     states: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     held: Mapping[int, Path] = field(default_factory=dict[int, Path])
+    outputs: Mapping[str, int] = field(default_factory=dict[str, int])
+    output: Output = NOTHING
     compiling: bool = False
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
@@ -131,10 +135,14 @@ class Program:
         return (*(value for group in groups for value in group.values()), *self.constants)
 
     @property
+    def returned(self) -> tuple[int, ...]:
+        """The values that an iteration leaves behind: the loss, the outputs, the gradients."""
+        return (self.loss, *self.outputs.values(), *self.gradients.values())
+
+    @property
     def results(self) -> tuple[int, ...]:
-        """The storages that an iteration leaves behind: the loss, then the gradients."""
-        values = (self.loss, *self.gradients.values())
-        return tuple(dict.fromkeys(self.values[value].storage for value in values))
+        """The storages that they lie in."""
+        return tuple(dict.fromkeys(self.values[value].storage for value in self.returned))
 
     @property
     def ends(self) -> dict[int, int]:

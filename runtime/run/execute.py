@@ -38,10 +38,12 @@ from .queues import forget_frames
 
 
 class Outcome(NamedTuple):
-    """What an iteration computes. gradients: by parameter name, those that no update has used up."""
+    """What an iteration computes. gradients: by parameter name, those that no update has used up. outputs:
+    of the tensors that the module returns those that are wanted."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
+    outputs: dict[str, Tensor]
 
 
 class OtherShapeError(MismatchError):
@@ -60,6 +62,9 @@ class PlannedStep:
     the step is called, and these go on with it: `state_dict()` and learning rate schedules work as ever.
     A step holds for the shapes, types, other arguments, train or eval mode, autocast, hooks and parts of the
     module that it was traced with: inputs of another form and a module that has changed raise MismatchError.
+
+    output: what the module has returned in the last iteration, with the tensors that are wanted, detached; it
+    is let go of when the next one starts.
 
     Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
     who reads one has it back first (custody.py), and `recall` fetches all.
@@ -95,6 +100,7 @@ class PlannedStep:
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
         self._gradients_counted = False
+        self.output: Any = None
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.cycle = None
@@ -120,6 +126,7 @@ class PlannedStep:
     def iterate(self, inputs: Inputs) -> Tensor:
         """As a call with these."""
         self._count_gradients()
+        self.output = None
         with interrupts_at_the_end():
             outcome = self.run(inputs)
             if outcome.gradients:
@@ -129,6 +136,7 @@ class PlannedStep:
                 parameter = tensors[name]
                 gradient = gradient.to(parameter.device)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            self.output = self.program.output.nest(outcome.outputs)
         return outcome.loss
 
     def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
@@ -193,10 +201,17 @@ class PlannedStep:
                 residents = self.device.adopted(residents)
                 self.place()
                 with self._watch.iteration(), as_traced(self.program.device):
-                    loss, *gradients = self._run(residents, settings)
+                    results = self._run(residents, settings)
             if self._optimizer is not None:
                 self._optimizer.end()
-        return Outcome(loss, dict(zip(self.program.gradients, gradients, strict=True)))
+        return self._outcome(results)
+
+    def _outcome(self, results: Sequence[Tensor]) -> Outcome:
+        """results: by the program's order, wherever the schedule has left them."""
+        following = iter(results)
+        loss = next(following)
+        outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
+        return Outcome(loss, dict(zip(self.program.gradients, following, strict=True)), outputs)
 
     @contextmanager
     def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:

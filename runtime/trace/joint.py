@@ -24,6 +24,7 @@ from ...graphs.errors import InputError
 from ..model.captured import Captured
 from ..model.iteration import Iteration, call, loss_of, tensors_in, with_tensors
 from ..model.python_state import caches_forgotten, state_put_back
+from ..program.outputs import Output, output_of
 from ..reach import Path
 from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
 from .forms import Forms, TrueFakes
@@ -37,16 +38,17 @@ Named = Mapping[str, Tensor]
 
 
 class Joint(NamedTuple):
-    """graph: placeholders = parameters, buffers, inputs; outputs = loss, then the gradients, in order.
+    """graph: placeholders = parameters, buffers, inputs; outputs = loss, outputs, gradients, in order.
 
-    gradients: names of the parameters that get one. held: of the constants that attributes of the module
-    hold, the path to each, by the tensor's identity.
+    output: what the module returns. gradients: names of the parameters that get one. held: of the constants
+    that attributes of the module hold, the path to each, by the tensor's identity.
     """
 
     graph: fx.GraphModule
     parameters: Named
     buffers: Named
     inputs: Named
+    output: Output
     gradients: Sequence[str]
     held: Mapping[int, Path]
 
@@ -59,15 +61,15 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
     mode = _fake_mode(flat, forms)
     parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
-    gradients: list[str] = []
+    made: list[_Results] = []
     captured = Captured(flat)
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
         following = iter(tensors)
         groups = [{name: next(following) for name in group} for group in given]
-        gradients.clear()
         with captured:
-            return _ForwardBackward(iteration, *groups, flag=flag).results(gradients)
+            made[:] = [_ForwardBackward(iteration, *groups, flag=flag).results()]
+        return made[0].tensors
 
     path = compiling() if flag else not_called_fake()
     with (
@@ -83,13 +85,22 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         held = captured.held_by(iteration)
         with mode:
             graph = functional_graph(traced, examples, flat)
-    return Joint(graph, parameters, buffers, inputs, gradients, held)
+    output, gradients, _tensors = made[0]
+    return Joint(graph, parameters, buffers, inputs, output, gradients, held)
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Parameters, buffers and inputs by name, each tensor once."""
     module = iteration.module
     return dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs)
+
+
+class _Results(NamedTuple):
+    """What the module returns, which parameters get a gradient, and all tensors that are a result."""
+
+    output: Output
+    gradients: list[str]
+    tensors: list[Tensor]
 
 
 class _ForwardBackward:
@@ -105,12 +116,14 @@ class _ForwardBackward:
         self.values = nullcontext() if flag else KnownValues()
         self.marks = Marks(iteration.module)
 
-    def results(self, names: list[str]) -> list[Tensor]:
-        """The loss and the gradients; `names` takes the parameters that get one."""
+    def results(self) -> _Results:
         state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
-        loss, gradients = torch.func.functional_call(_Holder(self.iteration.module), state, (self._run,))
-        kept = [loss]
-        taken = [_span(tensor) for tensor in (loss, *self.given)]
+        loss, output, gradients = torch.func.functional_call(
+            _Holder(self.iteration.module), state, (self._run,)
+        )
+        names: list[str] = []
+        kept = [loss, *output.tensors.values()]
+        taken = [_span(tensor) for tensor in (*kept, *self.given)]
         for (name, parameter), gradient in zip(self.wanted.items(), gradients, strict=True):
             if gradient is not None:
                 names.append(name)
@@ -121,18 +134,32 @@ class _ForwardBackward:
                 if state[f"module.{name}"] is not buffer:
                     buffer.copy_(state[f"module.{name}"])
         self.marks.finish()
-        return kept
+        return _Results(output.without_tensors(), names, kept)
 
-    def _run(self, module: nn.Module) -> tuple[Tensor, Sequence[Tensor | None]]:
+    def _run(self, module: nn.Module) -> tuple[Tensor, Output, Sequence[Tensor | None]]:
         with torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION):
             with self.marks.forward(), self.values:
                 inputs = with_tensors(self.iteration.inputs, self.inputs)
-                output = call(module, inputs)
-                loss = loss_of(output, self.iteration.loss_fn, inputs)
+                returned = call(module, inputs)
+                loss = loss_of(returned, self.iteration.loss_fn, inputs)
+                output = self._kept(output_of(returned, self.iteration.outputs, loss))
                 loss = _apart(loss, [_span(tensor) for tensor in self.given])
-            del output
+            del returned
             self.marks.backward(loss)
-            return loss, torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
+            gradients = torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
+            return loss, output, gradients
+
+    def _kept(self, output: Output) -> Output:
+        """Inputs among them are copied: they are the caller's. Refuses the module's own tensors."""
+        own = {memory_of(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
+        for name, tensor in output.tensors.items():
+            if (weight := own.get(memory_of(tensor))) is not None:
+                raise InputError(
+                    f"the output {name or 'of the module'} lies in {weight}, which iterations change: read "
+                    "it there, and name the tensors that are wanted, like outputs=('logits',)"
+                )
+        taken = [_span(tensor) for tensor in self.inputs.values()]
+        return output._replace(tensors={n: _apart(t, taken) for n, t in output.tensors.items()})
 
 
 class _Holder(nn.Module):

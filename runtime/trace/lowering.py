@@ -29,11 +29,15 @@ from .layers import MARK, Mark
 
 def lower(joint: Joint) -> Program:
     """The program of a joint graph, without fingerprint."""
-    loss, *gradients = results(joint)
+    loss, *others = results(joint)
     lowering = _Lowering(joint, loss.meta["val"].device)
     for node in needed_nodes(joint.graph.graph):
         lowering.add(node)
-    return lowering.program(loss, dict(zip(joint.gradients, gradients, strict=True)))
+    following = iter(others)
+    outputs, gradients = (
+        {n: next(following) for n in names} for names in (joint.output.names, joint.gradients)
+    )
+    return lowering.program(loss, outputs, gradients)
 
 
 class _Lowering:
@@ -66,12 +70,16 @@ class _Lowering:
         elif node.op == "call_function":
             self._call(node)
 
-    def program(self, loss: fx.Node, gradients: Mapping[str, fx.Node]) -> Program:
+    def program(
+        self, loss: fx.Node, outputs: Mapping[str, fx.Node], gradients: Mapping[str, fx.Node]
+    ) -> Program:
         groups = (self.joint.parameters, self.joint.buffers, self.joint.inputs)
         residents = iter(self.placeholders)
         parameters, buffers, inputs = ({name: next(residents) for name in group} for group in groups)
-        found = {name: self._value_of(node) for name, node in gradients.items()}
-        self._mark_results(self._value_of(loss), found)
+        returned, found = (
+            {name: self._value_of(node) for name, node in group.items()} for group in (outputs, gradients)
+        )
+        self._mark_results(self._value_of(loss), returned, found)
         return Program(
             self.blocks.device,
             self.blocks.storages,
@@ -85,6 +93,8 @@ class _Lowering:
             self._value_of(loss),
             found,
             held=self.held,
+            outputs=returned,
+            output=self.joint.output,
         )
 
     def _resident(self, node: Any, name: str, kind: Kind) -> int:
@@ -158,10 +168,11 @@ class _Lowering:
         assert value is not None
         return value
 
-    def _mark_results(self, loss: int, gradients: Mapping[str, int]) -> None:
+    def _mark_results(self, loss: int, outputs: Mapping[str, int], gradients: Mapping[str, int]) -> None:
         """Name the storages of the results, and give the loss's operation its phase."""
         values = self.blocks.values
-        for name, value in {"the loss": loss, **gradients}.items():
+        named = {f"the output {name}".strip(): value for name, value in outputs.items()}
+        for name, value in {"the loss": loss, **named, **gradients}.items():
             if self.blocks.storages[values[value].storage].kind <= Kind.OPTIMIZER_STATE:
                 raise TraceError(f"{name}: its result is a tensor that the iteration does not compute")
         for name, value in gradients.items():

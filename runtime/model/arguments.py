@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,12 +27,14 @@ def check_module(module: object) -> None:
 
 
 def given_inputs(inputs: Any) -> tuple[Any, ...] | dict[str, Any]:
-    """One tensor is the only positional argument; a list is a tuple."""
+    """One tensor is the only positional argument; a list is a tuple, a tokenizer's batch a dict."""
     if isinstance(inputs, Tensor):
         return (inputs,)
     if isinstance(inputs, list):
         return tuple(inputs)
-    if not isinstance(inputs, tuple | dict):
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    if not isinstance(inputs, tuple):
         raise InputError(
             f"inputs is a {_kind(inputs)}: give a tensor, a tuple of positional or a dict of named arguments"
         )

@@ -193,7 +193,7 @@ def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
 
     def changes() -> list[object]:
         missing = object()
-        changed = [key for key in known if thing.get(key, missing) is not known[key]]
+        changed = [key for key in known if dict.get(thing, key, missing) is not known[key]]
         return [*changed, *(key for key in thing if key not in known)]
 
     def put_back() -> None:

@@ -23,7 +23,8 @@ from ..code.code import generate, is_plain
 from ..device.choice import device_of
 from ..model.captured import Attributes
 from ..model.granted import Granted, described, form_of
-from ..model.iteration import TARGETS, Inputs, Iteration, Labelled, others_in, tensors_in, with_targets
+from ..model.iteration import Inputs, Iteration, others_in, tensors_in
+from ..model.reading import Reading
 from ..program.program import Program, Value
 from ..storage.away import bring_back, give_up
 from ..storage.copies import raw
@@ -87,7 +88,7 @@ class PlannedStep:
         self.program = program
         self._module = iteration.module
         self._others = others_in(iteration.inputs)
-        self._has_targets = isinstance(iteration.inputs, Labelled)
+        self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held)
         self._granted = Granted(iteration, program)
@@ -140,12 +141,8 @@ class PlannedStep:
         return outcome.loss
 
     def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
-        """What a call is given, with the targets where the plan has some."""
-        keywords = dict(keywords)
-        targets = keywords.pop(TARGETS, None) if self._has_targets else None
-        if arguments and keywords:
-            raise MismatchError("a step takes its inputs by position or by name, as the plan does, not both")
-        return with_targets(keywords or arguments, targets)
+        """What a call is given, with the targets where the plan has some. Raises MismatchError."""
+        return self._reading.read(arguments, keywords)
 
     def check(self, inputs: Inputs) -> list[Tensor]:
         """The tensors, in the program's order. Raises OtherShapeError where only their shapes differ from the

@@ -50,7 +50,7 @@ def test_what_is_not_meant_is_refused(options, line):
 def test_inputs_of_a_step_that_are_no_tensors(step):
     x = torch.ones(4, 3)
     with pytest.raises(memplan.MismatchError, match="input 0 is a list or another nest"):
-        step([x])
+        step([[x]])
     with pytest.raises(memplan.MismatchError, match="input 0 is of type ndarray; the plan is for a tensor"):
         step(x.numpy())
     with pytest.raises(memplan.MismatchError, match="input 0 is missing"):

@@ -209,6 +209,25 @@ def test_a_library_s_own_tables_keep_nothing(monkeypatch):
     assert (library.TABLES, library.SEEN) == ({}, [])
 
 
+def test_a_table_with_a_get_of_its_own_is_read_past_it():
+    class Names(dict):
+        def get(self, key):
+            return super().get(str(key))
+
+    class Named(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.names = Names(a=0)
+
+        def forward(self, x):
+            self.names["a"] += 1
+            return super().forward(x).sum()
+
+    module = Named()
+    trace(Iteration(module, (torch.ones(2, 4),)))
+    assert module.names == {"a": 0}
+
+
 # ── transformers ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,0 +1,73 @@
+"""A step is called with its inputs, or with one batch of their form."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.runtime.model.iteration import Labelled
+from memplan.runtime.model.reading import Reading
+from torch import nn
+
+X, Y, Z = torch.ones(1), torch.ones(2), torch.ones(3)
+Pair = namedtuple("Pair", "first second")
+
+NAMED = {"a": X, "b": Y}
+
+
+def read(plan: Any, *arguments: Any, **keywords: Any) -> Any:
+    return Reading(plan).read(arguments, keywords)
+
+
+@pytest.mark.parametrize("batch", [NAMED, UserDict(NAMED)])
+def test_a_dict_is_the_batch_of_a_plan_of_names(batch: Any) -> None:
+    assert read(NAMED, batch) == NAMED == read(NAMED, **batch)
+    assert read(Labelled(NAMED, Z), batch, targets=Z) == Labelled(NAMED, Z)
+
+
+@pytest.mark.parametrize("batch", [(X, Y), [X, Y], Pair(X, Y)])
+def test_a_tuple_or_list_is_the_batch_of_a_plan_of_positions(batch: Any) -> None:
+    assert read((X, Y), batch) == (X, Y) == read((X, Y), *batch)
+    assert read(Labelled((X, Y), Z), batch, targets=Z) == Labelled((X, Y), Z)
+
+
+def test_one_tensor_is_itself_in_a_list_or_not() -> None:
+    assert read((X,), X) == (X,) == read((X,), [X])
+    assert read(Labelled((X,), Z), (X,), targets=Z) == Labelled((X,), Z)
+
+
+def test_an_only_input_that_is_a_nest_is_no_batch() -> None:
+    plan = ((X, [Y, Z]),)
+    assert read(plan, (X, [Y, Z])) == plan == read(plan, ((X, [Y, Z]),)) == read(plan, [(X, [Y, Z])])
+    one = ([X],)
+    assert read(one, [X]) == one == read(one, ([X],))
+    assert read((NAMED,), NAMED) == (NAMED,) == read((NAMED,), (NAMED,))
+
+
+@pytest.mark.parametrize(
+    ("plan", "given", "line"),
+    [
+        (NAMED, X, "given a Tensor; the plan's inputs have names, a, b: give a dict"),
+        (NAMED, [X, Y], "given a list; the plan's inputs have names"),
+        ((X, Y), NAMED, "the batch is a dict; the plan's inputs stand by position: give a tuple"),
+        (Labelled((X,), Z), (X, Z), "the last of the batch has no place: give targets by name"),
+    ],
+)
+def test_a_batch_of_another_form_is_refused(plan: Any, given: Any, line: str) -> None:
+    with pytest.raises(memplan.MismatchError, match=line):
+        read(plan, given)
+
+
+@pytest.mark.filterwarnings("ignore:the gradients in .grad take")
+def test_a_loaders_batches_go_into_a_step_as_they_are() -> None:
+    x = torch.randn(4, 3)
+    options: Any = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "compare": False}
+    named = memplan.optimize(nn.Linear(3, 2), UserDict(input=x), **options)
+    placed = memplan.optimize(nn.Linear(3, 2), [x], **options)
+    assert torch.equal(named({"input": x}), named(input=x))
+    assert torch.equal(placed([x]), placed(x))
+    assert torch.isfinite(placed([torch.randn(2, 3)]))
+    assert len(placed.plans) == 2

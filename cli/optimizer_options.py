@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _OPTIONS = (
     click.option(
         "--optimizer",
-        type=click.Choice(["adamw", "sgd"]),
+        type=click.Choice(["adamw", "adam", "sgd"]),
         help="Update the weights, as torch.optim does: the graph has states and updates.",
     ),
     click.option(
@@ -25,9 +25,11 @@ _OPTIONS = (
         "--lr", type=float, metavar="RATE", help="Learning rate; PyTorch's default, like all below."
     ),
     click.option("--weight-decay", type=float, metavar="FACTOR"),
-    click.option("--betas", type=(float, float), metavar="B1 B2", help="Of adamw."),
-    click.option("--eps", type=float, metavar="NUMBER", help="Of adamw."),
+    click.option("--betas", type=(float, float), metavar="B1 B2", help="Of adamw and adam."),
+    click.option("--eps", type=float, metavar="NUMBER", help="Of adamw and adam."),
+    click.option("--amsgrad", is_flag=True, default=None, help="Of adamw and adam."),
     click.option("--momentum", type=float, metavar="FACTOR", help="Of sgd."),
+    click.option("--nesterov", is_flag=True, default=None, help="Of sgd."),
 )
 
 

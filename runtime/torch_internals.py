@@ -89,6 +89,11 @@ CPU_ATTENTION_BACKWARD = (
     aten._scaled_dot_product_fused_attention_overrideable_backward,
 )
 
+fused_adam: Any = torch._fused_adam_
+fused_adamw: Any = torch._fused_adamw_
+fused_sgd: Any = torch._fused_sgd_
+"""What `torch.optim` calls with `fused=True`, on lists of tensors."""
+
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Where the tracer logs an operation that it cannot trace."""
 

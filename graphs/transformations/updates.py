@@ -28,6 +28,8 @@ When = Literal["in-backward", "after"]
 
 STATES: Mapping[str, tuple[str, ...]] = {
     "adamw": ("exp_avg", "exp_avg_sq"),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adamw-amsgrad": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
     "sgd": (),
     "sgd-momentum": ("momentum_buffer",),
 }

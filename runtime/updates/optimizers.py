@@ -1,4 +1,4 @@
-"""Optimizers whose steps can be planned: `torch.optim.AdamW` and `torch.optim.SGD`.
+"""Optimizers whose steps can be planned: `torch.optim.AdamW`, `Adam` and `SGD`, with all their options.
 
 Choice   what a command line or a graph's `source` says; makes the optimizer of a module.
 rules    what a module's optimizer does to each parameter.
@@ -11,24 +11,34 @@ fixed    what of a group a plan holds for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ...graphs.errors import InputError
+from ...graphs.errors import InputError, MismatchError
 from ...graphs.files.fields import check_fields, mapping
 from ...graphs.transformations.updates import STATES, When
 from ..model.iteration import Iteration, Updates
 from ..program.program import Setting, Target
 from . import rules as update_rules
 
+_MAKE: dict[str, type[torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+_OWN = {"momentum": ("sgd",), "nesterov": ("sgd",)} | dict.fromkeys(
+    ("betas", "eps", "amsgrad"), ("adamw", "adam")
+)
+"""Hyperparameters that not all optimizers have."""
+
 
 @dataclass(frozen=True)
 class Choice:
-    """name: adamw or sgd. update: when. The rest as in PyTorch; None: PyTorch's default."""
+    """name: adamw, adam or sgd. update: when. The rest as in PyTorch; None: PyTorch's default."""
 
     name: str
     update: When = "in-backward"
@@ -37,19 +47,21 @@ class Choice:
     momentum: float | None = None
     betas: tuple[float, float] | None = None
     eps: float | None = None
+    amsgrad: bool | None = None
+    nesterov: bool | None = None
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Raises InputError for a hyperparameter that PyTorch refuses or the optimizer has not."""
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in ("name", "update")}
-        make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}.get(self.name)
-        if make is None:
-            raise InputError(f"unknown optimizer {self.name!r}: known are adamw, sgd")
-        if foreign := given.keys() & ({"momentum"} if self.name == "adamw" else {"betas", "eps"}):
+        if self.name not in _MAKE:
+            raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(_MAKE)}")
+        if foreign := [name for name in given if self.name not in _OWN.get(name, _MAKE)]:
             raise InputError(f"{self.name} has no {min(foreign)}")
         numbers = [value for name, value in given.items() if name != "betas"]
         if not all(map(isfinite, [*numbers, *(self.betas or ())])):
             raise InputError(f"{self.name}: a number is not finite")
         try:
+            make: Any = _MAKE[self.name]
             return make([p for p in parameters if p.requires_grad], foreach=False, **given)
         except ValueError as error:
             raise InputError(f"{self.name}: {error}") from None
@@ -63,12 +75,14 @@ def choice_of(document: object) -> Choice:
     """Raises InputError, one line."""
     try:
         row = dict(mapping(document, "it"))
-        check_fields(row, ("name", "update"), ("lr", "weight_decay", "momentum", "betas", "eps"))
+        check_fields(row, ("name", "update"), tuple(field.name for field in fields(Choice)[2:]))
         name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
-        if name not in ("adamw", "sgd") or update not in ("in-backward", "after"):
+        switches = {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
+        if name not in _MAKE or update not in ("in-backward", "after"):
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))
-        return Choice(name, update, betas=pair, **{field: float(value) for field, value in row.items()})
+        numbers = {field: float(value) for field, value in row.items()}
+        return Choice(name, update, betas=pair, **numbers, **switches)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"source.optimizer: {error}") from None
 
@@ -91,7 +105,8 @@ class Rule(NamedTuple):
 
 
 _FOLLOWED = ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "dampening")
-_SWITCHES = ("amsgrad", "maximize", "differentiable", "capturable", "fused")
+_REFUSED = ("differentiable", "capturable")
+_SWITCHES = ("amsgrad", "maximize", "fused", "nesterov", "decoupled_weight_decay")
 
 
 def numbers(group: Mapping[str, Any]) -> list[float]:
@@ -107,22 +122,38 @@ def setting(group: int, name: str, example: float) -> Setting:
 
 def fixed(group: Mapping[str, Any]) -> dict[str, Any]:
     """What changes the operations of an update, and who is updated."""
-    switches = {name: bool(group.get(name)) for name in (*_SWITCHES, "nesterov", "weight_decay", "momentum")}
-    return {**switches, "params": [id(parameter) for parameter in group["params"]]}
+    switches = {name: bool(group.get(name)) for name in (*_SWITCHES, *_REFUSED)}
+    zeros = {name: bool(group.get(name)) for name in ("weight_decay", "momentum")}
+    lr = {"lr": _dtype(group["lr"])}
+    return {**switches, **zeros, **lr, "params": [id(parameter) for parameter in group["params"]]}
+
+
+def check_fixed(group: Mapping[str, Any], number: int, then: Mapping[str, Any]) -> None:
+    """Raises MismatchError where something of `fixed` is not as it was then."""
+    now, where = fixed(group), f"group {number} of the optimizer"
+    for name in (name for name in now if now[name] != then[name]):
+        if name == "params":
+            raise MismatchError(f"{where} has other parameters than in the plan")
+        there, planned = group.get(name), then[name]
+        if name in ("weight_decay", "momentum"):
+            planned = f"one {'above' if planned else 'of'} 0"
+        elif name == "lr":
+            there, planned = _kind(now[name]), _kind(planned)
+        raise MismatchError(f"{name} is {there} in {where}; the plan is for {planned}")
 
 
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
     """By parameter name, for those that the optimizer has. Raises InputError, one line."""
-    make = _RULES.get(type(optimizer))
+    make, kind = _RULES.get(type(optimizer)), type(optimizer).__name__
     if make is None:
-        raise InputError(
-            f"{type(optimizer).__name__} can't be planned: use torch.optim.AdamW or torch.optim.SGD"
-        )
+        raise InputError(f"{kind} can't be planned: use torch.optim.AdamW, Adam or SGD")
     by_parameter: dict[nn.Parameter, Rule] = {}
     for number, group in enumerate(optimizer.param_groups):
-        for option in _SWITCHES:
-            if group.get(option):
-                raise InputError(f"{type(optimizer).__name__} with {option}=True can't be planned")
+        if options := [option for option in _REFUSED if group.get(option)]:
+            raise InputError(f"{kind} with {options[0]}=True can't be planned: a plan calls kernels alone")
+        tensors = [name for name in group if name not in ("params", "lr") and _holds_tensor(group[name])]
+        if tensors:
+            raise InputError(f"{kind} with tensors as {tensors[0]} can't be planned: give numbers")
         by_parameter |= dict.fromkeys(group["params"], make(group, number))
     found = {name: by_parameter[p] for name, p in module.named_parameters() if p in by_parameter}
     if not found:
@@ -130,25 +161,42 @@ def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule
     return found
 
 
-def _adamw(group: Mapping[str, Any], number: int) -> Rule:
+def _adam(group: Mapping[str, Any], number: int) -> Rule:
+    """Fused kernels take a rate that is a tensor by its value; other rules round with it."""
+    kind = "adamw-amsgrad" if group["amsgrad"] else "adamw"
     keywords = _settings(group, number, "beta1", "beta2", "eps", "weight_decay")
-    return Rule(update_rules.adamw, STATES["adamw"], keywords, number)
+    if not group["decoupled_weight_decay"]:
+        keywords["decoupled"] = False
+    if not group["fused"] and (dtype := _dtype(group["lr"])) is not None:
+        keywords["lr_dtype"] = dtype
+    return _rule(kind, group, keywords, number)
 
 
 def _sgd(group: Mapping[str, Any], number: int) -> Rule:
     if not group["momentum"]:
-        return Rule(update_rules.sgd, STATES["sgd"], _settings(group, number, "weight_decay"), number)
-    keywords = {
-        **_settings(group, number, "momentum", "dampening", "weight_decay"),
-        "nesterov": bool(group["nesterov"]),
-    }
-    return Rule(update_rules.sgd_momentum, STATES["sgd-momentum"], keywords, number)
+        return _rule("sgd", group, _settings(group, number, "weight_decay"), number)
+    keywords = _settings(group, number, "momentum", "dampening", "weight_decay")
+    return _rule("sgd-momentum", group, {**keywords, "nesterov": bool(group["nesterov"])}, number)
+
+
+def _rule(kind: str, group: Mapping[str, Any], keywords: dict[str, Any], number: int) -> Rule:
+    if group["maximize"]:
+        keywords["maximize"] = True
+    return Rule(_TARGETS[kind][bool(group["fused"])], STATES[kind], keywords, number)
 
 
 _RULES: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any], int], Rule]] = {
-    torch.optim.AdamW: _adamw,
+    torch.optim.AdamW: _adam,
+    torch.optim.Adam: _adam,
     torch.optim.SGD: _sgd,
 }
+_TARGETS: dict[str, tuple[Target, Target]] = {
+    "adamw": (update_rules.adamw, update_rules.adamw_fused),
+    "adamw-amsgrad": (update_rules.adamw_amsgrad, update_rules.adamw_fused_amsgrad),
+    "sgd": (update_rules.sgd, update_rules.sgd_fused),
+    "sgd-momentum": (update_rules.sgd_momentum, update_rules.sgd_momentum_fused),
+}
+"""One tensor after the other, which `foreach` equals, and fused."""
 
 
 def _settings(group: Mapping[str, Any], number: int, *names: str) -> dict[str, Any]:
@@ -158,3 +206,16 @@ def _settings(group: Mapping[str, Any], number: int, *names: str) -> dict[str, A
         name: 0.0 if name == "weight_decay" and not now[name] else setting(number, name, now[name])
         for name in names
     }
+
+
+def _dtype(number: Any) -> torch.dtype | None:
+    return number.dtype if isinstance(number, Tensor) else None
+
+
+def _kind(dtype: torch.dtype | None) -> str:
+    return "a number" if dtype is None else f"a tensor of {dtype}"
+
+
+def _holds_tensor(option: Any) -> bool:
+    parts: tuple[Any, ...] = option if isinstance(option, tuple) else (option,)
+    return any(isinstance(part, Tensor) for part in parts)

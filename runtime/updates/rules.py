@@ -1,9 +1,11 @@
-"""How one weight is updated, in place: the very operations of `torch.optim` with foreach=False, bit by bit.
+"""How one weight is updated, in place: the very operations of `torch.optim`, bit by bit, one tensor after the
+other, or its fused kernels on one tensor.
 
-A rule is a function (weight, gradient, states…, lr, step, *, hyperparameters). `step` counts from 1. AdamW's
-divisor is made in place, so that an update takes one tensor beside its inputs where PyTorch takes two.
+A rule is a function (weight, gradient, states…, lr, step, *, hyperparameters). `step` counts from 1. No rule
+takes more than one tensor beside its inputs, where PyTorch takes up to two.
 
 References: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019, arXiv:1711.05101;
+Reddi, Kale, Kumar, "On the convergence of Adam and beyond", ICLR 2018, arXiv:1904.09237;
 Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013.
 """
 
@@ -14,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+
+from ..torch_internals import fused_adam, fused_adamw, fused_sgd
 
 
 def adamw(
@@ -29,13 +34,86 @@ def adamw(
     beta2: float,
     eps: float,
     weight_decay: float,
+    decoupled: bool = True,
+    maximize: bool = False,
+    lr_dtype: torch.dtype | None = None,
+    largest: Tensor | None = None,
 ) -> None:
-    if weight_decay:
-        weight.mul_(1 - lr * weight_decay)
+    """decoupled: False for Adam, whose decay is part of the gradient. lr_dtype: of a rate that is a tensor,
+    whose products are rounded to it. largest: max_exp_avg_sq."""
+    rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype)
+    if maximize:
+        gradient = gradient.neg()
+    if weight_decay and decoupled:
+        weight.mul_(1 - rate * weight_decay)
+    elif weight_decay:
+        gradient = (gradient.add_ if maximize else gradient.add)(weight, alpha=weight_decay)
+    if weight.is_complex():
+        weight, gradient, exp_avg, exp_avg_sq = map(
+            torch.view_as_real, (weight, gradient, exp_avg, exp_avg_sq)
+        )
+        largest = None if largest is None else torch.view_as_real(largest)
     exp_avg.lerp_(gradient, 1 - beta1)
     exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    divisor = exp_avg_sq.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
-    weight.addcdiv_(exp_avg, divisor, value=-(lr / (1 - beta1**step)))
+    del gradient  # one that was made here goes before the divisor is made
+    if largest is not None:
+        torch.maximum(largest, exp_avg_sq, out=largest)
+    divisor = (exp_avg_sq if largest is None else largest).sqrt()
+    divisor.div_((1 - beta2**step) ** 0.5).add_(eps)
+    weight.addcdiv_(exp_avg, divisor, value=-(rate / (1 - beta1**step)))
+
+
+def adamw_amsgrad(
+    weight: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor,
+    lr: float,
+    step: float,
+    **hyperparameters: Any,
+) -> None:
+    adamw(weight, gradient, exp_avg, exp_avg_sq, lr, step, largest=max_exp_avg_sq, **hyperparameters)
+
+
+def adamw_fused(
+    weight: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    lr: float,
+    step: float,
+    *,
+    decoupled: bool = True,
+    maximize: bool = False,
+    largest: Tensor | None = None,
+    **hyperparameters: Any,
+) -> None:
+    (fused_adamw if decoupled else fused_adam)(
+        [weight],
+        [gradient],
+        [exp_avg],
+        [exp_avg_sq],
+        [] if largest is None else [largest],
+        [torch.full((), step, dtype=torch.float32, device=weight.device)],
+        lr=lr,
+        amsgrad=largest is not None,
+        maximize=maximize,
+        **hyperparameters,
+    )
+
+
+def adamw_fused_amsgrad(
+    weight: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor,
+    lr: float,
+    step: float,
+    **hyperparameters: Any,
+) -> None:
+    adamw_fused(weight, gradient, exp_avg, exp_avg_sq, lr, step, largest=max_exp_avg_sq, **hyperparameters)
 
 
 def sgd(
@@ -45,10 +123,9 @@ def sgd(
     step: float,
     *,
     weight_decay: float,
+    maximize: bool = False,
 ) -> None:
-    if weight_decay:
-        gradient = gradient.add(weight, alpha=weight_decay)
-    weight.add_(gradient, alpha=-lr)
+    weight.add_(_towards(weight, gradient, weight_decay, maximize), alpha=-lr)
 
 
 def sgd_momentum(
@@ -62,16 +139,59 @@ def sgd_momentum(
     dampening: float,
     weight_decay: float,
     nesterov: bool,
+    maximize: bool = False,
 ) -> None:
     """The first step's buffer is the gradient itself, undamped."""
-    if weight_decay:
-        gradient = gradient.add(weight, alpha=weight_decay)
+    given = gradient
+    gradient = _towards(weight, gradient, weight_decay, maximize)
     if step == 1:
         momentum_buffer.copy_(gradient)
     else:
         momentum_buffer.mul_(momentum).add_(gradient, alpha=1 - dampening)
-    direction = gradient.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
+    if nesterov:
+        own = gradient is not given
+        direction = (gradient.add_ if own else gradient.add)(momentum_buffer, alpha=momentum)
+    else:
+        direction = momentum_buffer
     weight.add_(direction, alpha=-lr)
+
+
+def _towards(weight: Tensor, gradient: Tensor, weight_decay: float, maximize: bool) -> Tensor:
+    """The gradient, or one of its own with the signs and the decay."""
+    if maximize:
+        gradient = gradient.neg()
+    if weight_decay:
+        gradient = (gradient.add_ if maximize else gradient.add)(weight, alpha=weight_decay)
+    return gradient
+
+
+def sgd_fused(weight: Tensor, gradient: Tensor, lr: float, step: float, **hyperparameters: Any) -> None:
+    _sgd_fused(weight, gradient, [], lr, step, momentum=0.0, dampening=0.0, nesterov=False, **hyperparameters)
+
+
+def sgd_momentum_fused(
+    weight: Tensor,
+    gradient: Tensor,
+    momentum_buffer: Tensor,
+    lr: float,
+    step: float,
+    **hyperparameters: Any,
+) -> None:
+    _sgd_fused(weight, gradient, [momentum_buffer], lr, step, **hyperparameters)
+
+
+def _sgd_fused(
+    weight: Tensor,
+    gradient: Tensor,
+    buffers: list[Tensor],
+    lr: float,
+    step: float,
+    *,
+    maximize: bool = False,
+    **hyperparameters: Any,
+) -> None:
+    first = bool(buffers) and step == 1
+    fused_sgd([weight], [gradient], buffers, lr=lr, maximize=maximize, is_first_step=first, **hyperparameters)
 
 
 class Effort(NamedTuple):
@@ -87,11 +207,19 @@ ADAMW = Effort(20, 1)
 
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
-    """Counted from the lines above, one operation of PyTorch at a time."""
-    decay = keywords["weight_decay"] != 0
-    if target is adamw:
-        return ADAMW if decay else Effort(ADAMW.passes - 2, ADAMW.temporaries)
+    """Counted from the lines above, one operation of PyTorch at a time; a fused kernel reads and writes each
+    tensor once."""
+    if target in _FUSED:
+        return Effort(_FUSED[target], 0)
+    decay, maximize = keywords["weight_decay"] != 0, 2 * bool(keywords.get("maximize"))
+    if target in (adamw, adamw_amsgrad):
+        passes = ADAMW.passes - (0 if decay else 2) + (decay and not keywords.get("decoupled", True))
+        return Effort(passes + maximize + 3 * (target is adamw_amsgrad), ADAMW.temporaries)
+    own = int(decay or bool(maximize))
     if target is sgd:
-        return Effort(3 + 3 * decay, int(decay))
+        return Effort(3 + 3 * decay + maximize, own)
     nesterov = bool(keywords["nesterov"])
-    return Effort(8 + 3 * decay + 3 * nesterov, decay + nesterov)
+    return Effort(8 + 3 * decay + 3 * nesterov + maximize, int(own or nesterov))
+
+
+_FUSED = {adamw_fused: 7, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}

@@ -14,7 +14,7 @@ from ...graphs.errors import MemplanError, MismatchError
 from ..model.iteration import Iteration
 from ..program.program import Program
 from ..torch_internals import count_as_stepped
-from .optimizers import fixed, numbers
+from .optimizers import check_fixed, fixed, numbers
 
 COUNT = "step"
 """Under this name AdamW keeps, beside a parameter's states, how often it was updated."""
@@ -31,7 +31,7 @@ class OptimizerState:
         assert iteration.updates is not None
         self._optimizer = iteration.updates.optimizer
         self._module = iteration.module
-        self._states = list(program.states)
+        self._program, self._states = program, list(program.states)
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
@@ -70,7 +70,9 @@ class OptimizerState:
         except BaseException:
             self.undo()
             raise
-        counts = {float(row[COUNT]) for row in rows.values()} if self._counts else {float(made == {False})}
+        counts = {float(made == {False})}
+        if self._counts:
+            counts = set(_numbers([row[COUNT] for row in rows.values()]))
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError("the optimizer has updated some parameters more often than others")
         settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
@@ -97,21 +99,20 @@ class OptimizerState:
         if len(groups) != len(self._fixed):
             raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
-            now = fixed(group)
-            for name in (name for name in now if now[name] != then[name]):
-                if name == "params":
-                    raise MismatchError(
-                        f"group {number} of the optimizer has other parameters than in the plan"
-                    )
-                if name in group and type(group[name]) is not bool:
-                    there = f"the plan is for one {'above' if then[name] else 'of'} 0"
-                else:
-                    there = f"the plan is for {then[name]}"
-                raise MismatchError(f"{name} is {group[name]} in group {number} of the optimizer; {there}")
+            check_fixed(group, number, then)
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         """By parameter name what the optimizer holds for it."""
         return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}
+
+    def _count(self, parameter: str) -> Tensor:
+        """Of no steps. Fused kernels want it where the weight is."""
+        weight = self._module.get_parameter(parameter)
+        groups = self._optimizer.param_groups
+        if any(group.get("fused") and any(p is weight for p in group["params"]) for group in groups):
+            return torch.zeros((), dtype=torch.float32, device=self._program.device)
+        wide = torch.get_default_dtype() == torch.float64
+        return torch.zeros((), dtype=torch.float64 if wide else torch.float32)
 
     def _make(self, parameter: str, row: dict[str, Any]) -> bool:
         """Whether states were missing; then they are made."""
@@ -119,10 +120,15 @@ class OptimizerState:
         if missing:
             self._made.append(parameter)
         if missing and self._counts:
-            wide = torch.get_default_dtype() == torch.float64
-            row[COUNT] = torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32)
+            row[COUNT] = self._count(parameter)
         for state in missing:
             form = self._forms[parameter, state]
             made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
             row[state] = made.zero_()
         return bool(missing)
+
+
+def _numbers(counts: list[Tensor]) -> list[float]:
+    """Waits for a device once, not once a count."""
+    devices = {count.device for count in counts}
+    return [x for d in devices for x in torch.stack([c.double() for c in counts if c.device == d]).tolist()]

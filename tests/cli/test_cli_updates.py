@@ -51,8 +51,8 @@ def updates_of(graph: Graph) -> list[int]:
 @pytest.mark.parametrize(
     "options",
     [
-        "--optimizer adamw --lr 0.01",
-        "--optimizer sgd --momentum 0.9 --weight-decay 0.1 --update after",
+        "--optimizer sgd --momentum 0.9 --nesterov --weight-decay 0.1 --update after",
+        "--optimizer adam --amsgrad --lr 0.01",
     ],
 )
 def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) -> None:
@@ -143,7 +143,7 @@ def test_another_optimizer_is_a_mismatch(plan: Plan, change: dict[str, object], 
     [
         (["model.py", "--lr", "0.1"], "--lr goes with --optimizer"),
         (["model.py", "--update", "after"], "--update goes with --optimizer"),
-        (["model.py", "--optimizer", "lion"], "'lion' is not one of 'adamw', 'sgd'"),
+        (["model.py", "--optimizer", "lion"], "'lion' is not one of 'adamw', 'adam', 'sgd'"),
         (["model.py", "--optimizer", "sgd", "--eps", "1"], "sgd has no eps"),
         (["model.py", "--optimizer", "adamw", "--lr", "nan"], "adamw: a number is not finite"),
         (["model.py", "--optimizer", "adamw", "--lr", "-1"], "adamw: Invalid learning rate: -1.0"),

@@ -42,11 +42,18 @@ OPTIMIZERS = {
         parameters, 0.1, 0.9, weight_decay=0.1, nesterov=True, foreach=False
     ),
 }
+MORE = {
+    "amsgrad": lambda parameters: torch.optim.Adam(
+        parameters, 1e-2, weight_decay=0.1, amsgrad=True, maximize=True
+    ),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, 1e-2, fused=True),
+}
+"""Whose bits test_optimizer_options.py checks."""
 WHEN = ("in-backward", "after")
 
 
 def updating(iteration, name="adamw", when="in-backward"):
-    return iteration._replace(updates=Updates(OPTIMIZERS[name](iteration.module.parameters()), when))
+    return iteration._replace(updates=Updates((OPTIMIZERS | MORE)[name](iteration.module.parameters()), when))
 
 
 def unmeasured(program):
@@ -284,6 +291,8 @@ def test_an_update_that_differs_is_named(monkeypatch):
         ("tied", "adamw", "after"),
         ("perceptron", "sgd", "in-backward"),
         ("perceptron", "nesterov", "in-backward"),
+        ("perceptron", "amsgrad", "after"),
+        ("perceptron", "fused", "in-backward"),
         ("frozen", "nesterov", "after"),
     ],
 )

@@ -217,5 +217,6 @@ def _kind(dtype: torch.dtype | None) -> str:
 
 
 def _holds_tensor(option: Any) -> bool:
-    parts: tuple[Any, ...] = option if isinstance(option, tuple) else (option,)
-    return any(isinstance(part, Tensor) for part in parts)
+    if isinstance(option, tuple):
+        return any(map(_holds_tensor, option))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(option, Tensor)

@@ -165,7 +165,11 @@ def test_updates_on_the_host_by_hand() -> None:
 @pytest.mark.parametrize(
     ("graph", "optimizer", "line"),
     [
-        (chain(2), "lion", "unknown optimizer 'lion': known are adamw, sgd, sgd-momentum"),
+        (
+            chain(2),
+            "lion",
+            "unknown optimizer 'lion': known are adamw, adam, adamw-amsgrad, sgd, sgd-momentum",
+        ),
         (layered(9), "sgd", "no parameter gradient is among its results"),
         (updated(tied(reader_behind=False)), "sgd", "no parameter gradient is among its results"),
     ],

@@ -2,8 +2,9 @@
 
 Each command is run once undisturbed, then killed at any time within what it took, or within --within
 seconds where that is given. What must hold is in tests/killing.py. Exit code 1 where there was a fault.
+With --training alone `plan run --steps` is killed by SIGKILL, and must go on with the same losses each time.
 
-    python benchmarks/kills.py [--kills N] [--seed S] [--within SECONDS] [--only COMMAND,COMMAND]
+    python benchmarks/kills.py [--kills N] [--seed S] [--within SECONDS] [--only COMMAND,COMMAND | --training]
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from killed_training import Killed
 from killing import ALL, SIGNALS, Range, moment
 
 PREPARE = (
@@ -32,7 +34,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--within", type=float)
     parser.add_argument("--only", default=",".join(ALL))
+    parser.add_argument("--training", action="store_true")
     asked = parser.parse_args()
+    if asked.training:
+        return training(asked.kills, Random(asked.seed))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, by all children
     names: list[str] = asked.only.split(",")
     chance = Random(asked.seed)
@@ -59,6 +64,22 @@ def main() -> int:
     print(", ".join(f"{sent}: {count}" for sent, count in sorted(counts.items())))
     print(", ".join(f"{sent} {code}: {count}" for (sent, code), count in sorted(codes.items())))
     print(f"{asked.kills} kills, {faults} faults")
+    return 1 if faults else 0
+
+
+def training(kills: int, chance: Random) -> int:
+    faults = runs = done = 0
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        place = Killed(Path(folder))
+        losses = place.train("undisturbed", chance, 0).losses
+        while done < kills:
+            runs += 1
+            ended = place.train(f"run-{runs}", chance, chance.randint(1, 6))
+            done += ended.kills
+            if ended.losses != losses:
+                faults += 1
+                print(f"run {runs}: {ended.losses}, undisturbed {losses}", flush=True)
+    print(f"{runs} runs of {len(losses)} iterations, {done} kills, {faults} with other losses")
     return 1 if faults else 0
 
 

@@ -83,6 +83,11 @@ class Output:
             yield lambda done, total, _name: bar.update(task, completed=done, total=total)
 
     @property
+    def on_terminal(self) -> bool:
+        """Whether somebody may see notes and progress as they come."""
+        return _console(stderr=True).is_terminal
+
+    @property
     def width(self) -> int:
         """Columns to fill: the terminal's, COLUMNS, or 80."""
         return _console().width

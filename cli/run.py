@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,10 @@ from .replay import Held, judged, open_schedule
 if TYPE_CHECKING:
     from ..runtime.compare.peaks import Peaks
     from ..runtime.compare.side_by_side import Measured, SideBySide
+    from ..runtime.model.file import ModelFile
+    from ..runtime.model.iteration import Iteration
     from ..runtime.program.program import Program
+    from ..runtime.run.execute import PlannedStep
 
 
 @click.command()
@@ -39,6 +43,13 @@ if TYPE_CHECKING:
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Timed runs of each."
 )
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Train: so many iterations in all.")
+@click.option(
+    "--checkpoint", type=FILE, metavar="FOLDER", help="Where a training run is saved, and resumed from."
+)
+@click.option(
+    "--every", type=click.IntRange(min=1), metavar="K", help="Iterations between checkpoints.  [10 minutes]"
+)
 @output_options
 def run(
     schedule: Path,
@@ -47,6 +58,9 @@ def run(
     device: str | None,
     disk: Path | None,
     repeats: int,
+    steps: int | None,
+    checkpoint: Path | None,
+    every: int | None,
     output: Output,
 ) -> None:
     """Run SCHEDULE and eager PyTorch in turn: time, peak memory, and whether the results are equal.
@@ -55,11 +69,27 @@ def run(
     the graph's. Exit code 5 where loss, gradients or buffers differ in any bit, or, where weights are
     updated, these or the optimizer's states after 3 iterations; 1 where the run took more memory than
     planned. Where eager has not memory enough, the schedule runs alone.
+
+    With --steps it trains instead, on the batches of the file's `data()`, and goes on from the checkpoint
+    where there is one.
     """
+    if (steps is None) != (checkpoint is None) or (every is not None and steps is None):
+        raise click.UsageError("--steps N and --checkpoint FOLDER go together, --every K with both")
     held = open_schedule(schedule, graph_path)
     replay = judged(held, schedule)
     predicted = {**held.report(replay).predicted(), "disk_peak": replay.figures.disk_peak}
-    found = _side_by_side(held, graph_path, model, device, disk, repeats, output)
+    if steps is not None and checkpoint is not None:
+        from .train import trained
+
+        with _planned(held, graph_path, model, device, disk, output) as made:
+            document, rows = trained(*made, steps, checkpoint, every, predicted, output)
+        output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
+        return
+    from ..runtime.compare.side_by_side import side_by_side
+
+    with _planned(held, graph_path, model, device, disk, output) as (_file, iteration, step, say):
+        say("running eager and planned in turn")
+        found = side_by_side(iteration, step, repeats)
     output.result(
         {
             "predicted": predicted,
@@ -87,16 +117,12 @@ def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
             raise OverPlanError(f"a fault of ours: the planned run took {over}")
 
 
-def _side_by_side(
-    held: Held,
-    graph_path: Path,
-    model: str,
-    device: str | None,
-    disk: Path | None,
-    repeats: int,
-    output: Output,
-) -> SideBySide:
-    from ..runtime.compare.side_by_side import side_by_side
+@contextmanager
+def _planned(
+    held: Held, graph_path: Path, model: str, device: str | None, disk: Path | None, output: Output
+) -> Generator[tuple[ModelFile, Iteration, PlannedStep, Callable[[str], None]]]:
+    """The file, what it builds, its step, and what takes a line for the terminal. The model's code may run in
+    the block."""
     from ..runtime.device.choice import check_device
     from ..runtime.model.file import load_model_file
     from ..runtime.model.iteration import on_device
@@ -111,14 +137,14 @@ def _side_by_side(
     check_device(device)
     with model_code(model, device), output.status("tracing") as say:
         chosen = held.graph.source.get("optimizer")
-        iteration = on_device(load_model_file(model).build(), device)
+        file = load_model_file(model)
+        iteration = on_device(file.build(), device)
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
         program = settled(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
         program = _aligned(program, held.graph, graph_path)
-        say("running eager and planned in turn")
         terms = Terms(held.graph, held.budget, held.machine, disk)
-        return side_by_side(iteration, PlannedStep(iteration, program, held.file.schedule, terms), repeats)
+        yield file, iteration, PlannedStep(iteration, program, held.file.schedule, terms), say
 
 
 def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:

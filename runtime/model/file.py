@@ -3,7 +3,8 @@
 `entry` is a function that can be called without arguments and returns `(module, example_inputs)`,
 `(module, example_inputs, loss_fn)` with `loss_fn(output)` or `loss_fn(output, example_inputs)`, or
 `(module, example_inputs, loss_fn, targets)` with `loss_fn(output, targets)`; one with a parameter `batch` can
-be asked for other batches. The file runs as a script would: what lies beside it can be imported.
+be asked for other batches. A function `data` of the file, where there is one, gives batches to train with: an
+epoch each time it is called. The file runs as a script would: what lies beside it can be imported.
 Nothing of ours can be shadowed by it, since inside the package all imports are relative.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
@@ -25,20 +26,23 @@ from typing import Any, NamedTuple, TypeVar, cast
 from torch import nn
 
 from ...graphs.errors import InputError, MemplanError, MissingPackageError
+from .arguments import given_inputs
 from .batches import PARAMETER, takes_batch, with_batch
-from .iteration import Iteration, LossFunction, with_targets
+from .iteration import Inputs, Iteration, Labelled, LossFunction, with_targets
 
 DEFAULT_ENTRY = "build"
 
 T = TypeVar("T")
+_END = object()
 
 
 class ModelFile(NamedTuple):
-    """A function that builds a model. path, entry: as the user named them."""
+    """A function that builds a model. path, entry: as the user named them. data: see `epoch`."""
 
     path: str
     entry: str
     function: Callable[..., Any]
+    data: Callable[[], Iterable[Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -64,6 +68,17 @@ class ModelFile(NamedTuple):
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
 
+    def epoch(self, example: Inputs) -> Iterator[Inputs]:
+        """The batches of `data()`, or the example alone. Where `build` returns targets each is a pair of
+        inputs and targets; else it is the inputs: a tensor, a tuple, a dict. Raises InputError, one line."""
+        if self.data is None:
+            yield example
+            return
+        path = Path(self.path)
+        batches = _guarded(path, "data() fails", lambda: iter(cast(Any, self.data)()))
+        while (made := _guarded(path, "data() fails", lambda: next(batches, _END))) is not _END:
+            yield _guarded(path, "data() fails", partial(_as_batch, made, isinstance(example, Labelled)))
+
 
 def load_model_file(text: str) -> ModelFile:
     """Run the file of `model.py` or `model.py:entry`. Raises InputError, one line."""
@@ -71,7 +86,16 @@ def load_model_file(text: str) -> ModelFile:
     path, entry = (before, after) if colon and after.isidentifier() else (text, DEFAULT_ENTRY)
     with _imports_from(Path(path)):
         module = _run(Path(path))
-    return ModelFile(path, entry, _entry(path, entry, module))
+    data = getattr(module, "data", None)
+    return ModelFile(path, entry, _entry(path, entry, module), cast(Any, data) if callable(data) else None)
+
+
+def _as_batch(made: Any, labelled: bool) -> Inputs:
+    if not labelled:
+        return given_inputs(made)
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise InputError("data() must give pairs of inputs and targets, as build() returns targets")
+    return with_targets(given_inputs(made[0]), made[1])
 
 
 def _run(path: Path) -> ModuleType:

@@ -1,0 +1,97 @@
+"""A training loop around one planned step, for those who write none: it is resumed bit by bit."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graphs.errors import InputError
+from ..runtime.model.iteration import Iteration
+from ..runtime.run.execute import PlannedStep
+from . import checkpoint
+from .batches import Batches
+
+SECONDS_BETWEEN = 600.0
+"""Between two checkpoints, where nobody says how many iterations."""
+
+_UNREAD = 64
+"""Losses that are read together: each time the device is waited for."""
+
+
+@dataclass
+class Trained:
+    """losses: of all iterations, those before this run too. before: how many these were. seconds: of each
+    iteration of this run."""
+
+    losses: list[float]
+    before: int
+    seconds: list[float]
+
+
+def train(
+    iteration: Iteration,
+    step: PlannedStep,
+    batches: Batches,
+    steps: int,
+    folder: Path,
+    every: int | None = None,
+    tell: Callable[[Trained, bool], None] = lambda _so_far, _saved: None,
+) -> Trained:
+    """Until there have been so many iterations, from the checkpoint in the folder on where there is one.
+
+    every: iterations between two checkpoints; None: some minutes. There is one before the first iteration and
+    one behind the last. tell: is called after iterations, with what has been and whether it is saved.
+    Raises MemplanError.
+    """
+    if iteration.updates is None:
+        raise InputError("this plan updates no weights: profile the model with --optimizer")
+    run = _Run(iteration, batches, folder)
+    known = run.resume()
+    so_far = Trained(known, len(known), [])
+    unread: list[Tensor] = []
+    saved = monotonic()
+    for number in range(len(known) + 1, steps + 1):
+        begun = perf_counter()
+        unread.append(step.iterate(next(batches)).detach())
+        so_far.seconds.append(perf_counter() - begun)
+        due = monotonic() - saved > SECONDS_BETWEEN if every is None else number % every == 0
+        if due or number == steps or len(unread) == _UNREAD:
+            so_far.losses += torch.stack(unread).double().tolist()
+            unread.clear()
+        if due or number == steps:
+            run.save(so_far.losses)
+            saved = monotonic()
+        tell(so_far, due or number == steps)
+    return so_far
+
+
+@dataclass
+class _Run:
+    iteration: Iteration
+    batches: Batches
+    folder: Path
+
+    def resume(self) -> list[float]:
+        """The losses so far."""
+        if not checkpoint.is_there(self.folder):
+            self.save([])
+            return []
+        found = checkpoint.load(self.folder, *self._trained(), {"batches": self.batches})
+        if "losses" not in found:
+            raise InputError(f"{self.folder}: the checkpoint there is not one of `plan run`")
+        return found["losses"].tolist()
+
+    def save(self, losses: list[float]) -> None:
+        extra: dict[str, Any] = {"batches": self.batches, "losses": torch.tensor(losses, dtype=torch.float64)}
+        checkpoint.save(self.folder, *self._trained(), extra)
+
+    def _trained(self) -> tuple[torch.nn.Module, torch.optim.Optimizer | None]:
+        return self.iteration.module, self.iteration.updates and self.iteration.updates.optimizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..runtime.model.arguments import (
     given_outputs,
 )
 from ..runtime.model.iteration import Iteration, Updates, with_targets
+from ..runtime.model.processes import inside
 from .plan import Planner
 from .step import Step
 
@@ -44,8 +46,9 @@ def optimize(
     """Plan training iterations of `module` within `budget`: a callable in place of forward and backward.
 
     module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
-    tensor, a tuple of positional or a dict of keyword arguments. budget: bytes, '12GB', or '60%' of the plain
-    peak.
+    tensor, a tuple of positional or a dict of keyword arguments. A module in DistributedDataParallel is
+    planned by each rank for itself, its gradients averaged in the plan; all ranks call this at once.
+    budget: bytes, '12GB', or '60%' of the plain peak.
     loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
     or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
     module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
@@ -71,14 +74,15 @@ def optimize(
     PyTorch computes (DifferenceError), …
     """
     check_module(module)
+    module, processes = inside(module)
     check_updates(optimizer, update)
     check_plans(plans)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     updates = None if optimizer is None else Updates(optimizer, update)
-    iteration = Iteration(
-        module, with_targets(given_inputs(inputs), targets), loss_fn, updates, given_outputs(outputs)
-    )
+    given = with_targets(given_inputs(inputs), targets)
+    iteration = Iteration(module, given, loss_fn, updates, given_outputs(outputs), processes)
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
-    return Step(iteration, planner, plans)
+    with nullcontext() if processes is None else processes.planning():
+        return Step(iteration, planner, plans)

@@ -16,6 +16,7 @@ from ..runtime.program.program import Program
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.trace.settle import residents, settled
+from ..runtime.updates.averages import averaged, with_talks
 from ..solvers.problem import Problem
 from ..solvers.registry.run import solve
 from .kept import Plan, find, keep
@@ -40,6 +41,9 @@ class Planner:
         program = settled(iteration)
         when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
         asked = (self.bytes or self.budget.text, self.machine, self.solver, self.time_limit, when)
+        if iteration.processes is not None:
+            iteration.processes.check({x: program.values[v].shape for x, v in averaged(program).items()})
+            asked = (*asked, iteration.processes.rank, iteration.processes.size)
         found = None if self.folder is None else find(self.folder, program, self.machine, asked)
         plan = found or self._made(iteration, program)
         self.bytes = plan.budget
@@ -52,7 +56,10 @@ class Planner:
         return step
 
     def _made(self, iteration: Iteration, program: Program) -> Plan:
-        graph = graph_from(program, measure_program(program, residents(program, iteration)))
+        measured = measure_program(program, residents(program, iteration))
+        if iteration.processes is not None:
+            measured = with_talks(measured, program, iteration.processes)
+        graph = graph_from(program, measured)
         budget = self.bytes or self.budget.bytes_of(baseline(graph).peak)
         problem = Problem(graph, budget, self.machine)
         solution = solve(self.solver, problem, self.time_limit, bound_seconds=0)  # nobody asks for a gap

@@ -38,7 +38,9 @@ class Step:
         """
         self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
-        return self._plan_for(inputs).iterate(inputs)
+        plan = self._plan_for(inputs)
+        with plan.together():
+            return plan.iterate(inputs)
 
     @property
     def output(self) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
 from ..program.outputs import Wanted
+from .processes import Processes
 
 
 class Labelled(NamedTuple):
@@ -41,13 +42,15 @@ class Updates(NamedTuple):
 class Iteration(NamedTuple):
     """inputs: positional (a tuple) or by keyword (a dict), with targets or without. loss_fn: from the
     module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
-    updates: None where the gradients are the result. outputs: which tensors that the module returns are."""
+    updates: None where the gradients are the result. outputs: which tensors that the module returns are.
+    processes: that average their gradients."""
 
     module: nn.Module
     inputs: Inputs
     loss_fn: LossFunction | None = None
     updates: Updates | None = None
     outputs: Wanted = False
+    processes: Processes | None = None
 
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:

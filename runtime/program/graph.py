@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.draft import Draft
-from ...graphs.graph import Graph, Mode, Phase
+from ...graphs.graph import Graph, Mode
 from ...graphs.machine import Machine
 from ...graphs.transformations.updates import HOST_MODE
-from .program import Operation, Program
+from .program import Program
 
 
 class Cost(NamedTuple):
@@ -53,7 +53,7 @@ def graph_of(
             writes=operation.writes,
             mutates=operation.mutates,
             phase=operation.phase,
-            recompute=_may_run_again(operation),
+            recompute=not operation.once,
             random=operation.random,
             layer=operation.layer,
             modes=_modes(cost),
@@ -65,10 +65,6 @@ def _modes(cost: Cost) -> tuple[Mode, ...]:
     if cost.host_seconds is None:
         return ()
     return (Mode(HOST_MODE, cost.host_seconds, cost.host_workspace_bytes, (), on_host=True),)
-
-
-def _may_run_again(operation: Operation) -> bool:
-    return operation.phase != Phase.LOSS and not operation.mutates
 
 
 def _source(program: Program) -> dict[str, Any]:

@@ -94,6 +94,11 @@ class Operation(NamedTuple):
     mutates: tuple[int, ...]
     random: bool
 
+    @property
+    def once(self) -> bool:
+        """Whether it may not run again in an iteration: the loss, changes in place, talks with others."""
+        return self.phase == Phase.LOSS or bool(self.mutates) or getattr(self.call.target, "once", False)
+
 
 @dataclass(frozen=True, eq=False)
 class Program:

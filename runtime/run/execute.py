@@ -8,7 +8,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Container, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -86,7 +86,7 @@ class PlannedStep:
         Raises MemplanError: the schedule does not hold, or can't be run here.
         """
         self.program = program
-        self._module = iteration.module
+        self._module, self._processes = iteration.module, iteration.processes
         self._others = others_in(iteration.inputs)
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
@@ -272,6 +272,14 @@ class PlannedStep:
     def undo_bytes(self) -> int:
         """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
         return self.journal.host.count.bytes if self.journal.complete else 0
+
+    def together(self) -> AbstractContextManager[None]:
+        """Around an iteration that other processes run too, each with a batch of its own."""
+        if self._processes is None:
+            return nullcontext()
+        changed, tensors = _changed_by_others(self.program), self._residents()
+        named = {name: self.program.values[value].storage for name, value in self.program.buffers.items()}
+        return self._processes.together(tensors[name] for name, x in named.items() if x in changed)
 
     def place(self) -> None:
         """Put what the schedule moves where an iteration starts; an iteration does so if need be."""

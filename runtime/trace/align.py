@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...graphs.errors import MismatchError
-from ...graphs.graph import Graph, Kind, Phase
+from ...graphs.graph import Graph, Kind
 from ..device.device import StreamDevice
 from ..program.program import Operation, Program
 
@@ -63,7 +63,7 @@ def _check_operations(program: Program, graph: Graph, drawn: Sequence[str]) -> N
                 raise _changed(f"{operation.name} {group} other tensors in it than in the model")
         if there.phase != operation.phase or there.random != operation.random:
             raise _changed(f"{operation.name} is another kind of operation in it")
-        if there.recompute and (operation.mutates or operation.phase == Phase.LOSS):
+        if there.recompute and operation.once:
             raise _changed(f"{operation.name} can not run again")
     draws = [operation.name for operation in program.operations if operation.random]
     if draws != drawn:

@@ -15,6 +15,7 @@ from ..program.fingerprint import fingerprint
 from ..program.program import Program
 from ..refusals import TraceError, is_value_dependent, refusal
 from ..storage.away import bring_back
+from ..updates.averages import with_averages
 from ..updates.optimizers import rules
 from ..updates.updates import with_updates
 from .forms import Forms
@@ -52,6 +53,8 @@ def _trace(iteration: Iteration, forms: Forms, *, flag: bool) -> Program:
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
     program = named(replace(lower(joint), compiling=flag))
+    if iteration.processes is not None:
+        program = with_averages(program, iteration.processes)
     if iteration.updates is None:
         return program
     optimizer, when = iteration.updates

@@ -1,0 +1,135 @@
+"""Processes that train one model side by side, each with batches of its own: data parallel.
+
+What DistributedDataParallel does: the ranks begin with the same weights, the gradients of all are averaged,
+so the weights stay the same. Here the averages are operations of the plan (updates/averages.py). They talk to
+the other ranks in training iterations only, within `together`; where an iteration is measured or compared
+they copy. So a rank may plan for shapes that the others do not see.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ...graphs.errors import InputError, MemplanError, MismatchError
+
+_SIZES = (2**10, 2**22)
+_ROUNDS = 5
+
+
+def inside(module: Any) -> tuple[Any, Processes | None]:
+    """The module in a DistributedDataParallel with its processes; any other as it is. Raises InputError."""
+    if type(module) is not DistributedDataParallel:
+        return module, None
+    if module.mixed_precision is not None:
+        raise InputError("DistributedDataParallel's mixed_precision is not in a plan: use autocast")
+    if getattr(module, "_comm_hooks", None):
+        raise InputError("DistributedDataParallel has a communication hook, which a plan does not run")
+    return module.module, Processes(module)
+
+
+class Processes:
+    """size: how many. rank: which of them this is. All make theirs at once."""
+
+    def __init__(self, module: DistributedDataParallel) -> None:
+        self._group: dist.ProcessGroup = module.process_group  # pyright: ignore[reportAttributeAccessIssue]
+        self.size, self.rank = dist.get_world_size(self._group), dist.get_rank(self._group)
+        self._first = dist.get_global_rank(self._group, 0)
+        self._buffers = bool(module.broadcast_buffers)
+        self._together = False
+        self._averaged: list[tuple[str, tuple[int, ...]]] | None = None
+        self._costs = self._measured()
+
+    def average(self, gradient: Tensor) -> Tensor:
+        """A tensor of its own. As DistributedDataParallel: the share of each rank, then the sum."""
+        if not self._together:
+            return gradient.clone()
+        averaged = gradient * (1 / self.size)
+        dist.all_reduce(averaged, group=self._group)
+        return averaged
+
+    @contextmanager
+    def together(self, buffers: Iterable[Tensor]) -> Generator[None]:
+        """Around an iteration that all ranks run. buffers: those that it changes; all begin with the first
+        rank's, if DistributedDataParallel was told so."""
+        if self._buffers:
+            for buffer in buffers:
+                dist.broadcast(buffer, self._first, group=self._group)
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+
+    @contextmanager
+    def planning(self) -> Generator[None]:
+        """Around the first plan, which all ranks make at once. Where one fails, or has gradients for other
+        parameters, all do: raises MemplanError."""
+        failed: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            mine = (failed and (str(failed) or type(failed).__name__), self._averaged)
+            found = self._gathered(mine)
+            if failed is None:
+                self._check(found)
+
+    def _check(self, found: list[tuple[str | None, Any]]) -> None:
+        for rank, (text, averaged) in enumerate(found):
+            if text is not None:
+                raise MemplanError(f"rank {rank} of {self.size} has no plan: {text}")
+            if averaged != self._averaged:
+                raise MismatchError(
+                    f"rank {rank} has gradients for other parameters: all ranks must train the same ones"
+                )
+
+    def check(self, gradients: Mapping[str, tuple[int, ...]]) -> None:
+        """That a plan averages, by name and shape, what the first one does. Raises MismatchError."""
+        named = list(gradients.items())
+        if self._averaged is None:
+            self._averaged = named
+        if self._averaged != named:
+            raise MismatchError(
+                "other parameters have gradients with this batch than in the first plan: the ranks would "
+                "wait for each other for ever"
+            )
+
+    def seconds(self, size: int) -> float:
+        """How long it takes to average so many bytes, by a line through two measured sizes."""
+        start, rate = self._costs
+        return start + rate * size
+
+    def _measured(self) -> tuple[float, float]:
+        """Seconds to begin with, and seconds a byte."""
+        small, large = (self._timed(torch.zeros(size // 4)) for size in _SIZES)
+        rate = max(0.0, (large - small) / (_SIZES[1] - _SIZES[0]))
+        return max(0.0, small - rate * _SIZES[0]), rate
+
+    def _timed(self, tensor: Tensor) -> float:
+        """The least of some rounds. On the device that the group talks through."""
+        device = torch.device("cuda") if dist.get_backend(self._group) == "nccl" else torch.device("cpu")
+        tensor, seconds = tensor.to(device), list[float]()
+        for _ in range(_ROUNDS):
+            start = perf_counter()
+            dist.all_reduce(tensor, group=self._group)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(perf_counter() - start)
+        return min(seconds)
+
+    def _gathered(self, mine: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, mine, group=self._group)
+        return found

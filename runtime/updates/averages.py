@@ -1,0 +1,117 @@
+"""Averages of gradients over processes, in a traced program: one operation a gradient, behind the last that
+contributes to it.
+
+    … B2 ─w2.grad.local─▶ w2/average ─w2.grad─▶ …
+                              │ turn
+    … B1 ─w1.grad.local─▶ w1/average ─w1.grad─▶ …
+
+All ranks must average the same gradients in the same order, or they wait for each other for ever, and each
+has a schedule of its own. So each average reads the `turn` that the one before has written, in the reversed
+order of the parameters, as backward mostly makes them, and none runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...graphs.graph import Kind, Phase
+from ..measuring.measure import Measurement
+from ..model.processes import Processes
+from ..program.program import Call, Operation, Program, Ref, Storage, Value
+from ..storage.blocks import size_bytes
+from ..torch_internals import FakeTensorMode
+
+
+class Average:
+    """The target of such an operation."""
+
+    __name__ = "average"
+    once = True
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+
+    def __call__(self, gradient: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """before: the turn of the average before this one."""
+        turn = torch.zeros((), device=gradient.device)
+        return self.processes.average(gradient), turn
+
+
+def with_averages(program: Program, processes: Processes) -> Program:
+    """The program whose gradients are those of all ranks."""
+    writer = _Writer(program, Average(processes))
+    made = {storage: place for place, one in enumerate(program.operations) for storage in one.writes}
+    behind: dict[int, list[Operation]] = {}
+    place = 0
+    for name, local in reversed(list(program.gradients.items())):
+        place = max(place, made[program.values[local].storage])
+        behind.setdefault(place, []).append(writer.average(name, local))
+    operations = [
+        each for n, operation in enumerate(program.operations) for each in (operation, *behind.get(n, ()))
+    ]
+    return replace(
+        program,
+        storages=writer.storages,
+        values=writer.values,
+        operations=operations,
+        gradients={name: writer.averaged[name] for name in program.gradients},
+    )
+
+
+def averaged(program: Program) -> dict[str, int]:
+    """Per such operation, by name, the value it makes, in their order."""
+    there = (one for one in program.operations if isinstance(one.call.target, Average))
+    return {one.name: one.call.outputs[0] or 0 for one in there}
+
+
+def with_talks(measured: Sequence[Measurement], program: Program, processes: Processes) -> list[Measurement]:
+    """As they were measured, without the other ranks, and with the time that those take."""
+    size = {
+        name: program.storages[program.values[value].storage].bytes
+        for name, value in averaged(program).items()
+    }
+    return [
+        one
+        if operation.name not in size
+        else one._replace(seconds=one.seconds + processes.seconds(size[operation.name]))
+        for one, operation in zip(measured, program.operations, strict=True)
+    ]
+
+
+class _Writer:
+    """averaged: the new gradients. turn: what the last average has written."""
+
+    def __init__(self, program: Program, target: Average) -> None:
+        self.device = program.device
+        self.target = target
+        self.values = list(program.values)
+        self.storages = list(program.storages)
+        self.averaged: dict[str, int] = {}
+        self.turn: int | None = None
+        for storage in {self.values[value].storage for value in program.gradients.values()}:
+            local = self.storages[storage]
+            self.storages[storage] = local._replace(name=f"{local.name}.local", kind=Kind.GRADIENT)
+
+    def average(self, name: str, local: int) -> Operation:
+        form = self.values[local]
+        layer = self.storages[form.storage].layer
+        arguments = tuple(Ref(value) for value in (local, self.turn) if value is not None)
+        read = tuple(dict.fromkeys(self.values[one.value].storage for one in arguments))
+        self.averaged[name] = self._made(f"{name}.grad", Kind.PARAMETER_GRADIENT, layer, form)
+        number = form._replace(shape=(), strides=(), dtype=torch.float32)
+        self.turn = self._made(f"{name}.turn", Kind.GRADIENT, layer, number)
+        outputs = (self.averaged[name], self.turn)
+        call = Call(self.target, arguments, {}, outputs, several=True)
+        written = tuple(self.values[value].storage for value in outputs)
+        return Operation(f"{name}/average", Phase.BACKWARD, layer, call, read, written, (), random=False)
+
+    def _made(self, name: str, kind: Kind, layer: str | None, form: Value) -> int:
+        with FakeTensorMode():
+            like = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+        self.storages.append(Storage(name, size_bytes(like, self.device), kind, layer))
+        self.values.append(form._replace(storage=len(self.storages) - 1, offset=0))
+        return len(self.values) - 1

@@ -1,0 +1,132 @@
+"""Several processes that train one model: as DistributedDataParallel does, bit by bit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.machine import Links, Machine
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+RANKS = 2
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    wide = [nn.Sequential(nn.Linear(16, 48), nn.GELU(), nn.Dropout(0.2), nn.Linear(48, 16)) for _ in range(3)]
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), *wide, nn.Linear(16, 3))
+
+
+def batches(rank: int) -> list[tuple[Tensor, Tensor]]:
+    """Only the last rank's last batch is smaller: it alone plans for it."""
+    torch.manual_seed(7 + rank)
+    lengths = [48, 48, 48, 20 if rank == RANKS - 1 else 48]
+    return [(torch.randn(length, 6), torch.randint(3, (length,))) for length in lengths]
+
+
+def ranks(run: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """What each rank's run returns: a text where it raises."""
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=_rank, args=(run, rank, str(folder), arguments)) for rank in range(RANKS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+    assert not any(process.is_alive() for process in processes), "the ranks wait for each other"
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+
+
+def _rank(run: Callable[..., Any], rank: int, folder: str, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    try:
+        result = run(rank, *arguments)
+    except memplan.MemplanError as error:
+        result = str(error)
+    except Exception:
+        result = traceback.format_exc()
+    torch.save(result, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def both(rank: int, updates: bool, moved: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Losses, weights and buffers of a planned run, and of one by DistributedDataParallel."""
+    found: list[list[Tensor]] = []
+    for planned in (True, False):
+        module = model()
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+        parallel = DistributedDataParallel(module)
+        given = batches(rank)
+        step = None
+        if planned:
+            step = memplan.optimize(
+                parallel,
+                given[0][0],
+                targets=given[0][1],
+                loss_fn=nn.CrossEntropyLoss(),
+                budget="75%",
+                optimizer=optimizer if updates else None,
+                machine=Machine(links=Links(1e9, 1e9)) if moved else None,
+                solver="l2l" if moved else "chen-sqrt",
+                time_limit=0.5,
+                keep=False,
+            )
+        seen: list[Tensor] = []
+        torch.manual_seed(11 + rank)
+        for x, labels in given:
+            if step is None:
+                loss = nn.functional.cross_entropy(parallel(x), labels)
+                loss.backward()
+            else:
+                loss = step(x, targets=labels)
+            seen.append(loss.detach())
+            if step is None or not updates:
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append([*seen, *(tensor.detach().clone() for tensor in module.state_dict().values())])
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(
+    ("updates", "moved"), [(False, False), (True, True)], ids=["gradients", "updates, weights moved"]
+)
+def test_ranks_train_as_in_distributed_data_parallel(tmp_path: Path, updates: bool, moved: bool) -> None:
+    """The last rank sees a shape that the others do not: it plans for it while they wait."""
+    results = ranks(both, tmp_path, updates, moved)
+    for result in results:
+        assert not isinstance(result, str), result
+        planned, plain = result
+        assert len(planned) == len(plain)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(planned, plain, strict=True))
+    weights = [planned[4 : 4 + len(list(model().parameters()))] for planned, _plain in results]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*weights, strict=True))
+
+
+def one_fails(rank: int) -> None:
+    x = torch.randn(48, 6)
+    memplan.optimize(
+        DistributedDataParallel(model()),
+        x,
+        loss_fn=torch.sum,
+        budget="1%" if rank == 0 else "100%",
+        solver="rockmate",
+        keep=False,
+    )
+
+
+def test_where_one_rank_has_no_plan_none_has(tmp_path: Path) -> None:
+    first, second = ranks(one_fails, tmp_path)
+    assert "budget" in first
+    assert second == f"rank 0 of 2 has no plan: {first}"

@@ -61,9 +61,12 @@ def _rank(run: Callable[..., Any], rank: int, folder: str, arguments: tuple[Any,
     dist.destroy_process_group()
 
 
-def both(rank: int, updates: bool, moved: bool) -> tuple[list[Tensor], list[Tensor]]:
+Found = dict[str, Tensor]
+
+
+def both(rank: int, updates: bool, moved: bool) -> tuple[Found, Found]:
     """Losses, weights and buffers of a planned run, and of one by DistributedDataParallel."""
-    found: list[list[Tensor]] = []
+    found: list[Found] = []
     for planned in (True, False):
         module = model()
         optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
@@ -95,7 +98,8 @@ def both(rank: int, updates: bool, moved: bool) -> tuple[list[Tensor], list[Tens
             if step is None or not updates:
                 optimizer.step()
                 optimizer.zero_grad()
-        found.append([*seen, *(tensor.detach().clone() for tensor in module.state_dict().values())])
+        weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        found.append({"losses": torch.stack(seen), **weights})
     return found[0], found[1]
 
 
@@ -108,10 +112,11 @@ def test_ranks_train_as_in_distributed_data_parallel(tmp_path: Path, updates: bo
     for result in results:
         assert not isinstance(result, str), result
         planned, plain = result
-        assert len(planned) == len(plain)
-        assert all(torch.equal(ours, theirs) for ours, theirs in zip(planned, plain, strict=True))
-    weights = [planned[4 : 4 + len(list(model().parameters()))] for planned, _plain in results]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*weights, strict=True))
+        assert [name for name in plain if not torch.equal(planned[name], plain[name])] == []
+    (first, _), (second, _) = results
+    names = [name for name, _parameter in model().named_parameters()]
+    assert [name for name in names if not torch.equal(first[name], second[name])] == []
+    assert not torch.equal(first["losses"], second["losses"])
 
 
 def one_fails(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers whose steps can be planned.
+"""Optimizers whose steps can be planned; averages of gradients over processes.
 
-Doors: updates, optimizers, rules, state.
+Doors: averages, updates, optimizers, rules, state.
 """

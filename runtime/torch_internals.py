@@ -103,6 +103,9 @@ MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)
 """The attributes in which a tensor keeps its hooks; to read them says nothing of its values."""
 
+HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""The attributes in which an optimizer keeps what stands around its steps."""
+
 no_dispatch_modes = _disable_current_modes
 no_torch_function = torch._C.DisableTorchFunctionSubclass
 """Contexts: dispatch modes, and `__torch_function__` of subclasses, are left out."""

@@ -3,6 +3,7 @@
 optimize.py   memplan.optimize: the arguments
 plan.py       one shape: trace, measure, solve, compare
 kept.py       plans on disk
+outside.py    optimizers that no plan has
 step.py       what the loop calls, for batches of any shape
 checkpoint.py a run on disk, to go on from; in tensor_file.py, with random_numbers.py
 loop.py       a loop for those who write none; batches.py: where it was in its data

@@ -21,6 +21,8 @@ from ..runtime.model.arguments import (
 )
 from ..runtime.model.iteration import Iteration, Updates, with_targets
 from ..runtime.model.processes import inside
+from ..runtime.updates.optimizers import is_planned
+from .outside import OutsideStep
 from .plan import Planner
 from .step import Step
 
@@ -52,8 +54,9 @@ def optimize(
     loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
     or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
     module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
-    optimizer: torch.optim.AdamW or SGD: then the step updates the weights too, each right behind its gradient
-    (`in-backward`) or all behind backward (`after`). Without one it adds gradients to the parameters'
+    optimizer: the step updates the weights too. AdamW, Adam and SGD of torch.optim are planned: each weight
+    right behind its gradient (`in-backward`) or all behind backward (`after`). Any other steps behind the
+    plan, which has what its states leave of the budget. Without one it adds gradients to the parameters'
     `.grad`, like `loss.backward()`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
@@ -80,9 +83,12 @@ def optimize(
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
-    updates = None if optimizer is None else Updates(optimizer, update)
+    outside = optimizer is not None and not is_planned(optimizer)
+    updates = None if optimizer is None or outside else Updates(optimizer, update)
     given = with_targets(given_inputs(inputs), targets)
     iteration = Iteration(module, given, loss_fn, updates, given_outputs(outputs), processes)
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
     with nullcontext() if processes is None else processes.planning():
+        if outside:
+            return OutsideStep(iteration, planner, plans, optimizer)
         return Step(iteration, planner, plans)

@@ -25,7 +25,7 @@ from .kept import Plan, find, keep
 @dataclass
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
-    a share is one of the first plan's peak."""
+    a share is one of the first plan's peak, with what lies beside it on the device."""
 
     budget: Budget
     solver: str
@@ -35,12 +35,20 @@ class Planner:
     compare: bool
     undo: bool
     bytes: int | None = None
+    beside: int = 0
 
     def __call__(self, iteration: Iteration) -> PlannedStep:
         """Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError."""
         program = settled(iteration)
         when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
-        asked = (self.bytes or self.budget.text, self.machine, self.solver, self.time_limit, when)
+        asked = (
+            self.bytes or self.budget.text,
+            self.machine,
+            self.solver,
+            self.time_limit,
+            when,
+            self.beside,
+        )
         if iteration.processes is not None:
             iteration.processes.check({x: program.values[v].shape for x, v in averaged(program).items()})
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
@@ -60,7 +68,7 @@ class Planner:
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
-        budget = self.bytes or self.budget.bytes_of(baseline(graph).peak)
+        budget = self.bytes or self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
         problem = Problem(graph, budget, self.machine)
         solution = solve(self.solver, problem, self.time_limit, bound_seconds=0)  # nobody asks for a gap
         return Plan(program, graph, solution.schedule, budget)

@@ -28,6 +28,7 @@ class Step:
         """Plans for the shape of the iteration's inputs. Raises MemplanError."""
         self.plans = [plan(iteration)]
         self._plan, self._most = plan, most
+        self._own = iteration.updates and iteration.updates.optimizer
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
@@ -71,10 +72,9 @@ class Step:
         return at_home()
 
     def _optimizer(self, given: Any) -> Any:
-        planned = self._iteration.updates and self._iteration.updates.optimizer
-        if given is not None and planned is not None and given is not planned:
+        if given is not None and self._own is not None and given is not self._own:
             raise MismatchError("the step updates weights by another optimizer")
-        return given or planned
+        return given or self._own
 
     def _plan_for(self, inputs: Inputs) -> PlannedStep:
         """The one for their shape, made where there is none. Raises MismatchError, … as `check` does."""

@@ -142,6 +142,10 @@ def check_fixed(group: Mapping[str, Any], number: int, then: Mapping[str, Any]) 
         raise MismatchError(f"{name} is {there} in {where}; the plan is for {planned}")
 
 
+def is_planned(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer) in _RULES
+
+
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
     """By parameter name, for those that the optimizer has. Raises InputError, one line."""
     make, kind = _RULES.get(type(optimizer)), type(optimizer).__name__

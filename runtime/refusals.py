@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -71,6 +73,15 @@ def at_line(filename: str, line: int | None) -> str:
     path = Path(filename)
     package = next((after for before, after in pairwise(path.parts) if before in _LIBRARIES), None)
     return f"{path.name}:{line}{f' of {package}' if package else ''}: "
+
+
+def warn_user(text: str) -> None:
+    """A warning at the line outside of ours that has called."""
+    frame, level = inspect.currentframe(), 1
+    ours = {_OURS, _OURS.parent / "training"}
+    while frame is not None and not ours.isdisjoint(Path(frame.f_code.co_filename).parents):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def is_users(filename: str) -> bool:

@@ -65,17 +65,19 @@ class OutsideStep(Step):
             self._outside.zero_grad(set_to_none=True)
         return loss
 
-    def _planned(self, iteration: Iteration) -> PlannedStep:
+    def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
         """Raises InfeasibleError, …: its bytes are the whole budget's."""
         states = self._taken.states
         try:
-            step = self._planner(iteration)
+            step = self._planner(iteration, less)
         except NotFoundError as error:
             found = None if error.found is None else error.found + states
             raise NotFoundError(error.solver, error.budget + states, error.floor + states, found) from None
         except InfeasibleError as error:
             least = None if error.least is None else error.least + states
             raise InfeasibleError(error.solver, error.budget + states, least, error.floor + states) from None
+        if not iteration.trains:
+            return step
         needed, budget = _left_bytes(step.program) + self._taken.peak, self._budget(step)
         if needed > budget:
             raise InfeasibleError(f"the step of {type(self._outside).__name__}", budget, needed, needed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ..runtime.compare.verdict import NOT_COMPARED, compared
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.profile import graph_from, measure_program
 from ..runtime.program.program import Program
+from ..runtime.refusals import warn_user
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.trace.settle import residents, settled
@@ -20,6 +20,9 @@ from ..runtime.updates.averages import averaged, with_talks
 from ..solvers.problem import Problem
 from ..solvers.registry.run import solve
 from .kept import Plan, find, keep
+
+FORWARD = "auto"
+"""Forward alone has no backward that solvers for training look for."""
 
 
 @dataclass
@@ -37,38 +40,40 @@ class Planner:
     bytes: int | None = None
     beside: int = 0
 
-    def __call__(self, iteration: Iteration) -> PlannedStep:
-        """Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError."""
+    def __call__(self, iteration: Iteration, less: int = 0) -> PlannedStep:
+        """less: bytes of the budget that are not the iteration's.
+
+        Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError.
+        """
         program = settled(iteration)
         when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
-        asked = (
-            self.bytes or self.budget.text,
-            self.machine,
-            self.solver,
-            self.time_limit,
-            when,
-            self.beside,
-        )
+        size = self.bytes and max(0, self.bytes - less)
+        solver = self.solver if iteration.trains else FORWARD
+        asked = (size or self.budget.text, self.machine, solver, self.time_limit, when, self.beside)
         if iteration.processes is not None:
             iteration.processes.check({x: program.values[v].shape for x, v in averaged(program).items()})
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
         found = None if self.folder is None else find(self.folder, program, self.machine, asked)
-        plan = found or self._made(iteration, program)
-        self.bytes = plan.budget
+        plan = found or self._made(iteration, program, solver, size)
+        self.bytes = self.bytes or plan.budget
         terms = Terms(plan.graph, plan.budget, self.machine)
-        step = PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo)
+        step = PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo and iteration.trains)
         if self.compare and compared(iteration, step, plan.graph) is None:
-            warnings.warn(NOT_COMPARED, stacklevel=4)
+            warn_user(NOT_COMPARED)
         if found is None and self.folder is not None:
             keep(self.folder, plan, self.machine, asked)
         return step
 
-    def _made(self, iteration: Iteration, program: Program) -> Plan:
+    def _made(self, iteration: Iteration, program: Program, solver: str, size: int | None) -> Plan:
         measured = measure_program(program, residents(program, iteration))
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
-        budget = self.bytes or self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
+        budget = (
+            size
+            if size is not None
+            else self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
+        )
         problem = Problem(graph, budget, self.machine)
-        solution = solve(self.solver, problem, self.time_limit, bound_seconds=0)  # nobody asks for a gap
+        solution = solve(solver, problem, self.time_limit, bound_seconds=0)  # nobody asks for a gap
         return Plan(program, graph, solution.schedule, budget)

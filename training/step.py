@@ -10,24 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
-from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.run.execute import OtherShapeError, PlannedStep
+from ..runtime.model.iteration import Iteration, Purpose
+from ..runtime.run.execute import PlannedStep
 from ..runtime.storage.home import at_home
 from . import checkpoint
+from .evaluation import Evaluation, Forward
+from .plans import Plans
 
 
 class Step:
-    """plans: one for each shape seen so far, `most` at most; the one used last is the first."""
-
-    def __init__(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep], most: int) -> None:
-        """Plans for the shape of the iteration's inputs. Raises MemplanError."""
-        self.plans = [plan(iteration)]
-        self._plan, self._most = plan, most
+    def __init__(self, iteration: Iteration, plan: Callable[..., PlannedStep], most: int) -> None:
+        """Plans for the shape of the iteration's inputs. plan: a Planner, or like one. most: plans, of each
+        kind. Raises MemplanError."""
+        self._plans = Plans(iteration, plan, most, self.recall)
+        self._forward: dict[Purpose, Forward] = {}
+        self._plan = plan
+        self._plans.serving(iteration.inputs)
         self._own = iteration.updates and iteration.updates.optimizer
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
@@ -39,9 +42,36 @@ class Step:
         """
         self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
-        plan = self._plan_for(inputs)
+        plan = self._plans.serving(inputs)
         with plan.together():
             return plan.iterate(inputs)
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
+        """Forward alone, in eval mode and without gradients: the loss, and what `step.output` has after a
+        training iteration. Planned within the same bytes, beside what training leaves on the device.
+
+        The module's parts are afterwards in the mode that they had. Raises MemplanError, as a call does.
+        """
+        loss, output = self._without_training("evaluate", arguments, keywords)
+        return Evaluation(cast("Tensor", loss), output)
+
+    def predict(self, *arguments: Any, **keywords: Any) -> Any:
+        """As `evaluate`, for batches without labels: what the module returns, all of it where
+        `optimize(…, outputs=…)` names nothing."""
+        return self._without_training("predict", arguments, keywords)[1]
+
+    def _without_training(
+        self, purpose: Purpose, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Tensor | None, Any]:
+        self.plans[0].output = None
+        if purpose not in self._forward:
+            self._forward[purpose] = Forward(self._iteration, purpose, self._plan, self._plans)
+        return self._forward[purpose](self.plans[0].given(arguments, keywords))
+
+    @property
+    def plans(self) -> list[PlannedStep]:
+        """For training iterations, one for each shape seen so far; the one used last is the first."""
+        return self._plans.steps
 
     @property
     def output(self) -> Any:
@@ -51,8 +81,9 @@ class Step:
 
     def recall(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
-        for step in self.plans:
-            step.recall()
+        for kind in (self._plans.steps, *(forward.plans.steps for forward in self._forward.values())):
+            for step in kind:
+                step.recall()
 
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
@@ -75,26 +106,3 @@ class Step:
         if given is not None and self._own is not None and given is not self._own:
             raise MismatchError("the step updates weights by another optimizer")
         return given or self._own
-
-    def _plan_for(self, inputs: Inputs) -> PlannedStep:
-        """The one for their shape, made where there is none. Raises MismatchError, … as `check` does."""
-        refused = None
-        for step in self.plans:
-            try:
-                step.check(inputs)
-            except OtherShapeError as error:
-                refused = error
-            else:
-                break
-        else:
-            if len(self.plans) == self._most:
-                raise MismatchError(
-                    f"{refused}; with {self._most} plans there are as many as allowed: pad batches to fewer "
-                    f"shapes, or optimize(…, plans={2 * self._most})"
-                ) from None
-            self.recall()
-            step = self._plan(self._iteration._replace(inputs=inputs))
-            self.plans.append(step)
-        self.plans.remove(step)
-        self.plans.insert(0, step)
-        return step

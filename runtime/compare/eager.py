@@ -13,10 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..model.iteration import Iteration, call, loss_of
+from ..model.iteration import Iteration, forward
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from ..model.unchanged import changing, copies, unchanged
-from ..program.outputs import output_of
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
@@ -76,7 +75,8 @@ class Comparison(NamedTuple):
 
 
 def run_eager(iteration: Iteration) -> Outcome:
-    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates.
+    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates; or forward
+    alone, without gradients.
 
     The `.grad` that were there are put back; buffers, and what is updated, change.
     """
@@ -86,19 +86,19 @@ def run_eager(iteration: Iteration) -> Outcome:
     for tensor in tensors:
         tensor.grad = None
     try:
-        with uncompiled():
-            output = call(iteration.module, iteration.inputs)
-            loss = loss_of(output, iteration.loss_fn, iteration.inputs)
-            outputs = output_of(output, iteration.outputs, loss).tensors
+        with uncompiled(), torch.set_grad_enabled(iteration.trains):
+            loss, output = forward(iteration, iteration.module, iteration.inputs)
+            outputs = {name: tensor.detach() for name, tensor in output.tensors.items()}
             del output
-            loss.backward()
+            if iteration.trains and loss is not None:
+                loss.backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         if iteration.updates is not None:
             _step(iteration.updates.optimizer)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
-    return Outcome(loss.detach(), gradients, {name: tensor.detach() for name, tensor in outputs.items()})
+    return Outcome(loss if loss is None else loss.detach(), gradients, outputs)
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
@@ -205,8 +205,8 @@ def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
 
 def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
     *before, last = outcomes
-    losses = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
-    losses["loss"] = last.loss
+    named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
+    losses = {name: loss for name, loss in (*named.items(), ("loss", last.loss)) if loss is not None}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
     named = {f"{name}.grad": tensor for name, tensor in last.gradients.items()}

@@ -52,7 +52,8 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     """
     device = step.program.device
     with unchanged(iteration, device):
-        loss = float(step.run(iteration.inputs).loss)
+        loss = step.run(iteration.inputs).loss
+        assert loss is not None
         step.recall()
     comparison = compare_if_it_fits(iteration, step)
 
@@ -82,7 +83,7 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
             times = _in_turn(group, repeats, device)
             measured += [Measured(median(seconds), peak) for seconds, peak in zip(times, most, strict=True)]
         step.recall()
-    return SideBySide(comparison, loss, measured[0] if comparison else None, measured[-1])
+    return SideBySide(comparison, float(loss), measured[0] if comparison else None, measured[-1])
 
 
 def _in_turn(runs: Sequence[Callable[[], None]], repeats: int, device: torch.device) -> list[list[float]]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
-from ..program.outputs import Wanted
+from ..program.outputs import Output, Wanted, output_of
 from .processes import Processes
 
 
@@ -27,6 +27,8 @@ class Labelled(NamedTuple):
 
 Inputs = tuple[Any, ...] | dict[str, Any] | Labelled
 LossFunction = Callable[..., Tensor]
+
+Purpose = Literal["train", "evaluate", "predict"]
 
 TARGETS = "targets"
 """The name of the targets among the tensors of an iteration."""
@@ -43,7 +45,8 @@ class Iteration(NamedTuple):
     """inputs: positional (a tuple) or by keyword (a dict), with targets or without. loss_fn: from the
     module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
     updates: None where the gradients are the result. outputs: which tensors that the module returns are.
-    processes: that average their gradients."""
+    processes: that average their gradients. purpose: forward alone, with the loss or without, in place of a
+    training iteration."""
 
     module: nn.Module
     inputs: Inputs
@@ -51,6 +54,11 @@ class Iteration(NamedTuple):
     updates: Updates | None = None
     outputs: Wanted = False
     processes: Processes | None = None
+    purpose: Purpose = "train"
+
+    @property
+    def trains(self) -> bool:
+        return self.purpose == "train"
 
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
@@ -75,8 +83,17 @@ def call(module: Callable[..., Any], inputs: Inputs) -> Any:
     return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
 
 
-def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = ()) -> Tensor:
-    """The scalar to differentiate. Raises InputError where there is none.
+def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) -> tuple[Tensor | None, Output]:
+    """The loss, where the iteration has one, and the outputs that are wanted."""
+    returned = call(module, inputs)
+    if iteration.purpose == "predict":
+        return None, output_of(returned, iteration.outputs, None)
+    loss = loss_of(returned, iteration.loss_fn, inputs, trains=iteration.trains)
+    return loss, output_of(returned, iteration.outputs, loss)
+
+
+def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, trains: bool = True) -> Tensor:
+    """The scalar, to differentiate where the iteration trains. Raises InputError where there is none.
 
     It is `loss_fn(output, targets)` where there are targets, else `loss_fn(output, inputs)` where the
     function needs two arguments, else `loss_fn(output)`.
@@ -91,7 +108,7 @@ def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = ()) -> T
         raise InputError(f"the loss is {_what(loss)}, not a tensor")
     if loss.numel() != 1:
         raise InputError(f"the loss has the shape {tuple(loss.shape)}: it must be one number")
-    if not loss.requires_grad:
+    if trains and not loss.requires_grad:
         raise InputError("the loss depends on no parameter that requires a gradient")
     return loss
 

@@ -100,8 +100,9 @@ class _Identities:
         """From the last operation to the first: what becomes of the results."""
         program = self._program
         used: dict[int, list[str]] = {}
+        loss = {} if program.loss is None else {LOSS: program.loss}
         outputs = {f"output {name}": value for name, value in program.outputs.items()}
-        for name, value in {LOSS: program.loss, **outputs, **program.gradients}.items():
+        for name, value in {**loss, **outputs, **program.gradients}.items():
             used.setdefault(program.values[value].storage, []).append(f"result {name}")
         uses = [""] * len(program.operations)
         for index in reversed(range(len(program.operations))):

@@ -27,7 +27,7 @@ def fingerprint(program: Program) -> str:
 
 def _head(program: Program) -> Iterator[str]:
     yield f"device {program.device.type} compiling {program.compiling}"
-    yield f"loss {_value(program, program.loss)}"
+    yield "no loss" if program.loss is None else f"loss {_value(program, program.loss)}"
     groups = (program.parameters, program.buffers, program.inputs, program.gradients)
     for group in (*groups, {f"{name} {state}": v for (name, state), v in program.states.items()}):
         yield ", ".join(f"{name}: {_value(program, value)}" for name, value in group.items())

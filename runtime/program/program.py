@@ -108,7 +108,8 @@ class Program:
     parameters, buffers, inputs: the values that the caller brings, by name, in order. `inputs` are the
     tensors among the example inputs. constants: tensors that the trace holds itself. held: of these the ones
     that attributes of the module hold, and where.
-    loss: its value. gradients: per parameter that gets one which no update uses up, its value.
+    loss: its value, None where there is none. gradients: per parameter that gets one which no update uses
+    up, its value.
     outputs: of the tensors that the module returns those that are wanted. output: the nest that they lie in.
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
@@ -123,7 +124,7 @@ class Program:
     buffers: Mapping[str, int]
     inputs: Mapping[str, int]
     constants: Mapping[int, torch.Tensor]
-    loss: int
+    loss: int | None
     gradients: Mapping[str, int]
     states: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     held: Mapping[int, Path] = field(default_factory=dict[int, Path])
@@ -142,7 +143,8 @@ class Program:
     @property
     def returned(self) -> tuple[int, ...]:
         """The values that an iteration leaves behind: the loss, the outputs, the gradients."""
-        return (self.loss, *self.outputs.values(), *self.gradients.values())
+        loss = () if self.loss is None else (self.loss,)
+        return (*loss, *self.outputs.values(), *self.gradients.values())
 
     @property
     def results(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
+from ...graphs.machine import Memory
 from ..model.granted import described, form_of
 from ..program.program import Program
 from ..storage.away import bring_back, give_up, put_away, restore
@@ -33,11 +34,15 @@ class Custody:
         self._cycle = cycle
         self._taken: dict[int, Tensor] = {}
         self._residents: dict[int, list[int]] = {}
-        for resident, form in self._forms.items():
+        stays = {storage for memory, storage in cycle.places if memory == Memory.DEVICE}
+        for resident, form in sorted(self._forms.items(), key=lambda item: item[1].storage in stays):
             self._residents.setdefault(form.storage, []).append(resident)
 
     def take(self) -> None:
-        """All that is not here yet. Raises MemplanError; whatever it is, no tensor is lost."""
+        """All that is not here yet; first what leaves the device, for room for the rest.
+
+        Raises MemplanError; whatever it is, no tensor is lost.
+        """
         for storage, residents in self._residents.items():
             tensors = {resident: self._owners[resident][1]() for resident in residents}
             if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):

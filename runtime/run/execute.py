@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 import weakref
 from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 from torch import Tensor, nn
 
@@ -26,9 +25,11 @@ from ..model.granted import Granted, described, form_of
 from ..model.iteration import Inputs, Iteration, others_in, tensors_in
 from ..model.reading import Reading
 from ..program.program import Program, Value
+from ..refusals import warn_user
 from ..storage.away import bring_back, give_up
 from ..storage.copies import raw
 from ..storage.journal import Journal
+from ..torch_internals import no_torch_function
 from ..updates.state import OptimizerState
 from ..updates.updates import updates_weights
 from .custody import Custody, Owner
@@ -42,7 +43,7 @@ class Outcome(NamedTuple):
     """What an iteration computes. gradients: by parameter name, those that no update has used up. outputs:
     of the tensors that the module returns those that are wanted."""
 
-    loss: Tensor
+    loss: Tensor | None
     gradients: dict[str, Tensor]
     outputs: dict[str, Tensor]
 
@@ -100,6 +101,7 @@ class PlannedStep:
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
+        self._trains = iteration.trains
         self._gradients_counted = False
         self.output: Any = None
         kept = _changed(program) if undo else 0
@@ -126,7 +128,7 @@ class PlannedStep:
 
     def iterate(self, inputs: Inputs) -> Tensor:
         """As a call with these."""
-        self._count_gradients()
+        self.count_gradients()
         self.output = None
         with interrupts_at_the_end():
             outcome = self.run(inputs)
@@ -138,7 +140,7 @@ class PlannedStep:
                 gradient = gradient.to(parameter.device)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
             self.output = self.program.output.nest(outcome.outputs)
-        return outcome.loss
+        return cast("Tensor", outcome.loss)
 
     def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
         """What a call is given, with the targets where the plan has some. Raises MismatchError."""
@@ -164,23 +166,24 @@ class PlannedStep:
                 raise OtherShapeError(_other_form(name, there, form))
         return [tensors[name] for name in self.program.inputs]
 
-    def _count_gradients(self) -> None:
+    def count_gradients(self) -> None:
         """Say it once where the gradients that are added to need more room than the budget leaves."""
         budget = self.budget
         if self._terms is None or budget is None or self._gradients_counted:
             return
         tensors = self._residents()
-        there = [tensors[name].grad for name in self.program.gradients]
+        names = self.program.gradients if self._trains else self.program.parameters
+        with no_torch_function():
+            there = [tensors[name].grad for name in names]
         beside = sum(gradient.untyped_storage().nbytes() for gradient in there if gradient is not None)
         if not beside:
             return
         graph, _budget, machine, *_ = self._terms
         peak = simulate(graph, self._schedule, budget=budget, machine=machine or graph.machine).figures.peak
         if peak + beside > budget:
-            warnings.warn(
+            warn_user(
                 f"the gradients in .grad take {beside:,} bytes beside the plan, which needs {peak:,} of the "
-                f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before",
-                stacklevel=4,  # who calls the step, this one or training/step.py's
+                f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before"
             )
         self._gradients_counted = True
 
@@ -206,7 +209,7 @@ class PlannedStep:
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:
         """results: by the program's order, wherever the schedule has left them."""
         following = iter(results)
-        loss = next(following)
+        loss = None if self.program.loss is None else next(following)
         outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
         return Outcome(loss, dict(zip(self.program.gradients, following, strict=True)), outputs)
 

@@ -22,9 +22,9 @@ from torch import Tensor, fx, nn
 
 from ...graphs.errors import InputError
 from ..model.captured import Captured
-from ..model.iteration import Iteration, call, loss_of, tensors_in, with_tensors
+from ..model.iteration import Iteration, forward, tensors_in, with_tensors
 from ..model.python_state import caches_forgotten, state_put_back
-from ..program.outputs import Output, output_of
+from ..program.outputs import Output
 from ..reach import Path
 from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
 from .forms import Forms, TrueFakes
@@ -48,6 +48,7 @@ class Joint(NamedTuple):
     parameters: Named
     buffers: Named
     inputs: Named
+    has_loss: bool
     output: Output
     gradients: Sequence[str]
     held: Mapping[int, Path]
@@ -86,7 +87,7 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         with mode:
             graph = functional_graph(traced, examples, flat)
     output, gradients, _tensors = made[0]
-    return Joint(graph, parameters, buffers, inputs, output, gradients, held)
+    return Joint(graph, parameters, buffers, inputs, iteration.purpose != "predict", output, gradients, held)
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -112,7 +113,8 @@ class _ForwardBackward:
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
-        self.wanted = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
+        trained = parameters.items() if iteration.trains else ()
+        self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
         self.values = nullcontext() if flag else KnownValues()
         self.marks = Marks(iteration.module)
 
@@ -122,7 +124,7 @@ class _ForwardBackward:
             _Holder(self.iteration.module), state, (self._run,)
         )
         names: list[str] = []
-        kept = [loss, *output.tensors.values()]
+        kept = [*([] if loss is None else [loss]), *output.tensors.values()]
         taken = [_span(tensor) for tensor in (*kept, *self.given)]
         for (name, parameter), gradient in zip(self.wanted.items(), gradients, strict=True):
             if gradient is not None:
@@ -136,18 +138,23 @@ class _ForwardBackward:
         self.marks.finish()
         return _Results(output.without_tensors(), names, kept)
 
-    def _run(self, module: nn.Module) -> tuple[Tensor, Output, Sequence[Tensor | None]]:
+    def _run(self, module: nn.Module) -> tuple[Tensor | None, Output, Sequence[Tensor | None]]:
+        if not self.iteration.trains:
+            with torch.no_grad():
+                return *self._forward(module), ()
         with torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION):
-            with self.marks.forward(), self.values:
-                inputs = with_tensors(self.iteration.inputs, self.inputs)
-                returned = call(module, inputs)
-                loss = loss_of(returned, self.iteration.loss_fn, inputs)
-                output = self._kept(output_of(returned, self.iteration.outputs, loss))
-                loss = _apart(loss, [_span(tensor) for tensor in self.given])
-            del returned
+            loss, output = self._forward(module)
+            assert loss is not None
             self.marks.backward(loss)
             gradients = torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
             return loss, output, gradients
+
+    def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
+        with self.marks.forward(), self.values:
+            inputs = with_tensors(self.iteration.inputs, self.inputs)
+            loss, output = forward(self.iteration, module, inputs)
+            output = self._kept(output)
+            return loss if loss is None else _apart(loss, [_span(tensor) for tensor in self.given]), output
 
     def _kept(self, output: Output) -> Output:
         """Inputs among them are copied: they are the caller's. Refuses the module's own tensors."""

@@ -29,11 +29,14 @@ from .layers import MARK, Mark
 
 def lower(joint: Joint) -> Program:
     """The program of a joint graph, without fingerprint."""
-    loss, *others = results(joint)
-    lowering = _Lowering(joint, loss.meta["val"].device)
+    found = results(joint)
+    if not found:
+        raise TraceError("the module returns nothing that is wanted: name outputs, or evaluate its loss")
+    lowering = _Lowering(joint, found[0].meta["val"].device)
     for node in needed_nodes(joint.graph.graph):
         lowering.add(node)
-    following = iter(others)
+    following = iter(found)
+    loss = next(following) if joint.has_loss else None
     outputs, gradients = (
         {n: next(following) for n in names} for names in (joint.output.names, joint.gradients)
     )
@@ -71,7 +74,7 @@ class _Lowering:
             self._call(node)
 
     def program(
-        self, loss: fx.Node, outputs: Mapping[str, fx.Node], gradients: Mapping[str, fx.Node]
+        self, loss: fx.Node | None, outputs: Mapping[str, fx.Node], gradients: Mapping[str, fx.Node]
     ) -> Program:
         groups = (self.joint.parameters, self.joint.buffers, self.joint.inputs)
         residents = iter(self.placeholders)
@@ -79,7 +82,8 @@ class _Lowering:
         returned, found = (
             {name: self._value_of(node) for name, node in group.items()} for group in (outputs, gradients)
         )
-        self._mark_results(self._value_of(loss), returned, found)
+        result = None if loss is None else self._value_of(loss)
+        self._mark_results(result, returned, found)
         return Program(
             self.blocks.device,
             self.blocks.storages,
@@ -90,7 +94,7 @@ class _Lowering:
             buffers,
             inputs,
             self.constants,
-            self._value_of(loss),
+            result,
             found,
             held=self.held,
             outputs=returned,
@@ -168,17 +172,23 @@ class _Lowering:
         assert value is not None
         return value
 
-    def _mark_results(self, loss: int, outputs: Mapping[str, int], gradients: Mapping[str, int]) -> None:
+    def _mark_results(
+        self, loss: int | None, outputs: Mapping[str, int], gradients: Mapping[str, int]
+    ) -> None:
         """Name the storages of the results, and give the loss's operation its phase."""
         values = self.blocks.values
         named = {f"the output {name}".strip(): value for name, value in outputs.items()}
-        for name, value in {"the loss": loss, **named, **gradients}.items():
+        if loss is not None:
+            named["the loss"] = loss
+        for name, value in {**named, **gradients}.items():
             if self.blocks.storages[values[value].storage].kind <= Kind.OPTIMIZER_STATE:
                 raise TraceError(f"{name}: its result is a tensor that the iteration does not compute")
         for name, value in gradients.items():
             storage = values[value].storage
             if self.blocks.storages[storage].kind != Kind.PARAMETER_GRADIENT:
                 self.blocks.rename(storage, f"{name}.grad", Kind.PARAMETER_GRADIENT)
+        if loss is None:
+            return
         self.blocks.rename(values[loss].storage, "loss", Kind.ACTIVATION)
         for index, operation in enumerate(self.operations):
             if values[loss].storage in operation.writes:

@@ -1,0 +1,85 @@
+"""Forward alone, between training iterations: planned within the same bytes, over the same weights.
+
+What training leaves on the device beside the weights, the optimizer's states, is not this one's to use. Where
+weights lie on the host a plan takes them over from the training's, tensor by tensor, and fetches them layer
+by layer: they are never all on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..graphs.graph import Kind
+from ..runtime.model.iteration import Inputs, Iteration, Purpose
+from ..runtime.run.execute import PlannedStep
+from .plans import Plans
+
+
+class Evaluation(NamedTuple):
+    """output: what the module has returned, as `Step.output`."""
+
+    loss: Tensor
+    output: Any
+
+
+class Forward:
+    """Evaluations, or predictions, for batches of any shape. plans: those made so far."""
+
+    def __init__(
+        self, iteration: Iteration, purpose: Purpose, plan: Callable[..., PlannedStep], training: Plans
+    ) -> None:
+        """training: the plans that this one shares the weights with."""
+        outputs = iteration.outputs or purpose == "predict"
+        self._iteration = iteration._replace(updates=None, processes=None, purpose=purpose, outputs=outputs)
+        self._plan, self._training = plan, training
+        self._beside = 0
+        self.plans = self._none()
+
+    def __call__(self, inputs: Inputs) -> tuple[Tensor | None, Any]:
+        """The loss, where there is one, and the output. Raises MemplanError."""
+        beside = max(_beside(step) for step in self._training.steps)
+        if beside > self._beside:
+            self.recall()
+            self._beside = beside
+            self.plans = self._none()
+        with evaluating(self._iteration.module):
+            step = self.plans.serving(inputs)
+            step.count_gradients()
+            outcome = step.run(inputs)
+        return outcome.loss, step.program.output.nest(outcome.outputs)
+
+    def recall(self) -> None:
+        for step in self.plans.steps:
+            step.recall()
+
+    def _none(self) -> Plans:
+        return self._training.alike(self._iteration, partial(self._plan, less=self._beside))
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Generator[None]:
+    """In eval mode; afterwards each part is in the mode that it had."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _beside(step: PlannedStep) -> int:
+    """Bytes of optimizer states that a plan leaves on the device."""
+    initial = None if step.cycle is None else step.cycle.schedule.initial
+    away = frozenset[int]() if initial is None else initial.host | initial.disk
+    storages: Sequence[Any] = step.program.storages
+    return sum(
+        storage.bytes
+        for x, storage in enumerate(storages)
+        if storage.kind == Kind.OPTIMIZER_STATE and x not in away
+    )

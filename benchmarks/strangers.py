@@ -1,32 +1,60 @@
-"""Run small models that nobody tuned memplan for (strangers_*.py) on the whole path. Prints a table.
+"""Run small models that nobody tuned memplan for (strangers_*.py) on the whole path, in plain English: does
+it work on what people have?
 
-    python benchmarks/strangers.py [--time-limit S] [--timeout S] [model ...]
+    nice python benchmarks/strangers.py --rows rows.jsonl [--write docs/strangers.md] [family | model ...]
 
-Each model has a process of its own: profile, solve at 60 % of the plain peak (or the first of 70, 80, 90
-and 100 % where a schedule is found), run beside eager PyTorch. *works*: loss, gradients and buffers are
-bitwise equal and the measured peak is the predicted. *refused*: one line of ours. *crash*: a fault of ours.
+Each model has a process of its own: plain PyTorch, profile, solve at 60 % of the plain peak (or the first of
+70, 80, 90 and 100 % where a schedule is found), run beside PyTorch. *works*: loss, gradients and buffers of
+three iterations are bitwise equal and the measured peak is the predicted. *refused*: one line of ours.
+*fails*: anything else. Rows that are in the file already are kept: a run that was stopped goes on.
 """
 
 import argparse
 import json
-import subprocess
-import sys
+import multiprocessing
+import os
 import time
-from collections import Counter
+import traceback
+from pathlib import Path
 
 SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
+WORKS, REFUSED, FAILS, NO_MODEL = "works", "refused", "fails", "no model"
 
 
 def strangers():
-    """The functions that make the models, by name."""
+    """Per family, the functions that make the models, by name."""
+    from strangers_diffusers import DIFFUSERS
+    from strangers_graphs import GRAPHS
+    from strangers_timm import TIMM
     from strangers_torch import TORCH
+    from strangers_torchvision import TORCHVISION
     from strangers_transformers import TRANSFORMERS
 
-    return TORCH | TRANSFORMERS
+    return {
+        "PyTorch": TORCH,
+        "transformers": TRANSFORMERS,
+        "timm": TIMM,
+        "torchvision": TORCHVISION,
+        "diffusers": DIFFUSERS,
+        "PyTorch Geometric": GRAPHS,
+    }
 
 
-def outcome(name, time_limit):
+def built(make):
+    """The iteration, after one of plain PyTorch: what that can't do is no model."""
     import torch
+    from memplan.runtime.compare.eager import run_eager
+    from memplan.runtime.model.python_state import state_put_back
+    from memplan.runtime.model.unchanged import unchanged
+
+    torch.manual_seed(0)
+    iteration = make()
+    with unchanged(iteration, torch.device("cpu")), state_put_back(iteration):
+        run_eager(iteration)
+    return iteration
+
+
+def outcome(iteration, time_limit):
     from memplan.graphs.errors import MemplanError
     from memplan.planner.plain import baseline
     from memplan.planner.simulator.simulate import simulate
@@ -42,14 +70,12 @@ def outcome(name, time_limit):
         for share in SHARES:
             budget = int(share * baseline(graph).peak)
             try:
-                return solve("auto", Problem(graph, budget), time_limit).schedule, budget, share
+                problem = Problem(graph, budget)
+                return solve("auto", problem, time_limit, bound_seconds=0).schedule, budget, share
             except InfeasibleError:
                 continue
         raise InfeasibleError("no schedule within the plain peak")
 
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    iteration = strangers()[name]()
     try:
         program = settled(iteration)
         graph = graph_from(program, measure_program(program, residents(program, iteration)))
@@ -57,62 +83,87 @@ def outcome(name, time_limit):
         predicted = simulate(graph, schedule).figures.peak
         found = side_by_side(iteration, PlannedStep(iteration, program, schedule, Terms(graph, budget)), 1)
     except MemplanError as error:
-        return {"outcome": "refused", "why": str(error)}
+        return {"outcome": REFUSED, "why": str(error)}
     peaks = found.planned.peaks
     off = peaks.device - predicted
     off = 0 if 0 < off <= peaks.beside else off
-    result = {"operations": len(graph.operations), "share": share, "off": off, "peak": predicted}
+    row = {"operations": len(graph.operations), "share": share, "off": off, "peak": predicted}
+    row["values"] = len(getattr(program, "guards", ()))
     if not found.comparison.equal:
-        return {"outcome": "differs", "why": str(found.comparison), **result}
-    return {"outcome": "peak above" if off > 0 else "peak below" if off < 0 else "works", **result}
+        return {"outcome": FAILS, "why": str(found.comparison), **row}
+    if off:
+        return {"outcome": FAILS, "why": f"measured peak {off:+,} bytes beside the predicted", **row}
+    return {"outcome": WORKS, "how": str(found.comparison), **row}
 
 
-def run(name, options):
-    """The outcome of a model in a process of its own."""
-    command = [sys.executable, __file__, "--one", name, "--time-limit", str(options.time_limit)]
+def row_of(make, time_limit, pipe):
+    """What a child sends: what it comes to, or the last line of a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, check=False)
-    except subprocess.TimeoutExpired:
-        return {"outcome": "out of time"}
-    if done.returncode == 0:
-        return json.loads(done.stdout.splitlines()[-1])
-    return {"outcome": "crash", "why": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}
+        iteration = built(make)
+    except Exception as error:
+        pipe.send({"outcome": NO_MODEL, "why": " ".join(f"{type(error).__name__}: {error}".split())[:300]})
+        return
+    try:
+        pipe.send(outcome(iteration, time_limit))
+    except BaseException:
+        lines = traceback.format_exc().strip().splitlines()
+        pipe.send({"outcome": FAILS, "why": lines[-1][:300], "trace": lines[-12:]})
+
+
+def run(make, options):
+    """The row of a model, made in a process of its own, which shares what is imported here."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=row_of, args=(make, options.time_limit, there))
+    start = time.perf_counter()
+    child.start()
+    there.close()
+    try:
+        row = here.recv() if here.poll(options.timeout) else {"outcome": FAILS, "why": "out of time"}
+    except EOFError:
+        row = {"outcome": FAILS, "why": "its process ended"}
+    child.kill()
+    child.join()
+    return {**row, "seconds": round(time.perf_counter() - start, 1)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*")
-    parser.add_argument("--time-limit", type=float, default=5.0, help="seconds to solve in")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a model")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("only", nargs="*", help="families or models, by default all")
+    parser.add_argument("--rows", type=Path, help="a file of JSON lines, to add to")
+    parser.add_argument("--write", type=Path, help="the page to write from all rows")
+    parser.add_argument("--time-limit", type=float, default=2.0, help="seconds to solve in")
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(outcome(options.one, options.time_limit)))
-        return
-    counts = Counter()
-    print(
-        "| model | outcome | operations | budget | measured - predicted | s | why |",
-        "|---|---|---|---|---|---|---|",
-        sep="\n",
-    )
-    for name in options.models or strangers():
-        start = time.perf_counter()
-        one = run(name, options)
-        counts[one["outcome"]] += 1
-        figures = [
-            one.get("operations", ""),
-            f"{one['share']:.0%}" if "share" in one else "",
-            one.get("off", ""),
-        ]
-        cells = [
-            name,
-            one["outcome"],
-            *figures,
-            f"{time.perf_counter() - start:.0f}",
-            one.get("why", "")[:200],
-        ]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print("\n" + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
+    import torch
+
+    torch.set_num_threads(1)
+    import memplan.solvers.registry.run
+    import memplan.training.optimize  # noqa: F401
+
+    rows = [json.loads(line) for line in read(options.rows)]
+    done = {(row["family"], row["model"]) for row in rows}
+    for family, models in strangers().items():
+        for name, make in models.items():
+            if (family, name) in done or (options.only and not {family, name} & {*options.only}):
+                continue
+            row = {"family": family, "model": name, **run(make, options)}
+            rows.append(row)
+            print(
+                f"{row['outcome']:8} {family}: {name} ({row['seconds']} s) {row.get('why', '')}", flush=True
+            )
+            if options.rows:
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    if options.write:
+        from strangers_page import page
+
+        options.write.write_text(page(rows))
+
+
+def read(path):
+    return path.read_text().splitlines() if path and path.exists() else []
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Random weights, tiny configurations.
 """
 
+from functools import partial
+
 import torch
 from memplan.runtime.model.iteration import Iteration
 
@@ -265,3 +267,308 @@ TRANSFORMERS = {
     "patchtst": patchtst,
     "time series": time_series,
 }
+
+
+# ── more kinds, by one recipe each ──────────────────────────────────────────────────────────────────
+
+COMMON = {
+    **GROUPED,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "sliding_window": 8,
+    "layerdrop": 0.0,
+}
+DECODERS = (
+    "afmoe apertus aria_text biogpt bitnet cohere2 cpmant ctrl diffllama exaone4 glm4 gpt_bigcode helium "
+    "jetmoe minimax mpt nemotron olmoe openai-gpt phi phimoe qwen2_moe recurrent_gemma smollm3 stablelm xglm"
+)
+ENCODERS = (
+    "convbert deberta ernie funnel ibert luke mobilebert mpnet mra nystromformer roformer squeezebert yoso"
+)
+TRANSLATORS = (
+    "bigbird_pegasus blenderbot fsmt led longt5 m2m_100 mbart mt5 mvp nllb-moe pegasus prophetnet "
+    "switch_transformers"
+)
+PICTURES = (
+    "bit convnextv2 cvt deit efficientnet focalnet hiera levit mobilenet_v2 mobilevit poolformer pvt regnet "
+    "siglip swiftformer swinv2 vit_msn"
+)
+PIECES = {
+    "bit": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_groups": 4},
+    "convnextv2": STAGES,
+    "cvt": {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 1, 1]},
+    "efficientnet": {
+        "image_size": 32,
+        "width_coefficient": 0.25,
+        "depth_coefficient": 0.25,
+        "hidden_dim": 64,
+    },
+    "focalnet": {
+        "image_size": 32,
+        "embed_dim": 16,
+        "depths": [1, 1],
+        "focal_levels": [2, 2],
+        "focal_windows": [3, 3],
+    },
+    "hiera": {
+        "image_size": [32, 32],
+        "embed_dim": 8,
+        "depths": [1, 1],
+        "num_heads": [1, 2],
+        "masked_unit_size": [4, 4],
+        "query_stride": [2, 2],
+        "num_query_pool": 1,
+    },
+    "levit": {
+        "image_size": 64,
+        "hidden_sizes": [16, 32, 48],
+        "num_attention_heads": [1, 2, 3],
+        "depths": [1, 1, 1],
+        "key_dim": [8, 8, 8],
+    },
+    "mobilenet_v1": {"image_size": 32, "depth_multiplier": 0.25, "min_depth": 8},
+    "mobilenet_v2": {"image_size": 32, "depth_multiplier": 0.25},
+    "mobilevit": {
+        "image_size": 32,
+        "hidden_sizes": [12, 16, 20],
+        "neck_hidden_sizes": [8, 8, 16, 16, 16, 20, 32],
+    },
+    "poolformer": {**STAGES, "image_size": 64},
+    "pvt": {
+        "image_size": 64,
+        "hidden_sizes": [8, 16, 16, 32],
+        "num_attention_heads": [1, 2, 2, 4],
+        "depths": [1, 1, 1, 1],
+    },
+    "regnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 4},
+    "swiftformer": {"image_size": 64, "depths": [1, 1, 1, 1], "embed_dims": [8, 16, 16, 32]},
+    "swinv2": SWIN,
+}
+SIDES = {"levit": 64, "poolformer": 64, "pvt": 64, "swiftformer": 64}
+SEQUENCES = {
+    **BART,
+    "num_layers": 2,
+    "num_heads": 4,
+    "d_ff": 64,
+    "d_kv": 8,
+    "layerdrop": 0.0,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "attention_window": 8,
+    "attention_type": "original_full",
+    "num_experts": 4,
+    "expert_capacity": 8,
+    "langs": ["a", "b"],
+    "src_vocab_size": 64,
+    "tgt_vocab_size": 64,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "num_encoder_attention_heads": 4,
+    "num_decoder_attention_heads": 4,
+    "hidden_size": 32,
+    "local_radius": 4,
+}
+
+
+def understood(kind, options):
+    """Those of the options that the kind's configuration knows."""
+    import transformers
+
+    known = transformers.CONFIG_MAPPING[kind]()
+    return {name: option for name, option in options.items() if hasattr(known, name)}
+
+
+def decoder(kind):
+    module = configured("AutoModelForCausalLM", kind, understood(kind, COMMON))
+    ids = tokens(4, 24)
+    return Iteration(module, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
+
+
+def picture_of(kind):
+    module = configured("AutoModelForImageClassification", kind, PIECES.get(kind, IMAGE), num_labels=5)
+    side = SIDES.get(kind, 32)
+    return Iteration(
+        module, {"pixel_values": torch.randn(4, 3, side, side), "labels": torch.randint(5, (4,))}
+    )
+
+
+def sentences(kind):
+    """With an attention mask: some are shorter."""
+    ids, mask = tokens(4, 16), torch.ones(4, 16, dtype=torch.int64)
+    mask[1, 12:] = 0
+    module = configured("AutoModelForSeq2SeqLM", kind, understood(kind, SEQUENCES))
+    return Iteration(module, {"input_ids": ids, "attention_mask": mask, "labels": ids})
+
+
+def answers(kind):
+    """The ends of an answer in a text."""
+    module = configured(
+        "AutoModelForQuestionAnswering", kind, understood(kind, TINY | {"embedding_size": 16})
+    )
+    ends = torch.randint(20, (2, 4))
+    return Iteration(
+        module, {"input_ids": tokens(4, 24), "start_positions": ends[0], "end_positions": ends[1]}
+    )
+
+
+def two_towers(kind, text=None, vision=None):
+    sizes = {"projection_dim": 16}
+    module = configured(
+        "AutoModel",
+        kind,
+        {
+            "text_config": {**TINY, **sizes, **(text or {})},
+            "vision_config": {**IMAGE, **sizes, **(vision or {})},
+        },
+        **sizes,
+    )
+    return Iteration(
+        module, {"input_ids": tokens(4, 16), "pixel_values": torch.randn(4, 3, 32, 32), "return_loss": True}
+    )
+
+
+def video():
+    module = configured(
+        "AutoModelForVideoClassification", "videomae", IMAGE, num_frames=4, tubelet_size=2, num_labels=5
+    )
+    return Iteration(module, {"pixel_values": torch.randn(2, 4, 3, 32, 32), "labels": torch.randint(5, (2,))})
+
+
+def masked_picture():
+    module = configured(
+        "AutoModelForPreTraining",
+        "vit_mae",
+        IMAGE,
+        decoder_hidden_size=16,
+        decoder_num_hidden_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=32,
+    )
+    return Iteration(module, {"pixel_values": torch.randn(4, 3, 32, 32)})
+
+
+def spectrogram():
+    module = configured(
+        "AutoModelForAudioClassification",
+        "audio-spectrogram-transformer",
+        {
+            **TINY,
+            "num_mel_bins": 16,
+            "max_length": 32,
+            "patch_size": 8,
+            "frequency_stride": 8,
+            "time_stride": 8,
+        },
+    )
+    return Iteration(module, {"input_values": torch.randn(2, 32, 16), "labels": torch.randint(2, (2,))})
+
+
+def perceiver():
+    module = configured(
+        "AutoModelForMaskedLM",
+        "perceiver",
+        {
+            "vocab_size": 64,
+            "d_model": 32,
+            "d_latents": 32,
+            "num_latents": 8,
+            "num_self_attends_per_block": 1,
+            "num_self_attention_heads": 4,
+            "num_cross_attention_heads": 4,
+            "max_position_embeddings": 24,
+        },
+    )
+    ids = tokens(4, 24)
+    return Iteration(module, {"inputs": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
+
+
+def detr():
+    module = configured(
+        "AutoModelForObjectDetection",
+        "yolos",
+        IMAGE,
+        num_labels=5,
+        num_detection_tokens=4,
+    )
+    boxes = torch.tensor([[0.5, 0.5, 0.2, 0.2]])
+    labels = [{"class_labels": torch.tensor([1]), "boxes": boxes} for _ in range(2)]
+    return Iteration(module, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": labels})
+
+
+def decision():
+    import transformers
+
+    module = transformers.DecisionTransformerModel(
+        transformers.DecisionTransformerConfig(
+            state_dim=4, act_dim=2, hidden_size=32, n_layer=2, n_head=4, max_ep_len=16
+        )
+    )
+    inputs = {
+        "states": torch.randn(3, 8, 4),
+        "actions": torch.randn(3, 8, 2),
+        "rewards": torch.randn(3, 8, 1),
+        "returns_to_go": torch.randn(3, 8, 1),
+        "timesteps": torch.arange(8).repeat(3, 1),
+        "attention_mask": torch.ones(3, 8),
+    }
+    return Iteration(module.train(), inputs, lambda output: output.action_preds.square().mean())
+
+
+def captions():
+    module = configured(
+        "AutoModelForCausalLM", "git", {**TINY, "vision_config": IMAGE, "num_image_with_embedding": None}
+    )
+    ids = tokens(2, 12)
+    return Iteration(module, {"input_ids": ids, "pixel_values": torch.randn(2, 3, 32, 32), "labels": ids})
+
+
+def frozen_lora():
+    """peft's adapters in a LLaMA whose own weights are frozen."""
+    import peft
+
+    iteration = language("llama", GROUPED)
+    settings = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.1)
+    return iteration._replace(module=peft.get_peft_model(iteration.module, settings).train())
+
+
+def checkpointed(iteration):
+    iteration.module.gradient_checkpointing_enable()
+    return iteration
+
+
+def compiled(iteration):
+    return iteration._replace(module=torch.compile(iteration.module))
+
+
+def made_by(recipe, kinds):
+    return {kind: partial(recipe, kind) for kind in kinds.split()}
+
+
+MORE = {
+    **made_by(decoder, DECODERS),
+    **made_by(lambda kind: masked(kind, understood(kind, COMMON | {"embedding_size": 16})), ENCODERS),
+    **made_by(sentences, TRANSLATORS),
+    **made_by(picture_of, PICTURES),
+    "bert questions": lambda: answers("bert"),
+    "siglip contrast": lambda: two_towers("siglip"),
+    "altclip": lambda: two_towers("altclip"),
+    "chinese_clip": lambda: two_towers("chinese_clip"),
+    "videomae": video,
+    "vit_mae": masked_picture,
+    "audio spectrogram": spectrogram,
+    "perceiver": perceiver,
+    "yolos": detr,
+    "decision transformer": decision,
+    "git": captions,
+    "wavlm": lambda: audio_classes("wavlm"),
+    "wav2vec2": lambda: audio_classes("wav2vec2"),
+    "sew ctc": lambda: speech("sew"),
+    "data2vec-audio ctc": lambda: speech("data2vec-audio"),
+    "unispeech ctc": lambda: speech("unispeech"),
+    "llama lora": frozen_lora,
+    "llama checkpointed": lambda: checkpointed(language("llama", GROUPED)),
+    "llama compiled": lambda: compiled(language("llama", GROUPED)),
+}
+TRANSFORMERS |= MORE

@@ -34,9 +34,9 @@ _HINTS = (
         "",
         "pack_padded_sequence",
         "",
-        "the lengths in a packed sequence are data: pad instead, and mask the loss",
+        "the lengths of a packed sequence must be an input, of whole numbers: else pad, and mask the loss",
     ),
-    _Hint("", "", "ctc_loss", "CTC losses can't be planned, lengths as numbers or not: use plain PyTorch"),
+    _Hint("", "", "ctc_loss", "the lengths of a CTC loss must be inputs or targets, of whole numbers"),
     _Hint("", "", "shape_env", "nested tensors can't be traced: pad instead, and mask the loss"),
     _Hint(
         "",
@@ -48,7 +48,7 @@ _HINTS = (
         "",
         "",
         "aten.nonzero",
-        "where a mask picks rows, give the indices (mask.nonzero()) as an input instead",
+        "where a mask picks rows, make it an input, of bits or whole numbers",
     ),
     _Hint(
         "",

@@ -76,6 +76,12 @@ GROUPED_PRODUCT = getattr(getattr(aten, "_grouped_mm", None), "default", None)
 """Matrix products in groups, since torch 2.8."""
 SPLITS_THAT_DENY_IT = (aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
 """They return views as if these were none; `unsafe_chunk` is made of them."""
+UNIQUE = aten._unique2.default
+"""`unique`."""
+CTC_LOSS, CTC_LOSS_BACKWARD = aten._ctc_loss.default, aten._ctc_loss_backward.default
+"""CTC losses of lengths as numbers."""
+PACK, PAD_PACKED = "_pack_padded_sequence", "_pad_packed_sequence"
+"""What torch.nn.utils.rnn calls."""
 RESHAPING_VIEWS = (aten.view.default, aten._unsafe_view.default)
 """What reshapes without a copy."""
 OLD_CONVOLUTION = aten._convolution
@@ -197,6 +203,13 @@ def uncompiled() -> Generator[None]:
         yield
         return
     with torch._dynamo.config.patch(error_on_nested_fx_trace=False), torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def distributions_not_validated() -> Generator[None]:
+    """As `set_default_validate_args(False)`, and back to what it was."""
+    with patch.object(torch.distributions.Distribution, "_validate_args", False):
         yield
 
 

@@ -46,7 +46,7 @@ class Captured(TorchDispatchMode):
                     self._note(leaf)
                     if schema_of(func).is_mutable and leaf is args[0]:
                         raise TraceError(
-                            f"{_users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
+                            f"{users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
                             "(register_buffer), so that it goes on from iteration to iteration"
                         )
         return func(*args, **(kwargs or {}))
@@ -63,7 +63,7 @@ class Captured(TorchDispatchMode):
 
     def _note(self, tensor: Tensor) -> None:
         if id(tensor) not in self._given and id(tensor) not in self._found:
-            self._found[id(tensor)] = (tensor, _users_line())
+            self._found[id(tensor)] = (tensor, users_line())
 
 
 class Attributes:
@@ -103,7 +103,7 @@ def _form(tensor: Tensor) -> str:
     return f"a tensor from outside, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)},"
 
 
-def _users_line() -> str:
+def users_line() -> str:
     """`model.py:12: `, the innermost line of the user's code that is being run."""
     frame = inspect.currentframe()
     while frame is not None:

@@ -19,6 +19,7 @@ import torch
 
 from ...graphs.graph import Kind, Phase
 from ..reach import Path
+from ..values_used import ValuesUsed
 from .outputs import NOTHING, Output
 
 Target = Callable[..., Any]
@@ -113,6 +114,7 @@ class Program:
     outputs: of the tensors that the module returns those that are wanted. output: the nest that they lie in.
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
+    used: what the trace has used of the values of inputs and buffers, if anything.
     """
 
     device: torch.device
@@ -131,6 +133,7 @@ class Program:
     outputs: Mapping[str, int] = field(default_factory=dict[str, int])
     output: Output = NOTHING
     compiling: bool = False
+    used: ValuesUsed | None = field(default=None, compare=False)
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
 

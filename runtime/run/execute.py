@@ -32,6 +32,7 @@ from ..storage.journal import Journal
 from ..torch_internals import no_torch_function
 from ..updates.state import OptimizerState
 from ..updates.updates import updates_weights
+from ..values_used import BUFFERS, INPUTS
 from .custody import Custody, Owner
 from .cycle import LOST, Cycle, Terms
 from .interrupts import interrupts_at_the_end
@@ -49,7 +50,8 @@ class Outcome(NamedTuple):
 
 
 class OtherShapeError(MismatchError):
-    """Inputs that differ from those of the plan in their shapes, or strides, alone."""
+    """Inputs that differ from those of the plan in their shapes, or strides, alone, or in values that the
+    trace has used: another plan can be made for them."""
 
 
 class PlannedStep:
@@ -164,7 +166,15 @@ class PlannedStep:
         for name, there, form in found:
             if there != form:
                 raise OtherShapeError(_other_form(name, there, form))
+        if self.program.used is not None and (other := self.program.used.difference(self._named(tensors))):
+            raise OtherShapeError(other)
         return [tensors[name] for name in self.program.inputs]
+
+    def _named(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Inputs and buffers as a trace names those whose values it uses."""
+        tensors = self._residents()
+        buffers = {f"{BUFFERS}{name}": tensors[name] for name in self.program.buffers}
+        return buffers | {f"{INPUTS}{name}": tensor for name, tensor in inputs.items()}
 
     def count_gradients(self) -> None:
         """Say it once where the gradients that are added to need more room than the budget leaves."""

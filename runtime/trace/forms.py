@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..calls.batch_norm import FUNCTIONAL
+from ..calls.ctc import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..measuring.stand_ins import elements_spanned
 from ..program.program import Call, Program, Ref
@@ -124,7 +125,11 @@ class TrueFakes(FakeTensorMode):
         if is_grouped(func, args) and func is GROUPED_PRODUCT and not kwargs:
             with self:
                 return grouped_product(*args)
-        made = super().__torch_dispatch__(func, types, args, kwargs)
+        if func in CTC:
+            with self:
+                made = CTC[func](*args, **(kwargs or {}))
+        else:
+            made = super().__torch_dispatch__(func, types, args, kwargs)
         if func in RESHAPING_VIEWS:
             return self._viewed(func, made, *args)
         target = FUNCTIONAL.get(func, func)

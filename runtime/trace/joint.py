@@ -13,7 +13,7 @@ Parameters come in once even where tied, so their gradients are summed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple, TypeVar
 
@@ -27,11 +27,13 @@ from ..model.python_state import caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
 from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
+from ..values_used import BUFFERS, INPUTS, ValuesUsed
 from .forms import Forms, TrueFakes
 from .functional import functional_graph
+from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import compiling, not_called_fake, silent, without_checkpoints
+from .pretence import compiling, not_called_fake, silent, without_checkpoints, without_validation
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]
@@ -41,7 +43,8 @@ class Joint(NamedTuple):
     """graph: placeholders = parameters, buffers, inputs; outputs = loss, outputs, gradients, in order.
 
     output: what the module returns. gradients: names of the parameters that get one. held: of the constants
-    that attributes of the module hold, the path to each, by the tensor's identity.
+    that attributes of the module hold, the path to each, by the tensor's identity. used: what the trace has
+    used of values.
     """
 
     graph: fx.GraphModule
@@ -52,11 +55,22 @@ class Joint(NamedTuple):
     output: Output
     gradients: Sequence[str]
     held: Mapping[int, Path]
+    used: ValuesUsed | None = None
 
 
-def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
-    """forms: of results whose fakes are wrong. flag: trace as `torch.compile` would, with is_compiling() true
-    and no value known."""
+class Way(NamedTuple):
+    """compiling: trace as `torch.compile` would, with is_compiling() true and no value known.
+    values: of buffers and of inputs of whole numbers, for code that asks for them."""
+
+    compiling: bool = False
+    values: bool = False
+
+
+WAYS = (Way(), Way(compiling=True), Way(values=True))
+
+
+def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
+    """forms: of results whose fakes are wrong."""
     given = residents(iteration)
     flat = [tensor for group in given for tensor in group.values()]
     mode = _fake_mode(flat, forms)
@@ -64,19 +78,23 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     made: list[_Results] = []
     captured = Captured(flat)
+    used: list[ValuesUsed | None] = []
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
         following = iter(tensors)
         groups = [{name: next(following) for name in group} for group in given]
         with captured:
-            made[:] = [_ForwardBackward(iteration, *groups, flag=flag).results()]
+            run = _ForwardBackward(iteration, *groups, given=given, way=way)
+            made[:] = [run.results()]
+        used[:] = [run.values and run.values.tape.used()]
         return made[0].tensors
 
-    path = compiling() if flag else not_called_fake()
+    path = compiling() if way.compiling else not_called_fake()
     with (
         path,
         silent(),
         without_checkpoints(),
+        without_validation(),
         uncompiled(),
         caches_forgotten(),
         torch.autograd.set_multithreading_enabled(False),
@@ -87,7 +105,8 @@ def joint_graph(iteration: Iteration, forms: Forms, *, flag: bool) -> Joint:
         with mode:
             graph = functional_graph(traced, examples, flat)
     output, gradients, _tensors = made[0]
-    return Joint(graph, parameters, buffers, inputs, iteration.purpose != "predict", output, gradients, held)
+    trains = iteration.purpose != "predict"
+    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0])
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -108,14 +127,21 @@ class _ForwardBackward:
     """One iteration as a function of all it starts from."""
 
     def __init__(
-        self, iteration: Iteration, parameters: Named, buffers: Named, inputs: Named, *, flag: bool
+        self,
+        iteration: Iteration,
+        parameters: Named,
+        buffers: Named,
+        inputs: Named,
+        *,
+        given: Sequence[Named],
+        way: Way,
     ) -> None:
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
         trained = parameters.items() if iteration.trains else ()
         self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
-        self.values = nullcontext() if flag else KnownValues()
+        self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else ())
         self.marks = Marks(iteration.module)
 
     def results(self) -> _Results:
@@ -150,7 +176,7 @@ class _ForwardBackward:
             return loss, output, gradients
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
-        with self.marks.forward(), self.values:
+        with self.marks.forward(), self.values or nullcontext(), KnownFunctions(self.values):
             inputs = with_tensors(self.iteration.inputs, self.inputs)
             loss, output = forward(self.iteration, module, inputs)
             output = self._kept(output)
@@ -167,6 +193,17 @@ class _ForwardBackward:
                 )
         taken = [_span(tensor) for tensor in self.inputs.values()]
         return output._replace(tensors={n: _apart(t, taken) for n, t in output.tensors.items()})
+
+    def _usable(self, given: Sequence[Named]) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The buffers, and the inputs of whole numbers or bits, whose values are there."""
+        _parameters, buffers, inputs = given
+        whole = {
+            name: real for name, real in inputs.items() if not (real.is_floating_point() or real.is_complex())
+        }
+        for group, fakes, reals in ((BUFFERS, self.buffers, buffers), (INPUTS, self.inputs, whole)):
+            for name, real in reals.items():
+                if not isinstance(real, FakeTensor):
+                    yield f"{group}{name}", fakes[name], real
 
 
 class _Holder(nn.Module):

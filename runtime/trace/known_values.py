@@ -1,8 +1,11 @@
-"""While tracing on shapes alone, the values that follow from shapes alone: positions, causal masks, buckets.
+"""While tracing on shapes alone, the values that are known all the same, for code that asks for them.
 
-Models branch on such values (`if (positions == 0).all():`), and the branch is the same in every iteration:
-the trace may follow it, as eager does. What follows from inputs, buffers or parameters stays unknown, and
-a branch on it is refused: it could go another way in the next iteration.
+What follows from shapes alone (positions, causal masks, buckets) is the same in every iteration. Models
+branch on such values (`if (positions == 0).all():`), and the trace may follow, as eager does. What follows
+from buffers and from inputs of whole numbers or bits (lengths, indices, masks) is known too where the trace
+is to use it: then each answer is noted, and looked at again before every iteration (values_used.py). What
+parameters or inputs of real numbers have a part in stays unknown, and code that asks for it is refused: it
+could go another way in the next iteration.
 
 Beside each fake tensor made of nothing but known values and numbers, the real one is kept.
 """
@@ -13,14 +16,18 @@ Beside each fake tensor made of nothing but known values and numbers, the real o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..calls.randomness import draws
+from ..model.captured import users_line
 from ..torch_internals import (
     ASKS_FOR_A_NUMBER,
+    UNIQUE,
+    FakeTensor,
     TorchDispatchMode,
     WeakIdKeyDictionary,
     memory_of,
@@ -29,12 +36,19 @@ from ..torch_internals import (
     tree_leaves,
     tree_map,
 )
+from ..values_used import Blank, Tape
 
 MOST_ELEMENTS = 2**22
 """A larger tensor is not kept. No model is known that branches on one."""
 
 aten: Any = torch.ops.aten
-_ASKS = {ASKS_FOR_A_NUMBER, aten.is_nonzero.default}
+_ASKS = {ASKS_FOR_A_NUMBER, aten.is_nonzero.default, aten.equal.default}
+_LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
+_SHAPED_BY_VALUES = {
+    *(aten.nonzero.default, aten.bincount.default, aten.repeat_interleave.Tensor),
+    *(UNIQUE, aten.unique_dim.default, aten.unique_consecutive.default),
+}
+"""What these return has a shape that depends on values: it becomes a constant of the trace."""
 _SHAPE_ALONE = {
     each.default
     for each in (
@@ -48,48 +62,158 @@ _SHAPE_ALONE = {
 class KnownValues(TorchDispatchMode):
     """Stands before the trace: answers what is known, passes everything on.
 
-    _known: fake tensor -> real one, on the CPU; views of one are views of the other. _spoilt: memory into
-    which something unknown has been written since.
+    tape: how known values came about. _known: fake tensor -> the slot of the real one, on the CPU; views of
+    one are views of the other. _spoilt: memory into which something unknown has been written since.
+    _real: tensors that the trace does not see, for kernels that read values, and what follows from them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[tuple[str, Tensor, Tensor]] = ()) -> None:
+        """given: inputs and buffers whose values may be used: name, fake tensor, real one."""
         super().__init__()
+        self.tape = Tape()
         self._known: Any = WeakIdKeyDictionary()
         self._spoilt: dict[int, torch.UntypedStorage] = {}
+        self._real: Any = WeakIdKeyDictionary()
+        with no_dispatch_modes():
+            for name, fake, real in given:
+                if real.numel() <= MOST_ELEMENTS:
+                    self._known[fake] = self.tape.given(name, real.detach().to("cpu", copy=True))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _LIFTS and not isinstance(args[0], FakeTensor):
+            made = func(*args, **kwargs)
+            with no_dispatch_modes():
+                real = args[0].detach().to("cpu", copy=True)
+            self._keep(made, torch.clone, (real,), {}, changes=False)
+            return made
+        if func is aten.masked_select.default and self._is_known(args[1]):
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in args))
+            tensor, mask = (self._call(aten.expand.default, each, shape) for each in args)
+            func, args = aten.index.Tensor, (tensor, [mask])
+        if func is aten.index.Tensor:
+            args = (args[0], self._as_numbers(args[1]))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if tensors and all(tensor in self._real for tensor in tensors):
+            with no_dispatch_modes():
+                made = func(*args, **kwargs)
+            self._real.update((leaf, None) for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
+            return made
         known = func in _SHAPE_ALONE or all(map(self._is_known, tensors))
         known = known and not draws(func, args, kwargs)
         if known and func in _ASKS:
+            for tensor in tensors:
+                self._tell(tensor)
             return self._really(func, args, kwargs)
+        if known and func in _SHAPED_BY_VALUES:
+            return self._constants(func, args, kwargs)
         made = func(*args, **kwargs)
         if schema_of(func).is_mutable and not known:
-            self._spoilt.update((memory_of(tensor), tensor.untyped_storage()) for tensor in tensors)
+            self._spoilt.update(
+                (memory_of(tensor), tensor.untyped_storage()) for tensor in _written(func, args, kwargs)
+            )
         if known and _is_small(made):
-            for fake, real in zip(
-                tree_leaves(made), tree_leaves(self._really(func, args, kwargs)), strict=True
-            ):
-                if isinstance(fake, Tensor):
-                    self._known[fake] = real
+            self._keep(made, func, args, kwargs, changes=schema_of(func).is_mutable)
         return made
+
+    def real(self, numbers: list[int]) -> Tensor:
+        """A tensor that is no fake one, of numbers that have been told."""
+        with no_dispatch_modes():
+            made = torch.tensor(numbers)
+        self._real[made] = None
+        return made
+
+    def told(self, tensor: Any) -> Any:
+        """What the tensor holds in every iteration of the plan, as an array; None where that is unknown."""
+        if not isinstance(tensor, Tensor):
+            return None
+        with no_dispatch_modes():
+            if tensor in self._real:
+                return tensor.numpy()
+            if not self._is_known(tensor):
+                return None
+            self._tell(tensor)
+            return self.tape.tensors[self._known[tensor].number].clone().numpy()
+
+    def _tell(self, tensor: Tensor) -> None:
+        with no_dispatch_modes():
+            self.tape.tell(self._known[tensor], users_line())
+
+    def _as_numbers(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Known masks among indices as the places that they pick."""
+        found: list[Tensor | None] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8) or not self._is_known(index):
+                found.append(index)
+            else:
+                places = self._constants(aten.nonzero.default, (index,), {})
+                found += self._call(aten.unbind.int, places, 1)
+        return found
+
+    def _constants(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The results as constants of the trace."""
+        real = self._really(func, args, kwargs)
+        leaves = [leaf for leaf in tree_leaves(real) if isinstance(leaf, Tensor)]
+        device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        slots = self.tape.call(func, *self._on_tape(func, args, kwargs), leaves, changes=False)
+        made: list[Tensor] = []
+        for leaf, slot in zip(leaves, slots, strict=True):
+            with no_dispatch_modes():
+                constant = leaf.to(device, copy=True)
+            made.append(aten.lift_fresh_copy.default(constant))
+            self._known[made[-1]] = slot
+            self._tell(made[-1])
+        return made[0] if isinstance(real, Tensor) else tuple(made)
+
+    def _call(self, func: Any, *args: Any) -> Any:
+        return self.__torch_dispatch__(func, (), args)
 
     def _is_known(self, tensor: Tensor) -> bool:
         return tensor in self._known and memory_of(tensor) not in self._spoilt
+
+    def _keep(self, made: Any, func: Any, args: Any, kwargs: Any, *, changes: bool) -> None:
+        """The real result beside the fake one."""
+        real = self._really(func, args, kwargs)
+        pairs = zip(tree_leaves(made), tree_leaves(real), strict=True)
+        pairs = [(fake, leaf) for fake, leaf in pairs if isinstance(fake, Tensor)]
+        written = self._on_tape(func, args, kwargs)
+        slots = self.tape.call(func, *written, [leaf for _fake, leaf in pairs], changes=changes)
+        for (fake, _leaf), slot in zip(pairs, slots, strict=True):
+            self._known[fake] = slot
+
+    def _on_tape(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with slots in the place of tensors."""
+
+        def put(leaf: Any) -> Any:
+            if isinstance(leaf, torch.device):
+                return torch.device("cpu")
+            if isinstance(leaf, FakeTensor):
+                blank = func in _SHAPE_ALONE or not self._is_known(leaf)
+                return Blank(tuple(leaf.shape), leaf.dtype) if blank else self._known[leaf]
+            return leaf
+
+        return tree_map(put, args), tree_map(put, kwargs)
 
     def _really(self, func: Any, args: Any, kwargs: Any) -> Any:
         def real(leaf: Any) -> Any:
             if isinstance(leaf, torch.device):
                 return torch.device("cpu")
-            if isinstance(leaf, Tensor):
-                return (
-                    self._known[leaf] if self._is_known(leaf) else torch.empty(leaf.shape, dtype=leaf.dtype)
-                )
+            if isinstance(leaf, FakeTensor):
+                if self._is_known(leaf):
+                    return self.tape.tensors[self._known[leaf].number]
+                return torch.empty(leaf.shape, dtype=leaf.dtype)
             return leaf
 
         with no_dispatch_modes():
             return func(*tree_map(real, args), **tree_map(real, kwargs))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterable[Tensor]:
+    """The tensors among the arguments that the operator changes."""
+    for place, argument in enumerate(schema_of(func).arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = kwargs.get(argument.name) if place >= len(args) else args[place]
+            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
 
 
 def _is_small(made: Any) -> bool:

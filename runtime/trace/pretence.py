@@ -13,7 +13,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..torch_internals import FAKE_TENSOR_LOGGER, checkpoints_replaced, say_compiling, says_compiling
+from ..torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    checkpoints_replaced,
+    distributions_not_validated,
+    say_compiling,
+    says_compiling,
+)
 
 T = TypeVar("T")
 
@@ -47,6 +53,12 @@ def not_called_fake() -> Generator[None]:
 def without_checkpoints() -> AbstractContextManager[None]:
     """`torch.utils.checkpoint` runs its function and recomputes nothing: that is the schedule's to decide."""
     return checkpoints_replaced(_run_by_reentrant_checkpoint, _nothing_around)
+
+
+def without_validation() -> AbstractContextManager[None]:
+    """`torch.distributions` do not look at the values of their arguments: whether they are valid does not
+    change what is computed."""
+    return distributions_not_validated()
 
 
 def _run_by_reentrant_checkpoint(run: Callable[..., T], _preserve_rng_state: bool, *arguments: Any) -> T:

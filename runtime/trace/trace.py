@@ -19,7 +19,7 @@ from ..updates.averages import with_averages
 from ..updates.optimizers import rules
 from ..updates.updates import with_updates
 from .forms import Forms
-from .joint import joint_graph
+from .joint import WAYS, Way, joint_graph
 from .lowering import lower
 
 
@@ -28,31 +28,36 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
 
     Neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced alike.
     A model whose code asks for the values of its tensors is traced a second time with
-    `torch.compiler.is_compiling()` true, since many models then don't ask. Raises TraceError, one line.
+    `torch.compiler.is_compiling()` true, since many models then don't ask, and a third time with the values
+    of its buffers and of its inputs of whole numbers or bits: then the program holds for those with the same
+    answers (values_used.py). Raises TraceError, one line.
     forms: of results that PyTorch's fake kernels have wrong, see settle.py.
     """
     start = perf_counter()
     refuse(iteration.module)
     bring_back((*iteration.module.parameters(), *iteration.module.buffers()))
-    try:
-        program = _trace(iteration, forms or {}, flag=False)
-    except Exception as error:
-        if not is_value_dependent(error):
-            raise refusal(error) from error
+    errors: list[Exception] = []
+    for way in WAYS:
         try:
-            program = _trace(iteration, forms or {}, flag=True)
-        except Exception as other:
-            raise refusal(error, other) from error
+            program = _trace(iteration, forms or {}, way)
+        except Exception as error:
+            if not is_value_dependent(error) and not errors:
+                raise refusal(error) from error
+            errors.append(error)
+        else:
+            break
+    else:
+        raise refusal(errors[0], *errors[1:2]) from errors[0]
     if not program.operations:
         raise TraceError("the iteration computes nothing")
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)
 
 
-def _trace(iteration: Iteration, forms: Forms, *, flag: bool) -> Program:
-    joint = joint_graph(iteration, forms, flag=flag)
+def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
+    joint = joint_graph(iteration, forms, way)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
-    program = named(replace(lower(joint), compiling=flag))
+    program = named(replace(lower(joint), compiling=way.compiling, used=joint.used))
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)
     if iteration.updates is None:

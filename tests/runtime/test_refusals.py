@@ -30,7 +30,7 @@ class Packed(nn.GRU):
 class Aligned(nn.Linear):
     def forward(self, x):
         scores, ones = super().forward(x).log_softmax(-1), torch.ones(2, 1, dtype=torch.int64)
-        return nn.functional.ctc_loss(scores, ones, (2, 2), (1, 1))
+        return nn.functional.ctc_loss(scores, ones, x[0, :, 0].long() + 1, ones[:, 0])
 
 
 class Dropping(nn.Linear):
@@ -45,9 +45,9 @@ class Dropping(nn.Linear):
     ("module", "inputs", "words"),
     [
         (Conditional(3, 3), torch.ones(3, 3), "takes functions .*; use torch.where"),
-        (PickingRows(3, 3), torch.ones(3, 3), "decide a shape .*; where a mask picks rows, give the indices"),
-        (Packed(3, 3), torch.ones(2, 2, 3), "; the lengths in a packed sequence are data"),
-        (Aligned(3, 3), torch.ones(2, 2, 3), "; CTC losses can't be planned"),
+        (PickingRows(3, 3), torch.ones(3, 3), "decide a shape .*; where a mask picks rows, make it an input"),
+        (Packed(3, 3), torch.ones(2, 2, 3), "; the lengths of a packed sequence must be an input"),
+        (Aligned(3, 3), torch.ones(2, 2, 3), "; the lengths of a CTC loss must be inputs"),
         (Dropping(3, 3), torch.ones(3, 3), "; layers are dropped by chance: set layerdrop to 0"),
     ],
     ids=lambda thing: type(thing).__name__ if isinstance(thing, nn.Module) else "",

@@ -1,0 +1,117 @@
+"""Functions of torch that read values where no operator is seen: packed sequences, CTC losses, `tolist()`.
+
+Where the values are known (known_values.py) they are told, and what needs them is done by other operators of
+the same results, or by the same with the values as numbers.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED
+from .known_values import KnownValues
+
+
+class KnownFunctions(TorchFunctionMode):
+    """values: None where none are known."""
+
+    def __init__(self, values: KnownValues | None) -> None:
+        super().__init__()
+        self._values = values
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        way = _WAYS.get(getattr(func, "__name__", ""))
+        if way is not None and self._values is not None:
+            made = way(self._values, func, *args, **kwargs)
+            if made is not None:
+                return made
+        return func(*args, **kwargs)
+
+
+def _pack(values: KnownValues, _func: Any, tensor: Tensor, lengths: Tensor, batch_first: bool) -> Any:
+    """`_pack_padded_sequence`: the steps one after the other, each without the samples that have ended."""
+    known = values.told(lengths)
+    if known is None:
+        return None
+    samples, steps = (tensor.shape[0], tensor.shape[1]) if batch_first else (tensor.shape[1], tensor.shape[0])
+    each: list[int] = known.tolist()
+    sizes = [sum(length > step for length in each) for step in range(each[0])]
+    places = [(step, sample) for step, size in enumerate(sizes) for sample in range(size)]
+    flat = [sample * steps + step if batch_first else step * samples + sample for step, sample in places]
+    taken = tensor.reshape(-1, *tensor.shape[2:]).index_select(0, torch.tensor(flat, device=tensor.device))
+    return taken, values.real(sizes)
+
+
+def _pad(
+    values: KnownValues, _func: Any, data: Tensor, sizes: Tensor, batch_first: bool, padding: Any, steps: int
+) -> Any:
+    """`_pad_packed_sequence`, the other way round."""
+    known = values.told(sizes)
+    if known is None:
+        return None
+    there: list[int] = known.tolist()
+    steps, samples = max(steps, len(there)), there[0]
+    flat = [step * samples + sample for step, size in enumerate(there) for sample in range(size)]
+    empty = data.new_full((steps * samples, *data.shape[1:]), padding)
+    padded = empty.index_copy(0, torch.tensor(flat, device=data.device), data)
+    padded = padded.view(steps, samples, *data.shape[1:])
+    lengths = [sum(sample < size for size in there) for sample in range(samples)]
+    return padded.transpose(0, 1) if batch_first else padded, torch.tensor(lengths)
+
+
+def _ctc(
+    values: KnownValues,
+    _func: Any,
+    scores: Tensor,
+    targets: Tensor,
+    ends: Any,
+    lengths: Any,
+    blank: int = 0,
+    reduction: int | str = 1,
+    zero_infinity: bool = False,
+) -> Any:
+    """`ctc_loss`, which is made of other operators, with its lengths as numbers."""
+    found = [each if isinstance(each, list | tuple) else values.told(each) for each in (ends, lengths)]
+    if found[0] is None or found[1] is None or scores.dim() != 3:
+        return None
+    numbers = [[int(number) for number in each] for each in found]
+    losses: Tensor = CTC_LOSS(scores, targets.to(torch.int64), *numbers, blank, zero_infinity)[0]
+    if zero_infinity:
+        losses = torch.where(losses == torch.inf, losses.new_zeros(()), losses)
+    if reduction in _MEAN:
+        return (
+            losses / torch.tensor(numbers[1], dtype=losses.dtype, device=losses.device).clamp_min(1)
+        ).mean()
+    return losses.sum() if reduction in _SUM else losses
+
+
+_MEAN, _SUM = (1, "mean"), (2, "sum")
+
+
+def _list(values: KnownValues, _func: Any, tensor: Tensor) -> Any:
+    known = values.told(tensor)
+    return None if known is None else known.tolist()
+
+
+def _array(values: KnownValues, _func: Any, tensor: Tensor, *_others: Any, **_more: Any) -> Any:
+    known = values.told(tensor)
+    return None if known is None else known
+
+
+_WAYS: dict[str, Callable[..., Any]] = {
+    PACK: _pack,
+    PAD_PACKED: _pad,
+    "ctc_loss": _ctc,
+    "tolist": _list,
+    "numpy": _array,
+    "__array__": _array,
+}

@@ -1,0 +1,182 @@
+"""What a trace has used of the values of its inputs and buffers, and whether another batch has the same.
+
+A model's code may ask for values (`int(lengths.max())`, `x[mask]`), and a trace holds what it was told. So
+each answer is computed again from every later batch, by the same calls, before its plan runs: a batch with
+other answers needs another plan. What is asked counts, not all that it follows from: a plan made for the
+largest index 19 holds for any indices whose largest is 19.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .torch_internals import memory_of, tree_leaves, tree_map
+
+BUFFERS, INPUTS = "the buffer ", "the input "
+"""What stands before their names."""
+MOST_CALLS = 300
+"""Where answers take more calls, the tensors that they follow from must be equal instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for a tensor among a call's arguments."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """Stands for a tensor of which only the shape counts."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Call(NamedTuple):
+    target: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    outputs: tuple[int, ...]
+    changes: bool
+
+    @property
+    def read(self) -> set[int]:
+        return {
+            leaf.number for leaf in tree_leaves((self.arguments, self.keywords)) if isinstance(leaf, Slot)
+        }
+
+
+class _Told(NamedTuple):
+    """The trace was told this value. place: the line that asked."""
+
+    slot: int
+    value: Tensor
+    place: str
+
+
+class Tape:
+    """Calls on known values in their order, and what of them was told. tensors: the real ones, by slot.
+
+    named: the slots of inputs and buffers. follows: memory whose values follow from these.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.named: dict[int, str] = {}
+        self._first: dict[int, Tensor] = {}
+        self._follows: set[int] = set()
+        self._items: list[_Call | _Told] = []
+
+    def given(self, name: str, tensor: Tensor) -> Slot:
+        slot = self._slot(tensor)
+        self.named[slot.number] = name
+        self._first[slot.number] = tensor.clone()
+        self._follows.add(memory_of(tensor))
+        return slot
+
+    def call(
+        self, target: Any, arguments: Any, keywords: Any, results: Sequence[Tensor], *, changes: bool
+    ) -> list[Slot]:
+        """The slots of a call's results. changes: its arguments too, some of them."""
+        slots = [self._slot(result) for result in results]
+        made = _Call(target, arguments, keywords, tuple(slot.number for slot in slots), changes)
+        self._items.append(made)
+        if any(self.follows(Slot(number)) for number in made.read):
+            touched = (*results, *(self.tensors[number] for number in made.read if changes))
+            self._follows.update(map(memory_of, touched))
+        return slots
+
+    def tell(self, slot: Slot, place: str) -> None:
+        """Its value is used in the trace."""
+        if self.follows(slot):
+            self._items.append(_Told(slot.number, self.tensors[slot.number].clone(), place))
+
+    def follows(self, slot: Slot) -> bool:
+        return memory_of(self.tensors[slot.number]) in self._follows
+
+    def used(self) -> ValuesUsed | None:
+        """None where nothing was told that follows from inputs or buffers."""
+        told = [item for item in self._items if isinstance(item, _Told)]
+        if not told:
+            return None
+        slots = {item.slot for item in told}
+        memories = {self._memory(slot) for slot in slots}
+        kept: list[_Call | _Told] = []
+        for item in reversed(self._items):
+            if isinstance(item, _Call):
+                read = item.read
+                changes = item.changes and any(self._memory(slot) in memories for slot in read)
+                if slots.isdisjoint(item.outputs) and not changes:
+                    continue
+                slots |= read
+                memories |= {self._memory(slot) for slot in read}
+            kept.append(item)
+        named = {slot: name for slot, name in self.named.items() if slot in slots}
+        if len(kept) > MOST_CALLS:
+            kept = [_Told(slot, self._first[slot], told[0].place) for slot in named]
+        return ValuesUsed(named, kept[::-1], told[0].place)
+
+    def _slot(self, tensor: Tensor) -> Slot:
+        self.tensors.append(tensor)
+        return Slot(len(self.tensors) - 1)
+
+    def _memory(self, slot: int) -> int:
+        return memory_of(self.tensors[slot])
+
+
+class ValuesUsed:
+    """The answers that a plan holds for. names: the inputs and buffers that they follow from."""
+
+    def __init__(self, named: Mapping[int, str], items: Sequence[_Call | _Told], place: str) -> None:
+        self._named, self._items, self._place = named, items, place
+        self._changes = any(isinstance(item, _Call) and item.changes for item in items)
+        self.names = tuple(named.values())
+
+    def difference(self, tensors: Mapping[str, Tensor]) -> str | None:
+        """In words, where these inputs and buffers, by name, have other answers."""
+        with torch.no_grad():
+            found = {slot: self._here(tensors[name]) for slot, name in self._named.items()}
+            for item in self._items:
+                try:
+                    same = self._again(item, found)
+                except (RuntimeError, IndexError, ValueError):  # of values that the calls do not suit
+                    same = False
+                if not same:
+                    place = item.place if isinstance(item, _Told) else self._place
+                    return (
+                        f"{place}uses values that follow from {' and '.join(self.names)}; they differ from "
+                        "those that the plan is for"
+                    )
+        return None
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        here = tensor.detach().cpu()
+        return here.clone() if self._changes and here.data_ptr() == tensor.data_ptr() else here
+
+    def _again(self, item: _Call | _Told, found: dict[int, Any]) -> bool:
+        if isinstance(item, _Told):
+            return _equal(found[item.slot], item.value)
+
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, Slot):
+                return found[leaf.number]
+            return torch.empty(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, Blank) else leaf
+
+        made = item.target(*tree_map(real, item.arguments), **tree_map(real, item.keywords))
+        results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        found.update(zip(item.outputs, results, strict=True))
+        return True
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())

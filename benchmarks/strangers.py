@@ -4,9 +4,10 @@ people have?
     nice python benchmarks/strangers.py --rows rows.jsonl [--write docs/strangers.md] [family | model ...]
 
 Each model has a process of its own: plain PyTorch, profile, solve at 60 % of the plain peak (or half-way to
-it from the least that any schedule needs, or nearer), run beside PyTorch. *works*: loss, gradients and buffers
-of three iterations are bitwise equal and the measured peak is the predicted. *refused*: one line of ours.
-*fails*: anything else. Rows that are in the file already are kept: a run that was stopped goes on.
+it from the least that any schedule needs, or nearer), run beside PyTorch. *works*: loss, gradients and
+buffers of three iterations are bitwise equal and the measured peak is the predicted. *refused*: one line of
+ours, `optimize` raises it. *fails*: anything else. Rows that are in the file already are kept: a run that was
+stopped goes on.
 """
 
 import argparse
@@ -90,9 +91,10 @@ def outcome(iteration, time_limit):
     off = peaks.device - predicted
     off = 0 if 0 < off <= peaks.beside else off
     row = {"operations": len(graph.operations), "share": share, "off": off, "peak": predicted}
-    row["values"] = len(getattr(program, "guards", ()))
-    if not found.comparison.equal:
-        return {"outcome": FAILS, "why": str(found.comparison), **row}
+    row["used"] = [] if program.used is None else program.used.names
+    if not found.comparison.equal:  # optimize compares too
+        why = f"the traced iteration is not the model's: {found.comparison.difference}"
+        return {"outcome": REFUSED if found.comparison.suspects else FAILS, "why": why, **row}
     if off:
         return {"outcome": FAILS, "why": f"measured peak {off:+,} bytes beside the predicted", **row}
     return {"outcome": WORKS, "how": str(found.comparison), **row}

@@ -36,6 +36,14 @@ def mlp(*widths):
     return nn.Sequential(*parts[:-1])
 
 
+def propagated():
+    def run(parts, x, edge_index):
+        return parts.spread(parts.layer(x), edge_index)
+
+    parts = {"layer": nn.Linear(WIDTH, 4), "spread": pyg.APPNP(3, 0.1)}
+    return net(run, torch.randn(NODES, WIDTH), edges(), **parts)
+
+
 def model(kind, **options):
     return lambda: net(
         lambda parts, x, edge_index: parts.model(x, edge_index),
@@ -120,10 +128,13 @@ def schnet():
     """The edges are the pairs of atoms that are near each other."""
 
     class Near(nn.Module):
-        def forward(self, positions, batch):
-            return found, (positions[found[0]] - positions[found[1]]).norm(dim=-1)
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("pairs", torch.combinations(torch.arange(6)).T.contiguous())
 
-    found = torch.combinations(torch.arange(6)).T.contiguous()
+        def forward(self, positions, batch):
+            return self.pairs, (positions[self.pairs[0]] - positions[self.pairs[1]]).norm(dim=-1)
+
     module = pyg.SchNet(16, 16, 2, 8, interaction_graph=Near())
     return Iteration(module, (torch.randint(1, 9, (6,)), torch.randn(6, 3)), square)
 
@@ -146,7 +157,7 @@ GRAPHS = {
     "Chebyshev": layers(lambda: pyg.ChebConv(WIDTH, WIDTH, 3)),
     "TAG": layers(lambda: pyg.TAGConv(WIDTH, WIDTH)),
     "SGC": layers(lambda: pyg.SGConv(WIDTH, WIDTH, 2)),
-    "APPNP": layers(lambda: pyg.APPNP(3, 0.1)),
+    "APPNP": propagated,
     "ARMA": layers(lambda: pyg.ARMAConv(WIDTH, WIDTH)),
     "GraphConv": layers(lambda: pyg.GraphConv(WIDTH, WIDTH)),
     "TransformerConv": layers(lambda: pyg.TransformerConv(WIDTH, 4, heads=2)),

@@ -21,15 +21,13 @@ _HINTS = (
     _Hint("", "layerdrop", "", _LAYERDROP),
     _Hint("", "skip_the_layer", "", _LAYERDROP),
     _Hint("", "warn_if_padding_and_no_attention_mask", "", "give it an attention_mask"),
-    _Hint("distributions", "", "", "make distributions with validate_args=False"),
+    _Hint("distributions", "", "", "make distributions without validate_args=True"),
     _Hint("", "grouped_mm", "", 'call model.set_experts_implementation("batched_mm")'),
     _Hint("", "", "grouped_mm", 'call model.set_experts_implementation("batched_mm")'),
     _Hint(
-        "torch_geometric",
-        "",
-        "",
-        "give it edges with the self-loops added, and make the layer with add_self_loops=False",
+        "torch_geometric", "self.select(", "", "which nodes are kept depends on weights: use plain PyTorch"
     ),
+    _Hint("torch_geometric", "", "", "edges must be an input, of whole numbers, or a buffer"),
     _Hint(
         "",
         "pack_padded_sequence",

@@ -133,20 +133,25 @@ class Tape:
 
 
 class ValuesUsed:
-    """The answers that a plan holds for. names: the inputs and buffers that they follow from."""
+    """The answers that a plan holds for. names: the inputs and buffers that they follow from. What it takes to
+    look at them is gone before the iteration begins, and is no part of the plan's bytes."""
 
     def __init__(self, named: Mapping[int, str], items: Sequence[_Call | _Told], place: str) -> None:
         self._named, self._items, self._place = named, items, place
         self._changes = any(isinstance(item, _Call) and item.changes for item in items)
         self.names = tuple(named.values())
+        lasts = {slot: number for number, item in enumerate(items) for slot in _slots(item)}
+        self._last = [[slot for slot in _slots(item) if lasts[slot] == n] for n, item in enumerate(items)]
 
     def difference(self, tensors: Mapping[str, Tensor]) -> str | None:
         """In words, where these inputs and buffers, by name, have other answers."""
         with torch.no_grad():
             found = {slot: self._here(tensors[name]) for slot, name in self._named.items()}
-            for item in self._items:
+            for number, item in enumerate(self._items):
                 try:
                     same = self._again(item, found)
+                    for slot in self._last[number]:
+                        found.pop(slot, None)
                 except (RuntimeError, IndexError, ValueError):  # of values that the calls do not suit
                     same = False
                 if not same:
@@ -174,6 +179,10 @@ class ValuesUsed:
         results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         found.update(zip(item.outputs, results, strict=True))
         return True
+
+
+def _slots(item: _Call | _Told) -> set[int]:
+    return item.read.union(item.outputs) if isinstance(item, _Call) else {item.slot}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

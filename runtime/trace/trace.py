@@ -47,7 +47,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
         else:
             break
     else:
-        raise refusal(errors[0], *errors[1:2]) from errors[0]
+        last = errors[-1] if is_value_dependent(errors[-1]) else errors[0]
+        raise refusal(last, errors[1]) from last
     if not program.operations:
         raise TraceError("the iteration computes nothing")
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)

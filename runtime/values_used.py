@@ -133,8 +133,10 @@ class Tape:
 
 
 class ValuesUsed:
-    """The answers that a plan holds for. names: the inputs and buffers that they follow from. What it takes to
-    look at them is gone before the iteration begins, and is no part of the plan's bytes."""
+    """The answers that a plan holds for. names: the inputs and buffers that they follow from.
+
+    The memory that it takes to look is free again when the iteration begins, and is not in its plan.
+    """
 
     def __init__(self, named: Mapping[int, str], items: Sequence[_Call | _Told], place: str) -> None:
         self._named, self._items, self._place = named, items, place

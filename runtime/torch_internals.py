@@ -19,7 +19,12 @@ from unittest.mock import patch
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
-from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+from torch._C._autograd import (
+    _disable_profiler,
+    _enable_profiler,
+    _get_current_graph_task_keep_graph,
+    _prepare_profiler,
+)
 from torch._C._profiler import (
     ProfilerActivity,
     ProfilerConfig,
@@ -266,6 +271,11 @@ def say_compiling(flag: bool) -> None:
 def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
     """Learning rate schedules warn of optimizers whose `step` was not called."""
     vars(optimizer)["_opt_called"] = True
+
+
+def graph_is_kept() -> bool:
+    """Within a backward: whether somebody may call it again (`retain_graph`)."""
+    return _get_current_graph_task_keep_graph()
 
 
 def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -108,6 +108,7 @@ def test_7_a_real_model_trains_within_the_budget_with_the_same_results() -> None
 
     step = memplan.optimize(model, (batch,), budget="60%", loss_fn=lambda output: output.square().mean())
     loss = step(batch)
+    loss.backward()
     planned = [parameter.grad for parameter in model.parameters()]
 
     model.zero_grad()

@@ -5,6 +5,7 @@ plan.py       one shape: trace, measure, solve, compare
 kept.py       plans on disk
 outside.py    optimizers that no plan has
 step.py       what the loop calls, for batches of any shape
+loss.py       its loss, whose backward hands the gradients over
 checkpoint.py a run on disk, to go on from; in tensor_file.py, with random_numbers.py
 loop.py       a loop for those who write none; batches.py: where it was in its data
 """

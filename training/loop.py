@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ def train(
     saved = monotonic()
     for number in range(len(known) + 1, steps + 1):
         begun = perf_counter()
-        unread.append(step.iterate(next(batches)).detach())
+        unread.append(cast("Tensor", step.iterate(next(batches)).loss))
         so_far.seconds.append(perf_counter() - begun)
         due = monotonic() - saved > SECONDS_BETWEEN if every is None else number % every == 0
         if due or number == steps or len(unread) == _UNREAD:

@@ -56,8 +56,8 @@ def optimize(
     module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
     optimizer: the step updates the weights too. AdamW, Adam and SGD of torch.optim are planned: each weight
     right behind its gradient (`in-backward`) or all behind backward (`after`). Any other steps behind the
-    plan, which has what its states leave of the budget. Without one it adds gradients to the parameters'
-    `.grad`, like `loss.backward()`.
+    plan, which has what its states leave of the budget. Without one `loss.backward()` of the
+    step's loss adds the gradients to `.grad`, as ever.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first

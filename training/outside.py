@@ -28,6 +28,7 @@ from ..runtime.run.interrupts import interrupts_at_the_end
 from ..runtime.storage.away import bring_back
 from ..runtime.updates.counted import counted
 from ..solvers.problem import InfeasibleError, NotFoundError
+from .loss import Losses
 from .plan import Planner
 from .step import Step
 
@@ -47,7 +48,7 @@ class OutsideStep(Step):
         self._outside, self._planner = optimizer, planner
         planner.beside = self._taken.states
         super().__init__(iteration, self._planned, most)
-        self._own = optimizer
+        self._own, self._losses = optimizer, Losses(updates=True)
         kind, states = type(optimizer).__name__, self._taken.states
         warnings.warn(
             f"{kind} is not in the plan: its states take {states:,} bytes of the budget of "

@@ -20,6 +20,7 @@ from ..runtime.run.execute import PlannedStep
 from ..runtime.storage.home import at_home
 from . import checkpoint
 from .evaluation import Evaluation, Forward
+from .loss import Losses
 from .plans import Plans
 
 
@@ -32,19 +33,23 @@ class Step:
         self._plan = plan
         self._plans.serving(iteration.inputs)
         self._own = iteration.updates and iteration.updates.optimizer
+        self._losses = Losses(updates=iteration.updates is not None)
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The loss. Without an optimizer in the plan gradients are added to the parameters' `.grad`.
+        """The loss. Without an optimizer in the plan `loss.backward()` adds the gradients to the parameters'
+        `.grad`, as ever; with one the weights are updated.
 
         Raises MemplanError: a batch that differs in more than its shape, a shape too many, no schedule within
         the budget, … as PlannedStep does.
         """
         self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
+        self._losses.begin(inputs)
         plan = self._plans.serving(inputs)
         with plan.together():
-            return plan.iterate(inputs)
+            outcome = plan.iterate(inputs)
+        return self._losses.of(plan, outcome)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
         """Forward alone, in eval mode and without gradients: the loss, and what `step.output` has after a

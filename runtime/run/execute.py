@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, cast
 
+import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
@@ -67,8 +68,8 @@ class PlannedStep:
     A step holds for the shapes, types, other arguments, train or eval mode, autocast, hooks and parts of the
     module that it was traced with: inputs of another form and a module that has changed raise MismatchError.
 
-    output: what the module has returned in the last iteration, with the tensors that are wanted, detached; it
-    is let go of when the next one starts.
+    in_half: whether anything in it is float16. output: what the module has returned in the last iteration,
+    with the tensors that are wanted, detached; it is let go of when the next one starts.
 
     Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
     who reads one has it back first (custody.py), and `recall` fetches all.
@@ -105,6 +106,7 @@ class PlannedStep:
         self._terms, self._schedule = terms, schedule
         self._trains = iteration.trains
         self._gradients_counted = False
+        self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
@@ -126,10 +128,13 @@ class PlannedStep:
 
         Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
         """
-        return self.iterate(self.given(arguments, keywords))
+        with interrupts_at_the_end():
+            outcome = self.iterate(self.given(arguments, keywords))
+            self.accumulate(outcome.gradients)
+        return cast("Tensor", outcome.loss)
 
-    def iterate(self, inputs: Inputs) -> Tensor:
-        """As a call with these."""
+    def iterate(self, inputs: Inputs) -> Outcome:
+        """As a call with these, but the gradients are the caller's: each on its parameter's device."""
         self.count_gradients()
         self.output = None
         with interrupts_at_the_end():
@@ -137,12 +142,19 @@ class PlannedStep:
             if outcome.gradients:
                 self.recall()
             tensors = self._residents()
-            for name, gradient in outcome.gradients.items():
-                parameter = tensors[name]
-                gradient = gradient.to(parameter.device)
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            gradients = {name: each.to(tensors[name].device) for name, each in outcome.gradients.items()}
             self.output = self.program.output.nest(outcome.outputs)
-        return cast("Tensor", outcome.loss)
+        return outcome._replace(gradients=gradients)
+
+    def accumulate(self, gradients: Mapping[str, Tensor]) -> None:
+        """Add them to the parameters' `.grad`."""
+        for gradient, parameter in zip(gradients.values(), self.parameters(gradients), strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+    def parameters(self, names: Iterable[str]) -> list[Tensor]:
+        """Those of the module with these names, as they are now."""
+        tensors = self._residents()
+        return [tensors[name] for name in names]
 
     def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
         """What a call is given, with the targets where the plan has some. Raises MismatchError."""

@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 def by_hand(model: Path, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights of plain PyTorch."""
     file = load_model_file(str(model))
-    module, inputs, loss_fn, _updates = file.build()
+    module, inputs, loss_fn, *_others = file.build()
     optimizer = torch.optim.AdamW(module.parameters(), 0.01, foreach=False)
     losses: list[float] = []
     batches = Batches(lambda: file.epoch(inputs))

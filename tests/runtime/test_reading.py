@@ -61,7 +61,7 @@ def test_a_batch_of_another_form_is_refused(plan: Any, given: Any, line: str) ->
         read(plan, given)
 
 
-@pytest.mark.filterwarnings("ignore:the gradients in .grad take")
+@pytest.mark.filterwarnings("ignore:the gradients of the step before")
 def test_a_loaders_batches_go_into_a_step_as_they_are() -> None:
     x = torch.randn(4, 3)
     options: Any = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "compare": False}

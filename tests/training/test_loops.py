@@ -53,11 +53,9 @@ class Loop:
 
     def train(self, given: list[tuple[Tensor, Tensor]]) -> None:
         for number, (x, labels) in enumerate(given):
-            if self.step is None:
-                loss = part_of_loss(self.module(x), labels)
+            loss = part_of_loss(self.module(x), labels) if self.step is None else self.step(x, targets=labels)
+            if self.step is None or not self.updates:
                 loss.backward()
-            else:
-                loss = self.step(x, targets=labels)
             self.seen.append(loss.detach())
             if self.updates or number % ACCUMULATE == ACCUMULATE - 1:
                 self.update()

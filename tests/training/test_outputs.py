@@ -92,9 +92,10 @@ def test_outputs_in_training_are_plain_pytorchs(solver: str, updates: bool, move
     torch.manual_seed(11)
     seen: list[Returned] = []
     for x, labels in batches():
-        step(x, targets=labels)
+        loss = step(x, targets=labels)
         seen.append(step.output)
         if not updates:
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     torch.manual_seed(11)
@@ -141,7 +142,7 @@ def test_names_choose_and_what_is_not_chosen_is_none() -> None:
 def test_outputs_go_when_the_next_iteration_starts() -> None:
     (x, labels), (y, more) = batches((40, 12))
     step = planned(Model(), outputs="logits")
-    step(x, targets=labels)
+    step(x, targets=labels).backward()
     gone = weakref.ref(step.output.logits)
     with pytest.raises(memplan.MismatchError):
         step(x.double(), targets=labels)
@@ -199,7 +200,8 @@ def test_an_input_that_is_returned_is_a_copy_of_it() -> None:
     loss = step(x)
     assert torch.equal(step.output["input"], x[1:])
     assert step.output["input"].data_ptr() != x[1:].data_ptr()
-    assert step.output["loss"] is loss
+    assert torch.equal(step.output["loss"], loss)
+    assert not step.output["loss"].requires_grad
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,11 @@ def both(rank: int, updates: bool, moved: bool) -> tuple[Found, Found]:
         for x, labels in given:
             if step is None:
                 loss = nn.functional.cross_entropy(parallel(x), labels)
-                loss.backward()
             else:
                 loss = step(x, targets=labels)
             seen.append(loss.detach())
             if step is None or not updates:
+                loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
         weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}

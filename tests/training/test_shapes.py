@@ -72,6 +72,7 @@ def test_batches_of_any_shape_train_as_plain_pytorch(planned_updates: bool, move
     for x, labels in given:
         losses.append(step(x, targets=labels))
         if not planned_updates:
+            losses[-1].backward()
             optimizer.step()
             optimizer.zero_grad()
     assert len(step.plans) == 3
@@ -89,7 +90,7 @@ def test_each_shape_is_planned_once_within_the_same_bytes() -> None:
     step = small_step()
     first = step.plans[0]
     for x, labels in batches((64, 20, 64, 20, 20)):
-        step(x, targets=labels)
+        torch.autograd.grad(step(x, targets=labels), first.parameters(["0.bias"]))
     assert len(step.plans) == 2
     assert step.plans[1] is first
     assert len({plan.budget for plan in step.plans}) == 1
@@ -98,7 +99,7 @@ def test_each_shape_is_planned_once_within_the_same_bytes() -> None:
 def test_shapes_beyond_the_limit_are_refused_with_the_way_out() -> None:
     step = small_step(plans=2)
     (x, labels), (y, more) = batches((20, 10))
-    step(x, targets=labels)
+    step(x, targets=labels).backward()
     with pytest.raises(memplan.MismatchError, match=r"10, 6.*pad batches to fewer shapes, or .*plans=4"):
         step(y, targets=more)
     step(x, targets=labels)

@@ -1,0 +1,115 @@
+"""The loss of a planned iteration: it stands where a plain one does, `loss.backward()` and all.
+
+The iteration has computed its gradients already. The loss keeps them, as plain PyTorch's keeps activations:
+until `backward()`, which hands them to autograd, or until nobody has the loss any more. Autograd then adds
+them to `.grad` as ever: it takes them over, without a copy, where there is none yet.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportIncompatibleMethodOverride=false, reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graphs.errors import MemplanError, MismatchError
+from ..runtime.model.iteration import Inputs, tensors_in
+from ..runtime.refusals import warn_user
+from ..runtime.run.execute import Outcome, PlannedStep
+from ..runtime.storage.away import bring_back
+from ..runtime.torch_internals import graph_is_kept
+
+
+class Losses:
+    """One after the other, those of a step."""
+
+    def __init__(self, *, updates: bool) -> None:
+        """updates: whether the step updates the weights: its gradients are added to `.grad` at once, then."""
+        self._updates = updates
+        self._last: _Pending | None = None
+        self._used = torch.zeros((), requires_grad=True)
+
+    def begin(self, inputs: Inputs) -> None:
+        """Before an iteration with these. Raises MismatchError where its gradients could not be had."""
+        for name, tensor in tensors_in(inputs).items():
+            if tensor.requires_grad:
+                raise MismatchError(
+                    f"input {name} requires a gradient, which a plan does not compute: detach it before"
+                )
+        if not (self._updates or torch.is_grad_enabled()):
+            raise MismatchError(
+                "a step under torch.no_grad() would compute its gradients for nobody: call step.evaluate"
+            )
+        if self._last is not None and not self._last.asked and not self._last.told:
+            self._last.told = True
+            warn_user(
+                "the gradients of the step before were not asked for: call loss.backward() on each loss "
+                "before the next step, which finds them beside its plan else, or step.evaluate for one alone"
+            )
+
+    def of(self, step: PlannedStep, outcome: Outcome) -> Tensor:
+        """The loss of this outcome."""
+        if self._updates:
+            step.accumulate(outcome.gradients)
+            return _Used.apply([outcome.loss], self._used)
+        told = self._last is not None and self._last.told
+        self._last = _Pending(step.in_half, told)
+        gradients = list(outcome.gradients.values())
+        return _Loss.apply([outcome.loss], self._last, gradients, *step.parameters(outcome.gradients))
+
+
+class _Pending:
+    """asked: somebody has called `backward`. told: the user has been told to."""
+
+    def __init__(self, in_half: bool, told: bool) -> None:
+        self.in_half, self.asked, self.told = in_half, False, told
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, loss: list[Tensor], pending: _Pending, gradients: list[Tensor], *parameters: Tensor
+    ) -> Tensor:
+        ctx.pending, ctx.parameters = pending, parameters
+        ctx.save_for_backward(*gradients)
+        return loss[0].detach()
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients times `scale`; a second time without them autograd raises its own error."""
+        if torch.is_grad_enabled():
+            raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
+        gradients: tuple[Tensor, ...] = ctx.saved_tensors
+        ctx.pending.asked = True
+        factor = float(scale)
+        if factor != 1:
+            if ctx.pending.in_half:
+                raise MemplanError(
+                    f"loss.backward() times {factor:g}: the plan has computed in float16, where gradients "
+                    "that come out as 0 stay 0 however they are scaled"
+                )
+            if graph_is_kept():
+                gradients = tuple(gradient * factor for gradient in gradients)
+            else:
+                for gradient in gradients:
+                    gradient.mul_(factor)
+        bring_back(ctx.parameters)  # autograd looks at their form
+        return (None, None, None, *gradients)
+
+
+class _Used(torch.autograd.Function):
+    """The loss of an iteration that has updated the weights."""
+
+    @staticmethod
+    def forward(_ctx: Any, loss: list[Tensor], _used: Tensor) -> Tensor:
+        return loss[0].detach()
+
+    @staticmethod
+    def backward(_ctx: Any, _scale: Tensor) -> Any:
+        raise MemplanError(
+            "the planned step has updated the weights already: leave loss.backward() and optimizer.step() "
+            "out, or plan without optimizer="
+        )

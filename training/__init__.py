@@ -4,7 +4,8 @@ optimize.py   memplan.optimize: the arguments
 plan.py       one shape: trace, measure, solve, compare
 kept.py       plans on disk
 outside.py    optimizers that no plan has
-step.py       what the loop calls, for batches of any shape
+plans.py      one for each shape; buckets.py, batches padded to a few
+step.py       what the loop calls, for batches of any shape; evaluation.py, forward alone
 loss.py       its loss, whose backward hands the gradients over
 checkpoint.py a run on disk, to go on from; in tensor_file.py, with random_numbers.py
 loop.py       a loop for those who write none; batches.py: where it was in its data

@@ -48,7 +48,7 @@ class Forward:
             self._beside = beside
             self.plans = self._none()
         with evaluating(self._iteration.module):
-            step = self.plans.serving(inputs)
+            step, inputs = self.plans.serving(inputs)
             step.count_gradients()
             outcome = step.run(inputs)
         return outcome.loss, step.program.output.nest(outcome.outputs)

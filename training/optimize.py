@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ..runtime.model.arguments import (
 from ..runtime.model.iteration import Iteration, Updates, with_targets
 from ..runtime.model.processes import inside
 from ..runtime.updates.optimizers import is_planned
+from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
 from .plan import Planner
 from .step import Step
@@ -44,6 +45,8 @@ def optimize(
     compare: bool = True,
     undo: bool = False,
     outputs: bool | str | Sequence[str] = False,
+    pad: Mapping[str, Any] | None = None,
+    buckets: int | Sequence[int] | None = None,
 ) -> Step:
     """Plan training iterations of `module` within `budget`: a callable in place of forward and backward.
 
@@ -73,6 +76,10 @@ def optimize(
     and optimizer states have, and iterations do not overlap.
     outputs: tensors that the module returns and that `step.output` then has: True for all, or names like
     'logits' and 'hidden_states.0'. They are kept to the iteration's end, within the budget.
+    pad, buckets: batches are padded to the shortest of these lengths that they fit in, so that these have
+    plans, the longest first; a longer batch is one of another shape. pad: by input the value, for dimension
+    1, or (value, dimension), which model and loss must ignore: {'input_ids': 0, 'attention_mask': 0,
+    'labels': -100}. Compared with plain PyTorch before anything is planned, see check_ignored.
     Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), not what plain
     PyTorch computes (DifferenceError), …
     """
@@ -83,12 +90,15 @@ def optimize(
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
-    outside = optimizer is not None and not is_planned(optimizer)
-    updates = None if optimizer is None or outside else Updates(optimizer, update)
+    outside = None if optimizer is None or is_planned(optimizer) else optimizer
+    updates = None if optimizer is None or outside is not None else Updates(optimizer, update)
     given = with_targets(given_inputs(inputs), targets)
     iteration = Iteration(module, given, loss_fn, updates, given_outputs(outputs), processes)
+    padded = given_buckets(pad, buckets, given)
+    if padded is not None and compare:
+        check_ignored(iteration, padded)
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
     with nullcontext() if processes is None else processes.planning():
-        if outside:
-            return OutsideStep(iteration, planner, plans, optimizer)
-        return Step(iteration, planner, plans)
+        if outside is not None:
+            return OutsideStep(iteration, planner, plans, padded, outside)
+        return Step(iteration, planner, plans, padded)

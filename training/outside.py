@@ -28,6 +28,7 @@ from ..runtime.run.interrupts import interrupts_at_the_end
 from ..runtime.storage.away import bring_back
 from ..runtime.updates.counted import counted
 from ..solvers.problem import InfeasibleError, NotFoundError
+from .buckets import Buckets
 from .loss import Losses
 from .plan import Planner
 from .step import Step
@@ -36,7 +37,9 @@ from .step import Step
 class OutsideStep(Step):
     """As any step with an optimizer: weights are updated and gradients gone when it returns."""
 
-    def __init__(self, iteration: Iteration, planner: Planner, most: int, optimizer: Optimizer) -> None:
+    def __init__(
+        self, iteration: Iteration, planner: Planner, most: int, buckets: Buckets | None, optimizer: Optimizer
+    ) -> None:
         """iteration: without updates. Raises MemplanError."""
         if planner.undo:
             raise InputError(
@@ -47,7 +50,7 @@ class OutsideStep(Step):
         self._taken = counted(optimizer, trained)
         self._outside, self._planner = optimizer, planner
         planner.beside = self._taken.states
-        super().__init__(iteration, self._planned, most)
+        super().__init__(iteration, self._planned, most, buckets)
         self._own, self._losses = optimizer, Losses(updates=True)
         kind, states = type(optimizer).__name__, self._taken.states
         warnings.warn(

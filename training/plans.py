@@ -7,12 +7,14 @@ from collections.abc import Callable
 from ..graphs.errors import MismatchError
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.run.execute import OtherShapeError, PlannedStep
+from .buckets import Buckets
 
 
 class Plans:
     """steps: one for each shape seen so far, `most` at most; the one used last is the first.
 
-    plan: makes one. clear: is called before, so that weights are where a plan is made from.
+    plan: makes one. clear: is called before, so that weights are where a plan is made from. buckets: the
+    lengths that batches are padded to, if any.
     """
 
     def __init__(
@@ -21,34 +23,35 @@ class Plans:
         plan: Callable[[Iteration], PlannedStep],
         most: int,
         clear: Callable[[], None],
+        buckets: Buckets | None,
     ) -> None:
         self.steps: list[PlannedStep] = []
-        self._plan, self._most, self._clear = plan, most, clear
+        self._plan, self._most, self._clear, self._buckets = plan, most, clear, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def alike(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """As many of another kind, none yet."""
-        return Plans(iteration, plan, self._most, self._clear)
+        return Plans(iteration, plan, self._most, self._clear, self._buckets)
 
-    def serving(self, inputs: Inputs) -> PlannedStep:
-        """The one for their shape, made where there is none. Raises MismatchError, … as `check` does."""
+    def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
+        """The one for their shape, or their bucket's, made where there is none, and what it is given; where
+        there are as many as allowed, that of a larger bucket. Raises MismatchError, … as `check` does."""
         refused = None
-        for step in self.steps:
-            try:
-                step.check(inputs)
-            except OtherShapeError as error:
-                refused = error
-            else:
-                break
-        else:
-            if len(self.steps) == self._most:
-                raise MismatchError(
-                    f"{refused}; with {self._most} plans there are as many as allowed: pad batches to fewer "
-                    f"shapes, or optimize(…, plans={2 * self._most})"
-                ) from None
-            self._clear()
-            step = self._plan(self._iteration._replace(inputs=inputs))
-            self.steps.append(step)
-        self.steps.remove(step)
-        self.steps.insert(0, step)
-        return step
+        for given in [inputs] if self._buckets is None else self._buckets.options(inputs):
+            for step in self.steps:
+                try:
+                    step.check(given)
+                except OtherShapeError as error:
+                    refused = refused or error
+                else:
+                    self.steps.remove(step)
+                    self.steps.insert(0, step)
+                    return step, given
+            if len(self.steps) < self._most:
+                self._clear()
+                self.steps.insert(0, self._plan(self._iteration._replace(inputs=given)))
+                return self.steps[0], given
+        raise MismatchError(
+            f"{refused}; with {self._most} plans there are as many as allowed: pad batches to fewer shapes, "
+            f"or optimize(…, plans={2 * self._most})"
+        )

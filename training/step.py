@@ -19,19 +19,26 @@ from ..runtime.model.iteration import Iteration, Purpose
 from ..runtime.run.execute import PlannedStep
 from ..runtime.storage.home import at_home
 from . import checkpoint
+from .buckets import Buckets
 from .evaluation import Evaluation, Forward
 from .loss import Losses
 from .plans import Plans
 
 
 class Step:
-    def __init__(self, iteration: Iteration, plan: Callable[..., PlannedStep], most: int) -> None:
-        """Plans for the shape of the iteration's inputs. plan: a Planner, or like one. most: plans, of each
-        kind. Raises MemplanError."""
-        self._plans = Plans(iteration, plan, most, self.recall)
+    def __init__(
+        self,
+        iteration: Iteration,
+        plan: Callable[..., PlannedStep],
+        most: int,
+        buckets: Buckets | None = None,
+    ) -> None:
+        """Plans for the shape of the iteration's inputs, in the largest bucket. plan: a Planner, or like one.
+        most: plans, of each kind. Raises MemplanError."""
+        self._plans = Plans(iteration, plan, most, self.recall, buckets)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
-        self._plans.serving(iteration.inputs)
+        self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))
         self._own = iteration.updates and iteration.updates.optimizer
         self._losses = Losses(updates=iteration.updates is not None)
         self._iteration = iteration._replace(inputs=())  # a batch is not held
@@ -46,7 +53,7 @@ class Step:
         self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
         self._losses.begin(inputs)
-        plan = self._plans.serving(inputs)
+        plan, inputs = self._plans.serving(inputs)
         with plan.together():
             outcome = plan.iterate(inputs)
         return self._losses.of(plan, outcome)

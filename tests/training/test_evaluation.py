@@ -89,6 +89,7 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
     seen: list[Any] = []
     for (x, _labels), (y, more) in itertools.pairwise(given):
         if not updates:
+            losses[-1].backward()
             optimizer.step()
             optimizer.zero_grad()
         seen.append(step.evaluate(y, targets=more))

@@ -1,0 +1,173 @@
+"""Batches padded to a few lengths, so that a few plans serve all.
+
+What a model and its loss ignore may be padded: tokens behind an attention mask of 0, labels of -100. Who says
+so is the caller, by the values; whether it is so, `check_ignored` asks plain PyTorch. Then the mathematics is
+that of the batch as it was, but not the bits: other shapes have other kernels, which sum in another order.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from math import sqrt
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import DifferenceError, InputError, MismatchError
+from ..runtime.compare.eager import run_eager
+from ..runtime.compare.verdict import is_out_of_memory
+from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
+from ..runtime.model.python_state import state_put_back
+from ..runtime.model.unchanged import unchanged
+from ..runtime.refusals import warn_user
+from ..runtime.run.execute import Outcome
+
+
+class Pad(NamedTuple):
+    """value: of what is added behind, in this dimension."""
+
+    value: float
+    dimension: int = 1
+
+
+class Buckets(NamedTuple):
+    """pads: by the name of the tensor. sizes: the lengths, rising."""
+
+    pads: Mapping[str, Pad]
+    sizes: tuple[int, ...]
+
+    def options(self, inputs: Inputs) -> list[Inputs]:
+        """The inputs in each length that they fit in, the shortest first; as they are where none is."""
+        length = self.length(inputs)
+        fitting = [size for size in self.sizes if length is not None and size >= length]
+        return [self.resized(inputs, size) for size in fitting] or [inputs]
+
+    def largest(self, inputs: Inputs) -> Inputs:
+        return self.options(inputs)[-1]
+
+    def length(self, inputs: Inputs) -> int | None:
+        """None where none of the tensors is there. Raises MismatchError where they differ in it."""
+        lengths: dict[str, int] = {}
+        for name, tensor in self._padded(inputs).items():
+            dimension = self.pads[name].dimension
+            if dimension >= tensor.dim():
+                raise MismatchError(f"input {name} has no dimension {dimension} to pad: {list(tensor.shape)}")
+            lengths[name] = tensor.shape[dimension]
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} is {length} long" for name, length in lengths.items())
+            raise MismatchError(f"{found}: what is padded together is of one length")
+        return next(iter(lengths.values()), None)
+
+    def resized(self, inputs: Inputs, size: int) -> Inputs:
+        """Cut or padded to this length."""
+        resized = {name: _resized(t, self.pads[name], size) for name, t in self._padded(inputs).items()}
+        return with_tensors(inputs, tensors_in(inputs) | resized)
+
+    def _padded(self, inputs: Inputs) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in tensors_in(inputs).items() if name in self.pads}
+
+
+def given_buckets(pad: Any, buckets: Any, inputs: Inputs) -> Buckets | None:
+    """The arguments of `optimize`, for an example of the inputs. Raises InputError, one line."""
+    if pad is None and buckets is None:
+        return None
+    if not isinstance(pad, Mapping) or not pad or buckets is None:
+        raise InputError("pad and buckets go together: pad={'input_ids': 0, …}, buckets=(128, 256)")
+    pads: dict[str, Pad] = {}
+    for name, given in cast("Mapping[Any, Any]", pad).items():
+        parts = cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,))
+        numbers = len(parts) in (1, 2) and all(isinstance(part, int | float) for part in parts)
+        if not numbers or (len(parts) == 2 and (type(parts[1]) is not int or parts[1] < 0)):
+            raise InputError(f"pad[{name!r}] is {given!r}: give a value, or a value and a dimension")
+        pads[str(name)] = Pad(*parts)
+    sizes: tuple[Any, ...] = (buckets,) if isinstance(buckets, int) else tuple(buckets)
+    if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+        raise InputError(f"buckets={buckets!r}: they are the lengths that batches are padded to, 1 or more")
+    there = tensors_in(inputs)
+    if unknown := [name for name in pads if name not in there]:
+        raise InputError(f"pad names {unknown[0]}, which is no input: there are {', '.join(there)}")
+    return Buckets(pads, tuple(sorted(set(sizes))))
+
+
+def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
+    """Run plain PyTorch on the example as it is and padded; one that needs none is first cut by a quarter.
+
+    Without dropout, since the two draw other numbers. Loss, and gradients by their norm, may differ by the
+    root of the coarsest type's rounding: 0.03% in float32, 9% in bfloat16. Weights, buffers and random
+    numbers are afterwards as before. Raises DifferenceError.
+    """
+    length = buckets.length(iteration.inputs)
+    if length is None or length > buckets.sizes[-1]:
+        return
+    size = next(size for size in buckets.sizes if size >= length)
+    short = length if length < size else max(1, length * 3 // 4)
+    alone = iteration._replace(updates=None, processes=None, outputs=False)
+    forms = [buckets.resized(iteration.inputs, short)]
+    forms.append(buckets.resized(forms[0], size))
+    device = next(iter(tensors_in(iteration.inputs).values())).device
+    try:
+        with unchanged(alone, device), state_put_back(alone), _without_dropout(alone.module):
+            plain, padded = (run_eager(alone._replace(inputs=form)) for form in forms)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        warn_user("padded batches are not compared with plain ones: there is not memory enough")
+        return
+    tolerance = _tolerance(iteration.module, device)
+    for what, difference in _differences(plain, padded).items():
+        if not difference <= tolerance:
+            raise DifferenceError(
+                f"padding is not ignored: {what} of {short} padded to {size} differ by {difference:.2g} of "
+                f"plain PyTorch's, more than {tolerance:.2g}: pad with what model and loss leave out"
+            )
+
+
+def _resized(tensor: Tensor, pad: Pad, size: int) -> Tensor:
+    missing = size - tensor.shape[pad.dimension]
+    if missing <= 0:
+        return tensor.narrow(pad.dimension, 0, size).contiguous() if missing else tensor
+    shape = list(tensor.shape)
+    shape[pad.dimension] = missing
+    return torch.cat([tensor, tensor.new_full(shape, pad.value)], pad.dimension)
+
+
+def _differences(plain: Outcome, padded: Outcome) -> dict[str, float]:
+    """Relative; of gradients together."""
+    assert plain.loss is not None
+    assert padded.loss is not None
+    loss, other = float(plain.loss), float(padded.loss)
+    found = {"losses": abs(loss - other) / (abs(loss) or 1.0)}
+    if plain.gradients.keys() == padded.gradients.keys():
+        pairs = [(gradient, padded.gradients[name]) for name, gradient in plain.gradients.items()]
+        apart = sqrt(sum(float((one.double() - two.double()).square().sum()) for one, two in pairs))
+        norm = sqrt(sum(float(one.double().square().sum()) for one, _two in pairs))
+        found["gradients"] = apart / (norm or 1.0)
+    return found
+
+
+def _tolerance(module: nn.Module, device: torch.device) -> float:
+    kinds = [p.dtype for p in module.parameters() if p.dtype.is_floating_point]
+    if torch.is_autocast_enabled(device.type):
+        kinds.append(torch.get_autocast_dtype(device.type))
+    return sqrt(max(torch.finfo(kind).eps for kind in kinds))
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Generator[None]:
+    """In eval mode, but for batch norms, which padding may reach in train mode alone, and for recurrent
+    layers, which on some devices have a backward in train mode alone."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    for part, mode in modes:
+        recurrent = isinstance(part, nn.RNNBase) and not part.dropout
+        if recurrent or isinstance(part, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
+            part.training = mode
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -28,6 +28,9 @@ _OPTIONS = (
     click.option("--betas", type=(float, float), metavar="B1 B2", help="Of adamw and adam."),
     click.option("--eps", type=float, metavar="NUMBER", help="Of adamw and adam."),
     click.option("--amsgrad", is_flag=True, default=None, help="Of adamw and adam."),
+    click.option(
+        "--clip-norm", type=float, metavar="NORM", help="Scale all gradients to this norm, at most."
+    ),
     click.option("--momentum", type=float, metavar="FACTOR", help="Of sgd."),
     click.option("--nesterov", is_flag=True, default=None, help="Of sgd."),
 )

@@ -40,6 +40,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import GetAttrKey, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -276,6 +277,17 @@ def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
 def graph_is_kept() -> bool:
     """Within a backward: whether somebody may call it again (`retain_graph`)."""
     return _get_current_graph_task_keep_graph()
+
+
+def norm_of(tensor: Tensor) -> Tensor:
+    """Its 2-norm, by the kernel with which `clip_grad_norm_` takes those of many."""
+    return torch._foreach_norm([tensor], 2.0)[0]
+
+
+def grouped_by_dtype(tensors: list[Tensor]) -> list[int]:
+    """Their places, those of one type together, as `clip_grad_norm_` groups gradients of one device."""
+    groups: Any = _group_tensors_by_device_and_dtype([tensors], with_indices=True)  # pyright: ignore
+    return [place for _tensors, places in groups.values() for place in places]
 
 
 def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:

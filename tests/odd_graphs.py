@@ -16,6 +16,7 @@ from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
@@ -99,11 +100,24 @@ def _plain(random: Random) -> Graph:
             tied=random.random() < 0.3,
             moving=random.randint(0, 3 * layers),
         ),
+        lambda: clipped(random, layers + 1, seed),
         lambda: weights_only(random, layers, frozen=random.choice((0.0, 0.5)), tied=random.random() < 0.3),
         lambda: graph_from_document(_shared_scale(random), "shared scale"),
         lambda: graph_from_document(_bare(random), "bare"),
     )
     return random.choice(makers)()
+
+
+def clipped(random: Random, layers: int, seed: int) -> Graph:
+    """A chain with updates that wait for the norm of all gradients, on the host too or not."""
+    return with_updates(
+        chain(layers, seed=seed, parameters=True),
+        optimizer=random.choice(("adamw", "sgd")),
+        when=random.choice(("in-backward", "after")),
+        device_rate=1e6,
+        host_rate=random.choice((None, 1e5)),
+        clip_rate=1e7,
+    )
 
 
 def _bare(random: Random) -> Document:

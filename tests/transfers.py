@@ -14,6 +14,7 @@ from memplan.planner.residence.residence import Residence, residence_schedule
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Updates
 from memplan.runtime.program.graph import Cost, graph_of
 from random_schedules import random_initial, random_schedule
@@ -27,11 +28,17 @@ def seeded(name, optimizer=None, when="in-backward", **options):
     iteration = ITERATIONS[name](**options)
     if optimizer is None:
         return iteration
-    return iteration._replace(updates=Updates(optimizer(iteration.module.parameters()), when))
+    clipping = Clipping(0.05) if optimizer is clipped else None
+    return iteration._replace(updates=Updates(optimizer(iteration.module.parameters()), when, clipping))
 
 
 def adamw(parameters):
     return torch.optim.AdamW([p for p in parameters if p.requires_grad], 1e-2, foreach=False)
+
+
+def clipped(parameters):
+    """The same, with gradients clipped by their norm."""
+    return adamw(parameters)
 
 
 def unmeasured(program):
@@ -113,6 +120,8 @@ def assert_equal(found, expected):
     (outcomes, tensors), (eager_outcomes, eager_tensors) = found, expected
     for turn, (outcome, eager) in enumerate(zip(outcomes, eager_outcomes, strict=True)):
         assert torch.equal(outcome.loss, eager.loss), f"loss, turn {turn}"
+        assert (outcome.norm is None) == (eager.norm is None)
+        assert outcome.norm is None or torch.equal(outcome.norm, eager.norm), f"norm, turn {turn}"
         for name, gradient in outcome.gradients.items():
             assert torch.equal(gradient, eager.gradients[name]), f"{name}, turn {turn}"
     assert tensors.keys() == eager_tensors.keys()

@@ -15,6 +15,7 @@ from ..runtime.model.arguments import (
     check_plans,
     check_updates,
     given_budget,
+    given_clipping,
     given_folder,
     given_inputs,
     given_outputs,
@@ -37,6 +38,7 @@ def optimize(
     targets: Any = None,
     optimizer: Any = None,
     update: When = "in-backward",
+    clip_norm: float | None = None,
     machine: Machine | str | Path | None = None,
     solver: str = "auto",
     time_limit: float | None = None,
@@ -61,6 +63,8 @@ def optimize(
     right behind its gradient (`in-backward`) or all behind backward (`after`). Any other steps behind the
     plan, which has what its states leave of the budget. Without one `loss.backward()` of the
     step's loss adds the gradients to `.grad`, as ever.
+    clip_norm: with an optimizer: all gradients together are scaled to this norm where theirs is larger, as
+    torch.nn.utils.clip_grad_norm_(module.parameters(), clip_norm) does. Updates wait for all gradients then.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
@@ -91,7 +95,8 @@ def optimize(
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     outside = None if optimizer is None or is_planned(optimizer) else optimizer
-    updates = None if optimizer is None or outside is not None else Updates(optimizer, update)
+    clipping = given_clipping(clip_norm, updates=optimizer is not None)
+    updates = None if optimizer is None or outside is not None else Updates(optimizer, update, clipping)
     given = with_targets(given_inputs(inputs), targets)
     iteration = Iteration(module, given, loss_fn, updates, given_outputs(outputs), processes)
     padded = given_buckets(pad, buckets, given)
@@ -100,5 +105,5 @@ def optimize(
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
     with nullcontext() if processes is None else processes.planning():
         if outside is not None:
-            return OutsideStep(iteration, planner, plans, padded, outside)
+            return OutsideStep(iteration, planner, plans, padded, outside, clipping)
         return Step(iteration, planner, plans, padded)

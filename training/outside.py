@@ -16,11 +16,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
 from ..runtime.compare.peaks import resident_bytes
+from ..runtime.model.clipping import Clipping
 from ..runtime.model.iteration import Iteration
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
@@ -38,7 +39,13 @@ class OutsideStep(Step):
     """As any step with an optimizer: weights are updated and gradients gone when it returns."""
 
     def __init__(
-        self, iteration: Iteration, planner: Planner, most: int, buckets: Buckets | None, optimizer: Optimizer
+        self,
+        iteration: Iteration,
+        planner: Planner,
+        most: int,
+        buckets: Buckets | None,
+        optimizer: Optimizer,
+        clipping: Clipping | None = None,
     ) -> None:
         """iteration: without updates. Raises MemplanError."""
         if planner.undo:
@@ -51,7 +58,7 @@ class OutsideStep(Step):
         self._outside, self._planner = optimizer, planner
         planner.beside = self._taken.states
         super().__init__(iteration, self._planned, most, buckets)
-        self._own, self._losses = optimizer, Losses(updates=True)
+        self._own, self._clipping, self._losses = optimizer, clipping, Losses(updates=True)
         kind, states = type(optimizer).__name__, self._taken.states
         warnings.warn(
             f"{kind} is not in the plan: its states take {states:,} bytes of the budget of "
@@ -64,6 +71,9 @@ class OutsideStep(Step):
         try:
             loss = super().__call__(*arguments, **keywords)
             with interrupts_at_the_end():
+                if self._clipping is not None:
+                    parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
+                    self.plans[0].norm = nn.utils.clip_grad_norm_(parameters, most)
                 self._outside.step()
         finally:
             self._outside.zero_grad(set_to_none=True)

@@ -15,6 +15,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
+from ..runtime.model.clipping import given_norm
 from ..runtime.model.iteration import Iteration, Purpose
 from ..runtime.run.execute import PlannedStep
 from ..runtime.storage.home import at_home
@@ -41,6 +42,7 @@ class Step:
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))
         self._own = iteration.updates and iteration.updates.optimizer
         self._losses = Losses(updates=iteration.updates is not None)
+        self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
@@ -90,6 +92,23 @@ class Step:
         """What the module has returned in the last iteration, detached, with the tensors that
         `optimize(…, outputs=…)` asks for; None in the place of others."""
         return self.plans[0].output
+
+    @property
+    def norm(self) -> Tensor | None:
+        """Of all gradients of the last iteration, before clipping, on the device; None where none are clipped
+        by it."""
+        return self.plans[0].norm
+
+    @property
+    def clip_norm(self) -> float | None:
+        """What gradients are clipped to; may be set between steps where the plan clips."""
+        return None if self._clipping is None else self._clipping.max_norm
+
+    @clip_norm.setter
+    def clip_norm(self, norm: float) -> None:
+        if self._clipping is None:
+            raise MismatchError("the plan clips no gradients: plan anew, with clip_norm=")
+        self._clipping.max_norm = given_norm(norm)
 
     def recall(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""

@@ -9,6 +9,10 @@ gradient or reads the weight: a tied weight changes once, when all its readers a
 `after` it stands at the end of the file, in the order of the parameters, as `optimizer.step()` runs them.
 A parameter without a gradient is frozen and stays as it is. Linear in the graph.
 
+Clipped by the norm of all gradients, updates read a coefficient, which is there behind all of them:
+
+    … B2 ─dw2─▶ w2/norm, B1 ─dw1─▶ w1/norm ─▶ gradients/clip ─clip─▶ w2/update, w1/update
+
 An update takes the bytes of the gradient over a rate: |w|_g / α_G on the device, |w|_g / α_C in its mode
 `host` (Zhao, thesis, 2024, eqs. 4.20 and 4.23). AdamW has two states a parameter because `torch.optim` has:
 the runtime moves those very tensors, each alone, and a checkpoint stays PyTorch's.
@@ -16,10 +20,11 @@ the runtime moves those very tensors, each alone, and a checkpoint stays PyTorch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..adjacency import Indices
 from ..draft import Draft
 from ..errors import InputError
 from ..graph import Graph, Kind, Mode, Phase
@@ -37,6 +42,9 @@ STATES: Mapping[str, tuple[str, ...]] = {
 
 HOST_MODE = "host"
 
+NUMBER_BYTES = 4
+"""Of a norm."""
+
 
 def with_updates(
     graph: Graph,
@@ -48,14 +56,16 @@ def with_updates(
     state_scale: float = 1.0,
     workspace_scale: float = 0.0,
     gradients: Mapping[int, int] | None = None,
+    clip_rate: float | None = None,
 ) -> Graph:
     """The graph with updates, its results without the gradients. Tensors keep their indices.
 
     device_rate, host_rate: bytes of gradient per second; without a host rate there is no mode `host`.
     state_scale: bytes of each state per byte of gradient: 1 where they have one type, 2 for float32 beside
     bfloat16. workspace_scale: what an update takes beside its inputs, alike, on either side.
-    gradients: per weight its gradient; by default found by name. The source's fingerprint goes: the program
-    that it stands for has no updates. Raises InputError, one line.
+    gradients: per weight its gradient; by default found by name. clip_rate: bytes of gradient per second of
+    which the norm is taken; None does not clip, else the norm of all is a result. The source's fingerprint
+    goes: the program that it stands for has no updates. Raises InputError, one line.
     """
     pairs = gradients_by_name(graph) if gradients is None else gradients
     _check(graph, optimizer, pairs)
@@ -63,16 +73,27 @@ def with_updates(
     for x in range(len(graph.tensors)):
         draft.tensor(*graph.tensor(x))
     writer = _Writer(draft, graph, STATES[optimizer], device_rate, host_rate, state_scale, workspace_scale)
-    behind = _places(graph, pairs, when)
+    complete = {weight: _last(graph.producers[g], graph.mutators[g]) for weight, g in pairs.items()}
+    clipped, ready = -1, dict[int, list[int]]()
+    if clip_rate is not None:
+        clipped = max(complete.values())
+        for weight, place in complete.items():
+            ready.setdefault(place, []).append(weight)
+    behind = _places(graph, complete, when, clipped)
     states = {weight: writer.states(weight, gradient) for weight, gradient in pairs.items()}
+    norms: list[int] = []
+    clip: tuple[int, ...] = ()
     for operation in range(len(graph.operations)):
         draft.operation(**graph.operation(operation)._asdict())
+        norms += [writer.norm(weight, pairs[weight], clip_rate or 1.0) for weight in ready.get(operation, ())]
+        if operation == clipped:
+            clip = writer.clip(norms)
         for weight in behind.get(operation, ()):
-            writer.update(weight, pairs[weight], states[weight])
+            writer.update(weight, pairs[weight], states[weight], clip[1:])
     updated = set(pairs.values())
     source = {key: value for key, value in graph.source.items() if key != "fingerprint"}
     source["optimizer"] = {"name": optimizer, "update": when}
-    return draft.graph([x for x in graph.results if x not in updated], graph.machine, source)
+    return draft.graph([*(x for x in graph.results if x not in updated), *clip[:1]], graph.machine, source)
 
 
 def gradients_by_name(graph: Graph) -> dict[int, int]:
@@ -106,16 +127,21 @@ def _check(graph: Graph, optimizer: str, pairs: Mapping[int, int]) -> None:
             raise InputError(f"{graph.name}: {graph.tensors.name[weight]} is updated already")
 
 
-def _places(graph: Graph, pairs: Mapping[int, int], when: When) -> dict[int, list[int]]:
-    """Per operation the weights that are updated right behind it."""
+def _places(graph: Graph, complete: Mapping[int, int], when: When, clipped: int) -> dict[int, list[int]]:
+    """Per operation the weights that are updated right behind it. complete: per weight the operation behind
+    which its gradient is. clipped: the one behind which the coefficient is."""
     places: dict[int, list[int]] = {}
-    for weight, gradient in pairs.items():
+    for weight, made in complete.items():
         place = len(graph.operations) - 1
         if when == "in-backward":
-            users = (graph.producers[gradient], graph.mutators[gradient], graph.consumers[weight])
-            place = max(int(row[-1]) for row in users if len(row))
+            place = max(made, _last(graph.consumers[weight]), clipped)
         places.setdefault(place, []).append(weight)
     return places
+
+
+def _last(*rows: Indices) -> int:
+    """The last of the operations in rows that each grow."""
+    return max((int(row[-1]) for row in rows if len(row)), default=-1)
 
 
 @dataclass(frozen=True)
@@ -138,7 +164,26 @@ class _Writer:
             for name in self.names
         ]
 
-    def update(self, weight: int, gradient: int, states: list[int]) -> None:
+    def norm(self, weight: int, gradient: int, rate: float) -> int:
+        one, size = self.graph.tensor(weight), self.draft.size_of(gradient)
+        norm = self.draft.tensor(f"{one.name}.grad.norm", NUMBER_BYTES, Kind.GRADIENT)
+        self.draft.operation(
+            f"{one.name}/norm",
+            time=size / rate,
+            reads=[gradient],
+            writes=[norm],
+            phase=Phase.BACKWARD,
+            layer=one.layer,
+        )
+        return norm
+
+    def clip(self, norms: Sequence[int]) -> tuple[int, int]:
+        """The norm of all, and the coefficient."""
+        made = tuple(self.draft.tensor(x, NUMBER_BYTES, Kind.GRADIENT) for x in ("grad_norm", "clip"))
+        self.draft.operation("gradients/clip", time=0.0, reads=norms, writes=made, phase=Phase.BACKWARD)
+        return made[0], made[1]
+
+    def update(self, weight: int, gradient: int, states: list[int], clip: Sequence[int] = ()) -> None:
         one, size = self.graph.tensor(weight), self.draft.size_of(gradient)
         workspace = round(size * self.workspace_scale)
         modes: list[Mode] = []
@@ -148,7 +193,7 @@ class _Writer:
             f"{one.name}/update",
             time=size / self.device_rate,
             workspace=workspace,
-            reads=[gradient],
+            reads=[gradient, *clip],
             mutates=[weight, *states],
             phase=Phase.UPDATE,
             recompute=False,

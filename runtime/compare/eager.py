@@ -11,7 +11,7 @@ from math import isfinite, sqrt
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..model.iteration import Iteration, forward
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
@@ -75,8 +75,8 @@ class Comparison(NamedTuple):
 
 
 def run_eager(iteration: Iteration) -> Outcome:
-    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates; or forward
-    alone, without gradients.
+    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates, behind
+    `clip_grad_norm_` where it clips; or forward alone, without gradients.
 
     The `.grad` that were there are put back; buffers, and what is updated, change.
     """
@@ -93,12 +93,15 @@ def run_eager(iteration: Iteration) -> Outcome:
             if iteration.trains and loss is not None:
                 loss.backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        norm = None
         if iteration.updates is not None:
+            if (clipping := iteration.updates.clipping) is not None:
+                norm = nn.utils.clip_grad_norm_(parameters.values(), clipping.max_norm)
             _step(iteration.updates.optimizer)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
-    return Outcome(loss if loss is None else loss.detach(), gradients, outputs)
+    return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm)
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
@@ -206,7 +209,8 @@ def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
 def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
     *before, last = outcomes
     named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
-    losses = {name: loss for name, loss in (*named.items(), ("loss", last.loss)) if loss is not None}
+    named |= {"loss": last.loss, "the norm of the gradients": last.norm}
+    losses = {name: tensor for name, tensor in named.items() if tensor is not None}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
     named = {f"{name}.grad": tensor for name, tensor in last.gradients.items()}

@@ -16,6 +16,7 @@ from ...graphs.folders.cache import cache_folder
 from ...graphs.transformations.updates import When
 from ...planner.budget import Budget, parse_budget
 from ..program.outputs import Wanted
+from .clipping import Clipping, given_norm
 
 _LEAST_BYTES = 1000
 
@@ -62,6 +63,17 @@ def check_updates(optimizer: object, update: str) -> None:
         raise InputError(
             f"the optimizer is a {_kind(optimizer)}, not one of torch.optim, made of the parameters"
         )
+
+
+def given_clipping(clip_norm: object, *, updates: bool) -> Clipping | None:
+    if clip_norm is None:
+        return None
+    if not updates:
+        raise InputError(
+            "clip_norm goes with optimizer=: without updates in the plan the loop around the step clips, "
+            "with torch.nn.utils.clip_grad_norm_"
+        )
+    return Clipping(given_norm(clip_norm))
 
 
 def check_plans(plans: object) -> None:

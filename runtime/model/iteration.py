@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
 from ..program.outputs import Output, Wanted, output_of
+from .clipping import Clipping
 from .processes import Processes
 
 
@@ -35,10 +36,12 @@ TARGETS = "targets"
 
 
 class Updates(NamedTuple):
-    """optimizer: one of those in updates/optimizers.py, of the module's parameters."""
+    """optimizer: one of those in updates/optimizers.py, of the module's parameters. clipping: None where
+    gradients are taken as they are."""
 
     optimizer: torch.optim.Optimizer
     when: When = "in-backward"
+    clipping: Clipping | None = None
 
 
 class Iteration(NamedTuple):

@@ -43,11 +43,13 @@ from .queues import forget_frames
 
 class Outcome(NamedTuple):
     """What an iteration computes. gradients: by parameter name, those that no update has used up. outputs:
-    of the tensors that the module returns those that are wanted."""
+    of the tensors that the module returns those that are wanted. norm: of all gradients, where they are
+    clipped by it."""
 
     loss: Tensor | None
     gradients: dict[str, Tensor]
     outputs: dict[str, Tensor]
+    norm: Tensor | None = None
 
 
 class OtherShapeError(MismatchError):
@@ -108,6 +110,7 @@ class PlannedStep:
         self._gradients_counted = False
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
+        self.norm: Tensor | None = None
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.cycle = None
@@ -139,6 +142,7 @@ class PlannedStep:
         self.output = None
         with interrupts_at_the_end():
             outcome = self.run(inputs)
+            self.norm = outcome.norm
             if outcome.gradients:
                 self.recall()
             tensors = self._residents()
@@ -233,7 +237,8 @@ class PlannedStep:
         following = iter(results)
         loss = None if self.program.loss is None else next(following)
         outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
-        return Outcome(loss, dict(zip(self.program.gradients, following, strict=True)), outputs)
+        gradients = {name: next(following) for name in self.program.gradients}
+        return Outcome(loss, gradients, outputs, next(following, None))
 
     @contextmanager
     def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:

@@ -63,5 +63,5 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
         program = with_averages(program, iteration.processes)
     if iteration.updates is None:
         return program
-    optimizer, when = iteration.updates
-    return with_updates(program, rules(iteration.module, optimizer), when)
+    optimizer, when, clipping = iteration.updates
+    return with_updates(program, rules(iteration.module, optimizer), when, clip=clipping is not None)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError, MismatchError
 from ...graphs.files.fields import check_fields, mapping
 from ...graphs.transformations.updates import STATES, When
+from ..model.clipping import Clipping, given_norm
 from ..model.iteration import Iteration, Updates
 from ..program.program import Setting, Target
 from . import rules as update_rules
@@ -38,7 +39,8 @@ _OWN = {"momentum": ("sgd",), "nesterov": ("sgd",)} | dict.fromkeys(
 
 @dataclass(frozen=True)
 class Choice:
-    """name: adamw, adam or sgd. update: when. The rest as in PyTorch; None: PyTorch's default."""
+    """name: adamw, adam or sgd. update: when. clip_norm: of the gradients, None without clipping. The rest as
+    in PyTorch; None: PyTorch's default."""
 
     name: str
     update: When = "in-backward"
@@ -49,10 +51,12 @@ class Choice:
     eps: float | None = None
     amsgrad: bool | None = None
     nesterov: bool | None = None
+    clip_norm: float | None = None
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Raises InputError for a hyperparameter that PyTorch refuses or the optimizer has not."""
-        given = {k: v for k, v in asdict(self).items() if v is not None and k not in ("name", "update")}
+        ours = ("name", "update", "clip_norm")
+        given = {k: v for k, v in asdict(self).items() if v is not None and k not in ours}
         if self.name not in _MAKE:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(_MAKE)}")
         if foreign := [name for name in given if self.name not in _OWN.get(name, _MAKE)]:
@@ -92,7 +96,8 @@ def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
     if choice is None:
         return iteration
     optimizer = choice.optimizer(iteration.module.parameters())
-    return iteration._replace(updates=Updates(optimizer, choice.update))
+    clipping = None if choice.clip_norm is None else Clipping(given_norm(choice.clip_norm))
+    return iteration._replace(updates=Updates(optimizer, choice.update, clipping))
 
 
 class Rule(NamedTuple):
@@ -105,6 +110,7 @@ class Rule(NamedTuple):
 
 
 _FOLLOWED = ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "dampening")
+_HEAD = 2
 _REFUSED = ("differentiable", "capturable")
 _SWITCHES = ("amsgrad", "maximize", "fused", "nesterov", "decoupled_weight_decay")
 
@@ -116,8 +122,8 @@ def numbers(group: Mapping[str, Any]) -> list[float]:
 
 
 def setting(group: int, name: str, example: float) -> Setting:
-    """One of a group's numbers. The first setting of all is which update it is."""
-    return Setting(1 + len(_FOLLOWED) * group + _FOLLOWED.index(name), example)
+    """One of a group's numbers. The first two settings are which update it is, and the norm to clip to."""
+    return Setting(_HEAD + len(_FOLLOWED) * group + _FOLLOWED.index(name), example)
 
 
 def fixed(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """How one weight is updated, in place: the very operations of `torch.optim`, bit by bit, one tensor after the
 other, or its fused kernels on one tensor.
 
-A rule is a function (weight, gradient, states…, lr, step, *, hyperparameters). `step` counts from 1. No rule
-takes more than one tensor beside its inputs, where PyTorch takes up to two.
+A rule is a function (weight, gradient, states…, lr, step, *, hyperparameters, clip). `step` counts from 1.
+clip: what the gradient is multiplied by first, beside it and not in place, since what reads it may run again.
+No rule takes more than one tensor beside its inputs, where PyTorch takes up to two.
 
 References: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019, arXiv:1711.05101;
 Reddi, Kale, Kumar, "On the convergence of Adam and beyond", ICLR 2018, arXiv:1904.09237;
@@ -38,16 +39,14 @@ def adamw(
     maximize: bool = False,
     lr_dtype: torch.dtype | None = None,
     largest: Tensor | None = None,
+    clip: Tensor | None = None,
 ) -> None:
     """decoupled: False for Adam, whose decay is part of the gradient. lr_dtype: of a rate that is a tensor,
     whose products are rounded to it. largest: max_exp_avg_sq."""
     rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype)
-    if maximize:
-        gradient = gradient.neg()
+    gradient = _towards(weight, gradient, 0.0 if decoupled else weight_decay, maximize, clip)
     if weight_decay and decoupled:
         weight.mul_(1 - rate * weight_decay)
-    elif weight_decay:
-        gradient = (gradient.add_ if maximize else gradient.add)(weight, alpha=weight_decay)
     if weight.is_complex():
         weight, gradient, exp_avg, exp_avg_sq = map(
             torch.view_as_real, (weight, gradient, exp_avg, exp_avg_sq)
@@ -87,11 +86,12 @@ def adamw_fused(
     decoupled: bool = True,
     maximize: bool = False,
     largest: Tensor | None = None,
+    clip: Tensor | None = None,
     **hyperparameters: Any,
 ) -> None:
     (fused_adamw if decoupled else fused_adam)(
         [weight],
-        [gradient],
+        [_clipped(gradient, clip)],
         [exp_avg],
         [exp_avg_sq],
         [] if largest is None else [largest],
@@ -124,8 +124,9 @@ def sgd(
     *,
     weight_decay: float,
     maximize: bool = False,
+    clip: Tensor | None = None,
 ) -> None:
-    weight.add_(_towards(weight, gradient, weight_decay, maximize), alpha=-lr)
+    weight.add_(_towards(weight, gradient, weight_decay, maximize, clip), alpha=-lr)
 
 
 def sgd_momentum(
@@ -140,10 +141,11 @@ def sgd_momentum(
     weight_decay: float,
     nesterov: bool,
     maximize: bool = False,
+    clip: Tensor | None = None,
 ) -> None:
     """The first step's buffer is the gradient itself, undamped."""
     given = gradient
-    gradient = _towards(weight, gradient, weight_decay, maximize)
+    gradient = _towards(weight, gradient, weight_decay, maximize, clip)
     if step == 1:
         momentum_buffer.copy_(gradient)
     else:
@@ -156,13 +158,21 @@ def sgd_momentum(
     weight.add_(direction, alpha=-lr)
 
 
-def _towards(weight: Tensor, gradient: Tensor, weight_decay: float, maximize: bool) -> Tensor:
-    """The gradient, or one of its own with the signs and the decay."""
+def _towards(
+    weight: Tensor, gradient: Tensor, weight_decay: float, maximize: bool, clip: Tensor | None
+) -> Tensor:
+    """The gradient, or one of its own, clipped, with the signs and the decay."""
+    own = clip is not None
+    gradient = _clipped(gradient, clip)
     if maximize:
-        gradient = gradient.neg()
+        gradient = (gradient.neg_ if own else gradient.neg)()
     if weight_decay:
-        gradient = (gradient.add_ if maximize else gradient.add)(weight, alpha=weight_decay)
+        gradient = (gradient.add_ if own or maximize else gradient.add)(weight, alpha=weight_decay)
     return gradient
+
+
+def _clipped(gradient: Tensor, clip: Tensor | None) -> Tensor:
+    return gradient if clip is None else gradient.mul(clip)
 
 
 def sgd_fused(weight: Tensor, gradient: Tensor, lr: float, step: float, **hyperparameters: Any) -> None:
@@ -188,10 +198,11 @@ def _sgd_fused(
     step: float,
     *,
     maximize: bool = False,
+    clip: Tensor | None = None,
     **hyperparameters: Any,
 ) -> None:
-    first = bool(buffers) and step == 1
-    fused_sgd([weight], [gradient], buffers, lr=lr, maximize=maximize, is_first_step=first, **hyperparameters)
+    keywords = {"is_first_step": bool(buffers) and step == 1, **hyperparameters}
+    fused_sgd([weight], [_clipped(gradient, clip)], buffers, lr=lr, maximize=maximize, **keywords)
 
 
 class Effort(NamedTuple):
@@ -209,17 +220,18 @@ ADAMW = Effort(20, 1)
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Counted from the lines above, one operation of PyTorch at a time; a fused kernel reads and writes each
     tensor once."""
+    clip = 2 * ("clip" in keywords)
     if target in _FUSED:
-        return Effort(_FUSED[target], 0)
+        return Effort(_FUSED[target] + clip, int(clip > 0))
     decay, maximize = keywords["weight_decay"] != 0, 2 * bool(keywords.get("maximize"))
     if target in (adamw, adamw_amsgrad):
         passes = ADAMW.passes - (0 if decay else 2) + (decay and not keywords.get("decoupled", True))
-        return Effort(passes + maximize + 3 * (target is adamw_amsgrad), ADAMW.temporaries)
-    own = int(decay or bool(maximize))
+        return Effort(passes + maximize + clip + 3 * (target is adamw_amsgrad), ADAMW.temporaries)
+    own = int(decay or bool(maximize or clip))
     if target is sgd:
-        return Effort(3 + 3 * decay + maximize, own)
+        return Effort(3 + 3 * decay + maximize + clip, own)
     nesterov = bool(keywords["nesterov"])
-    return Effort(8 + 3 * decay + 3 * nesterov + maximize, int(own or nesterov))
+    return Effort(8 + 3 * decay + 3 * nesterov + maximize + clip, int(own or nesterov))
 
 
 _FUSED = {adamw_fused: 7, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}

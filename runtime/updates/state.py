@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class OptimizerState:
     def __init__(self, program: Program, iteration: Iteration) -> None:
         assert iteration.updates is not None
         self._optimizer = iteration.updates.optimizer
+        self._clipping = iteration.updates.clipping
         self._module = iteration.module
         self._program, self._states = program, list(program.states)
         self._names: dict[str, list[str]] = {}
@@ -57,7 +59,8 @@ class OptimizerState:
         return self._optimizer.register_step_pre_hook(check).remove
 
     def begin(self) -> tuple[list[Tensor], list[float]]:
-        """The states, in the program's order, and the settings: which step it is, each group's numbers.
+        """The states, in the program's order, and the settings: which step it is, the norm to clip to, each
+        group's numbers.
 
         Without counts (SGD) the step is 1 where the states were not there, 2 where they were. Raises
         MismatchError where the optimizer has changed otherwise.
@@ -76,7 +79,9 @@ class OptimizerState:
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError("the optimizer has updated some parameters more often than others")
         settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
-        return [rows[parameter][state] for parameter, state in self._states], [1 + max(counts), *settings]
+        most = inf if self._clipping is None else self._clipping.max_norm
+        states = [rows[parameter][state] for parameter, state in self._states]
+        return states, [1 + max(counts), most, *settings]
 
     def undo(self) -> None:
         """The iteration is as if it had not begun: the states that it made are not there."""

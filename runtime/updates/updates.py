@@ -3,38 +3,57 @@ run.
 
 The states become residents, like the parameters; the gradients that are used up are no results any more.
 Rules and places as there: `in-backward` right behind the last operation that contributes to the gradient or
-reads the weight, by storage, so that tied and packed tensors are counted whole.
+reads the weight, by storage, so that tied and packed tensors are counted whole. Clipped updates read the
+coefficient, behind the norms of all gradients (clipping.py).
 """
 
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from ...graphs.errors import InputError
 from ...graphs.graph import Kind, Phase
 from ...graphs.transformations.updates import When
 from ..program.names import Names
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
 from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
+from . import clipping
 from .optimizers import Rule, setting
 
 STEP = Setting(0, 2.0)
 """Which update of the weights it is, from 1; an example is one behind the first."""
 
 
-def with_updates(program: Program, rules: Mapping[str, Rule], when: When) -> Program:
-    """rules: by parameter. A gradient whose parameter has none stays a result."""
+def with_updates(program: Program, rules: Mapping[str, Rule], when: When, *, clip: bool = False) -> Program:
+    """rules: by parameter. A gradient whose parameter has none stays a result.
+
+    clip: by the norm of all gradients. Raises InputError where one of these has no update.
+    """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
-    places = _places(program, updated) if when == "in-backward" else {}
+    made, read = _places(program, updated)
     behind: dict[int, list[Operation]] = {}
+    clipped = -1
+    if clip and made:
+        if left := [name for name in program.gradients if name not in updated]:
+            raise InputError(
+                f"clip_norm: {left[0]} has a gradient and is none of the optimizer's parameters: give it to "
+                "the optimizer, or freeze it with requires_grad_(False)"
+            )
+        for name, place in made.items():
+            behind.setdefault(place, []).append(writer.norm(name))
+        clipped = max(made.values())
+        behind[clipped].append(writer.clip())
     for name, rule in updated.items():
-        place = places.get(name, len(program.operations) - 1)
+        early = max(made[name], read[name], clipped)
+        place = early if when == "in-backward" else len(program.operations) - 1
         behind.setdefault(place, []).append(writer.update(name, rule))
     operations: list[Operation] = []
     for index, operation in enumerate(program.operations):
@@ -47,6 +66,7 @@ def with_updates(program: Program, rules: Mapping[str, Rule], when: When) -> Pro
         operations=operations,
         gradients=left,
         states=writer.states,
+        norm=writer.total,
     )
 
 
@@ -55,29 +75,39 @@ def updates_weights(operation: Operation) -> bool:
     return STEP in operation.call.arguments
 
 
-def _places(program: Program, names: Iterable[str]) -> dict[str, int]:
-    """Per parameter the last operation that contributes to its gradient or reads it."""
+def _places(program: Program, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Per parameter the last operation that contributes to its gradient, and the last that reads it."""
     made: dict[int, int] = {}
     read: dict[int, int] = {}
     for index, operation in enumerate(program.operations):
         made.update(dict.fromkeys(operation.writes, index))
         read.update(dict.fromkeys(operation.reads, index))
-    storage = {name: program.values[program.parameters[name]].storage for name in names}
-    gradient = {name: program.values[program.gradients[name]].storage for name in names}
-    return {name: max(made[gradient[name]], read.get(storage[name], -1)) for name in storage}
+    weights = {name: program.values[program.parameters[name]].storage for name in names}
+    gradients = {name: program.values[program.gradients[name]].storage for name in names}
+    return (
+        {name: made[gradient] for name, gradient in gradients.items()},
+        {name: read.get(weight, -1) for name, weight in weights.items()},
+    )
 
 
 class _Writer:
-    """Appends states to the program's storages and values."""
+    """Appends states, norms and the coefficient to the program's storages and values."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.storages = list(program.storages)
         self.values = list(program.values)
         self.states: dict[tuple[str, str], int] = {}
+        self.norms: dict[str, int] = {}
+        self.total: int | None = None
+        self.coefficient: int | None = None
         self.names = Names()
+        self.operations = Names()
+        self.mode = FakeTensorMode()
         for storage in program.storages:
             self.names.unique(storage.name)
+        for operation in program.operations:
+            self.operations.unique(operation.name)
 
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.program.gradients[name]
@@ -85,21 +115,66 @@ class _Writer:
         settings = (setting(rule.group, "lr", 1e-3), STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
-        layer = self.storages[self.values[weight].storage].layer
-        call = Call(rule.target, arguments, rule.keywords, (), several=False)
-        reads = (self.values[gradient].storage,)
-        return Operation(f"{name}/update", Phase.UPDATE, layer, call, reads, (), tuple(changed), random=False)
+        reads, keywords = (gradient,), rule.keywords
+        if self.coefficient is not None:
+            reads, keywords = (gradient, self.coefficient), {**keywords, "clip": Ref(self.coefficient)}
+        call = Call(rule.target, arguments, keywords, (), several=False)
+        return self._operation(f"{name}/update", Phase.UPDATE, weight, call, reads, tuple(changed))
+
+    def norm(self, name: str) -> Operation:
+        gradient = self.program.gradients[name]
+        with self.mode:
+            fake = clipping.norm(self._fake(gradient))
+        made = self.norms[name] = self._new(f"{name}.grad.norm", fake, Kind.GRADIENT)
+        call = Call(clipping.norm, (Ref(gradient),), {}, (made,), several=False)
+        weight = self.program.parameters[name]
+        return self._operation(f"{name}/norm", Phase.BACKWARD, weight, call, (gradient,))
+
+    def clip(self) -> Operation:
+        """Behind all norms."""
+        norms = [self.norms[name] for name in self.program.gradients]
+        order = clipping.in_torchs_order([self.values[norm].dtype for norm in norms])
+        norms = tuple(norms[place] for place in order)
+        with self.mode:
+            total, coefficient = clipping.clip(1.0, *map(self._fake, norms))
+        self.total = self._new("grad_norm", total, Kind.GRADIENT)
+        self.coefficient = self._new("clip", coefficient, Kind.GRADIENT)
+        made = (self.total, self.coefficient)
+        call = Call(clipping.clip, (clipping.MAX_NORM, *map(Ref, norms)), {}, made, several=True)
+        return self._operation("gradients/clip", Phase.BACKWARD, None, call, norms)
+
+    def _operation(
+        self,
+        name: str,
+        phase: Phase,
+        weight: int | None,
+        call: Call,
+        reads: Sequence[int],
+        changed: tuple[int, ...] = (),
+    ) -> Operation:
+        """Of a weight, or of all. reads: values."""
+        layer = None if weight is None else self.storages[self.values[weight].storage].layer
+        read = tuple(self.values[value].storage for value in reads)
+        made = tuple(self.values[value].storage for value in call.outputs if value is not None)
+        return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
 
     def _state(self, name: str, state: str) -> int:
         """A new resident of the parameter's form, as `torch.zeros_like` makes it."""
-        form = self.program.values[self.program.parameters[name]]
-        layer = self.program.storages[form.storage].layer
-        with FakeTensorMode():
-            weight = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
-            made = torch.zeros_like(weight)
+        weight = self.program.parameters[name]
+        layer = self.program.storages[self.values[weight].storage].layer
+        with self.mode:
+            made = torch.zeros_like(self._fake(weight))
+        self.states[name, state] = self._new(f"{name}.{state}", made, Kind.OPTIMIZER_STATE, layer)
+        return self.states[name, state]
+
+    def _fake(self, value: int) -> Tensor:
+        form = self.values[value]
+        return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+
+    def _new(self, name: str, made: Tensor, kind: Kind, layer: str | None = None) -> int:
+        """A value in a storage of its own, in the form of a tensor without data."""
         size = size_bytes(made, self.program.device)
-        self.storages.append(Storage(self.names.unique(f"{name}.{state}"), size, Kind.OPTIMIZER_STATE, layer))
-        strides = tuple(made.stride())
-        self.values.append(Value(len(self.storages) - 1, form.shape, strides, 0, form.dtype, form.device))
-        self.states[name, state] = len(self.values) - 1
+        self.storages.append(Storage(self.names.unique(name), size, kind, layer))
+        layout = (tuple(made.shape), tuple(made.stride()), 0, made.dtype, made.device)
+        self.values.append(Value(len(self.storages) - 1, *layout))
         return len(self.values) - 1

@@ -51,7 +51,7 @@ def updates_of(graph: Graph) -> list[int]:
 @pytest.mark.parametrize(
     "options",
     [
-        "--optimizer sgd --momentum 0.9 --nesterov --weight-decay 0.1 --update after",
+        "--optimizer sgd --momentum 0.9 --nesterov --weight-decay 0.1 --update after --clip-norm 0.01",
         "--optimizer adam --amsgrad --lr 0.01",
     ],
 )
@@ -61,7 +61,9 @@ def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) ->
     assert "weights, states and buffers of 3 iterations bitwise equal" in result.stdout
     graph = load_graph(Path("graph.json"))
     assert len(updates_of(graph)) == 8
-    assert [graph.tensors.name[x] for x in graph.results] == ["loss"]
+    clips = "--clip-norm" in options
+    assert [graph.tensors.name[x] for x in graph.results] == ["loss", *["grad_norm"] * clips]
+    assert graph.source["optimizer"].get("clip_norm") == (0.01 if clips else None)
     for update in map(graph.operation, updates_of(graph)):
         (mode,) = update.modes
         assert (mode.name, mode.on_host) == ("host", True)

@@ -34,6 +34,7 @@ from transfers import (
     absent,
     adamw,
     assert_equal,
+    clipped,
     in_order,
     seeded,
     train_by_plan,
@@ -85,7 +86,8 @@ def some_budget(graph, schedule, rng, machine=MACHINE):
     ("name", "optimizer", "count"),
     [
         ("perceptron", None, 8),
-        ("perceptron", adamw, 16),
+        ("perceptron", adamw, 8),
+        ("perceptron", clipped, 8),
         ("tied", adamw, 12),
         ("in_place", None, 5),
         ("random_numbers", None, 3),

@@ -21,6 +21,7 @@ from memplan.runtime.compare.side_by_side import side_by_side
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import measure
 from memplan.runtime.measuring.stand_ins import StandIns
+from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.profile.profile import graph_from, measure_program, residents
 from memplan.runtime.program.graph import Cost, graph_of
@@ -52,8 +53,11 @@ MORE = {
 WHEN = ("in-backward", "after")
 
 
-def updating(iteration, name="adamw", when="in-backward"):
-    return iteration._replace(updates=Updates((OPTIMIZERS | MORE)[name](iteration.module.parameters()), when))
+def updating(iteration, name="adamw", when="in-backward", norm=None):
+    """norm: to which gradients are clipped."""
+    clipping = None if norm is None else Clipping(norm)
+    optimizer = (OPTIMIZERS | MORE)[name](iteration.module.parameters())
+    return iteration._replace(updates=Updates(optimizer, when, clipping))
 
 
 def unmeasured(program):
@@ -102,7 +106,8 @@ def eagerly(iteration, optimizer, turns, each=lambda: None):
 def test_bitwise_equal_to_eager_however_much_is_recomputed(name):
     rng = random.Random(name)
     optimizer, when = rng.choice(list(OPTIMIZERS)), rng.choice(WHEN)
-    iteration = updating(seeded(name), optimizer, when)
+    norm = rng.choice((None, 1e-3, 0.1, 1e3))
+    iteration = updating(seeded(name), optimizer, when, norm)
     program = trace(iteration)
     graph = unmeasured(program)
     for schedule in (plain_schedule(graph), recomputing(graph, rng)):
@@ -338,26 +343,28 @@ def test_only_the_loss_is_left_and_weights_stay_in_place():
     assert {name: p.data_ptr() for name, p in iteration.module.named_parameters()} == places
 
 
+@pytest.mark.parametrize("norm", [None, 1.0])
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("name", ["tied", "frozen", "gpt2", "in_place"])
-def test_updates_in_the_program_are_those_of_the_graph(name, when):
+def test_updates_in_the_program_are_those_of_the_graph(name, when, norm):
     """graphs/transformations/updates.py adds the same operations at the same places to the plain program's
     graph."""
     plain = unmeasured(trace(seeded(name)))
-    other = with_updates(plain, optimizer="adamw", when=when, device_rate=1.0, host_rate=1.0)
-    graph = unmeasured(trace(updating(seeded(name), "adamw", when)))
+    rates = {"device_rate": 1.0, "host_rate": 1.0, "clip_rate": norm}
+    other = with_updates(plain, optimizer="adamw", when=when, **rates)
+    graph = unmeasured(trace(updating(seeded(name), "adamw", when, norm)))
 
     def told(graph):
         of = graph.tensors.name
         operations = (graph.operation(o) for o in range(len(graph.operations)))
         return [
-            (o.name, o.phase, [of[x] for x in o.reads], {of[x] for x in o.mutates}, o.recompute, o.layer)
+            (o.name, o.phase, {of[x] for x in o.reads}, {of[x] for x in o.mutates}, o.recompute, o.layer)
             for o in operations
         ]
 
     assert told(graph) == told(other)
     assert set(graph.tensors.name) == set(other.tensors.name)
-    assert [graph.tensors.name[x] for x in graph.results] == ["loss"]
+    assert [graph.tensors.name[x] for x in graph.results] == ["loss", *(["grad_norm"] if norm else [])]
     for state in (x for x in range(len(graph.tensors)) if graph.tensors.kind[x] == Kind.OPTIMIZER_STATE):
         there = other.tensor(other.tensor_index[graph.tensors.name[state]])
         assert there == graph.tensor(state)

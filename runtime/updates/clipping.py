@@ -1,0 +1,41 @@
+"""Clipping by norm: the very operations of `torch.nn.utils.clip_grad_norm_`, a gradient at a time.
+
+    dw2 ─▶ norm ─┐
+    dw1 ─▶ norm ─┴▶ clip ─▶ the norm of all, the coefficient ─▶ updates, which multiply their gradients
+
+A norm comes from the kernel with which PyTorch takes those of a list, given a list of one: on CUDA that of a
+single tensor is another, and rounds otherwise.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..program.program import Setting
+from ..torch_internals import grouped_by_dtype, norm_of
+
+MAX_NORM = Setting(1, 1.0)
+"""The second of an iteration's settings; the first is which update it is."""
+
+
+def norm(gradient: Tensor) -> Tensor:
+    return norm_of(gradient)
+
+
+def clip(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:
+    """The norm of all gradients, and what each is to be multiplied by."""
+    total = torch.linalg.vector_norm(torch.stack(norms), 2.0)
+    return total, torch.clamp(max_norm / (total + 1e-6), max=1.0)
+
+
+def in_torchs_order(dtypes: Sequence[torch.dtype]) -> list[int]:
+    """The gradients' places in the order in which PyTorch adds their norms: those of a type together.
+
+    Another order rounds otherwise.
+    """
+    return grouped_by_dtype([torch.empty(0, dtype=dtype) for dtype in dtypes])

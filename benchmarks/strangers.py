@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import time
 import traceback
+from itertools import zip_longest
 from pathlib import Path
 
 SOLVER, SHARE = "search", 0.6
@@ -137,6 +138,7 @@ def main():
     parser.add_argument("only", nargs="*", help="families or models, by default all")
     parser.add_argument("--rows", type=Path, help="a file of JSON lines, to add to")
     parser.add_argument("--write", type=Path, help="the page to write from all rows")
+    parser.add_argument("--machine", default="unnamed machine", help="as the page names it")
     parser.add_argument("--time-limit", type=float, default=2.0, help="seconds to solve in")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()
@@ -156,22 +158,27 @@ def main():
 
     rows = [json.loads(line) for line in read(options.rows)]
     done = {(row["family"], row["model"]) for row in rows}
-    for family, models in strangers().items():
-        for name, make in models.items():
-            if (family, name) in done or (options.only and not {family, name} & {*options.only}):
-                continue
-            row = {"family": family, "model": name, **run(make, options)}
-            rows.append(row)
-            print(
-                f"{row['outcome']:8} {family}: {name} ({row['seconds']} s) {row.get('why', '')}", flush=True
-            )
-            if options.rows:
-                with options.rows.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+    for family, name, make in in_turn(strangers()):
+        if (family, name) in done or (options.only and not {family, name} & {*options.only}):
+            continue
+        row = {"family": family, "model": name, **run(make, options)}
+        rows.append(row)
+        print(f"{row['outcome']:8} {family}: {name} ({row['seconds']} s) {row.get('why', '')}", flush=True)
+        if options.rows:
+            with options.rows.open("a") as file:
+                file.write(json.dumps(row) + "\n")
     if options.write:
         from strangers_page import page
 
-        options.write.write_text(page(rows))
+        options.write.write_text(page(rows, options.machine))
+
+
+def in_turn(families):
+    """One of each family after the other: a run that is stopped has some of all."""
+    for each in zip_longest(
+        *([(family, *one) for one in models.items()] for family, models in families.items())
+    ):
+        yield from (one for one in each if one is not None)
 
 
 def read(path):

@@ -1,5 +1,5 @@
 """timm's models: of each file of models the smallest, where that has less than 13 million parameters and
-takes small images. By name, functions that return an Iteration."""
+takes small images, and its own test models. By name, functions that return an Iteration."""
 
 import timm
 import torch
@@ -7,6 +7,22 @@ from memplan.runtime.model.iteration import Iteration, Labelled
 from torch.nn import functional
 
 NAMES = {
+    "test_byobnet": 96,
+    "test_convnext": 96,
+    "test_convnext2": 96,
+    "test_efficientnet": 96,
+    "test_efficientnet_evos": 96,
+    "test_efficientnet_gn": 96,
+    "test_efficientnet_ln": 96,
+    "test_mambaout": 96,
+    "test_nfnet": 96,
+    "test_resnet": 96,
+    "test_vit": 96,
+    "test_vit2": 96,
+    "test_vit3": 96,
+    "test_vit4": 96,
+    "starnet_s050": 64,
+    "mobilenetv3_small_050": 64,
     "mobileone_s0": 64,
     "coat_tiny": 64,
     "convit_tiny": 64,
@@ -33,7 +49,6 @@ NAMES = {
     "lcnetv2_small": 64,
     "mambaout_femto": 64,
     "maxvit_pico_rw_256": 64,
-    "mobilenetv3_small_050": 64,
     "mobilevit_xxs": 64,
     "nf_regnet_b0": 64,
     "pit_xs_224": 64,
@@ -46,7 +61,6 @@ NAMES = {
     "legacy_seresnet18": 64,
     "shvit_s1": 64,
     "skresnet18": 64,
-    "starnet_s050": 64,
     "swiftformer_xs": 64,
     "tiny_vit_5m_224": 64,
     "visformer_tiny": 64,

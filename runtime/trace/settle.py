@@ -135,4 +135,5 @@ def _tensors(call: partial[Any]) -> Iterator[Tensor]:
 
 
 def _text(form: Form) -> str:
-    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"
+    layout = f"strides {list(form.strides)} and offset {form.offset}"
+    return f"{form.dtype} {list(form.shape)} with {layout} in memory {form.memory} on {form.device}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakMethod
 
 from ..graphs.errors import MismatchError
 from ..runtime.model.iteration import Inputs, Iteration
@@ -26,12 +27,15 @@ class Plans:
         buckets: Buckets | None,
     ) -> None:
         self.steps: list[PlannedStep] = []
-        self._plan, self._most, self._clear, self._buckets = plan, most, clear, buckets
+        self._plan, self._most, self._buckets = plan, most, buckets
+        self._clear = WeakMethod(clear)  # its step is gone with the last who uses it, not with a circle
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def alike(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """As many of another kind, none yet."""
-        return Plans(iteration, plan, self._most, self._clear, self._buckets)
+        clear = self._clear()
+        assert clear is not None
+        return Plans(iteration, plan, self._most, clear, self._buckets)
 
     def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
         """The one for their shape, or their bucket's, made where there is none, and what it is given; where
@@ -48,7 +52,8 @@ class Plans:
                     self.steps.insert(0, step)
                     return step, given
             if len(self.steps) < self._most:
-                self._clear()
+                if (clear := self._clear()) is not None:
+                    clear()
                 self.steps.insert(0, self._plan(self._iteration._replace(inputs=given)))
                 return self.steps[0], given
         raise MismatchError(

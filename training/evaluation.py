@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..graphs.graph import Kind
@@ -43,11 +44,11 @@ class Forward:
     def __call__(self, inputs: Inputs) -> tuple[Tensor | None, Any]:
         """The loss, where there is one, and the output. Raises MemplanError."""
         beside = max(_beside(step) for step in self._training.steps)
-        if beside > self._beside:
-            self.recall()
-            self._beside = beside
-            self.plans = self._none()
-        with evaluating(self._iteration.module):
+        with evaluating(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
+            if beside > self._beside:
+                self.recall()
+                self._beside = beside
+                self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
             step.count_gradients()
             outcome = step.run(inputs)

@@ -94,7 +94,8 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
             optimizer.zero_grad()
         seen.append(step.evaluate(y, targets=more))
         assert seen[-1].output["hidden"] is None
-        seen.append(step.predict(x))
+        with torch.inference_mode():
+            seen.append(step.predict(x))
         losses.append(step(y, targets=more))
     torch.manual_seed(11)
     expected: list[Tensor] = []
@@ -114,6 +115,7 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
     assert all(torch.equal(ours, other) for ours, other in zip(losses, expected, strict=True))
     for (name, ours), other in zip(module.named_buffers(), plain.buffers(), strict=True):
         assert torch.equal(ours, other), name
+    assert not any(parameter.is_inference() for parameter in module.parameters())
     if not updates:
         return
     theirs.step()

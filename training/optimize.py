@@ -20,13 +20,14 @@ from ..runtime.model.arguments import (
     given_inputs,
     given_outputs,
 )
-from ..runtime.model.iteration import Iteration, Updates, with_targets
+from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
 from ..runtime.model.processes import inside
 from ..runtime.updates.optimizers import is_planned
 from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
 from .plan import Planner
 from .step import Step
+from .weights import check_weights, read_weights
 
 
 def optimize(
@@ -43,6 +44,7 @@ def optimize(
     solver: str = "auto",
     time_limit: float | None = None,
     plans: int = 8,
+    weights: str | Path | None = None,
     keep: bool | str | Path = True,
     compare: bool = True,
     undo: bool = False,
@@ -94,12 +96,16 @@ def optimize(
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
+    check_weights(module, weights)
     outside = None if optimizer is None or is_planned(optimizer) else optimizer
     clipping = given_clipping(clip_norm, updates=optimizer is not None)
     updates = None if optimizer is None or outside is not None else Updates(optimizer, update, clipping)
     given = with_targets(given_inputs(inputs), targets)
     iteration = Iteration(module, given, loss_fn, updates, given_outputs(outputs), processes)
     padded = given_buckets(pad, buckets, given)
+    if weights is not None:
+        read_weights(module, weights, next(iter(tensors_in(given).values())).device)
+        compare = False
     if padded is not None and compare:
         check_ignored(iteration, padded)
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)

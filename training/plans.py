@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from weakref import WeakMethod
 
 from ..graphs.errors import MismatchError
 from ..runtime.model.iteration import Inputs, Iteration
@@ -12,30 +11,25 @@ from .buckets import Buckets
 
 
 class Plans:
-    """steps: one for each shape seen so far, `most` at most; the one used last is the first.
+    """steps: one for each shape seen so far, `most` at most; the one used last is the first. plan: makes
+    one, which needs no values of the weights: they stay where they are. buckets: the lengths that batches are
+    padded to, if any."""
 
-    plan: makes one. clear: is called before, so that weights are where a plan is made from. buckets: the
-    lengths that batches are padded to, if any.
-    """
 
     def __init__(
         self,
         iteration: Iteration,
         plan: Callable[[Iteration], PlannedStep],
         most: int,
-        clear: Callable[[], None],
         buckets: Buckets | None,
     ) -> None:
         self.steps: list[PlannedStep] = []
         self._plan, self._most, self._buckets = plan, most, buckets
-        self._clear = WeakMethod(clear)  # its step is gone with the last who uses it, not with a circle
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def alike(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """As many of another kind, none yet."""
-        clear = self._clear()
-        assert clear is not None
-        return Plans(iteration, plan, self._most, clear, self._buckets)
+        return Plans(iteration, plan, self._most, self._buckets)
 
     def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
         """The one for their shape, or their bucket's, made where there is none, and what it is given; where
@@ -52,8 +46,6 @@ class Plans:
                     self.steps.insert(0, step)
                     return step, given
             if len(self.steps) < self._most:
-                if (clear := self._clear()) is not None:
-                    clear()
                 self.steps.insert(0, self._plan(self._iteration._replace(inputs=given)))
                 return self.steps[0], given
         raise MismatchError(

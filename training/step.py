@@ -36,7 +36,7 @@ class Step:
     ) -> None:
         """Plans for the shape of the iteration's inputs, in the largest bucket. plan: a Planner, or like one.
         most: plans, of each kind. Raises MemplanError."""
-        self._plans = Plans(iteration, plan, most, self.recall, buckets)
+        self._plans = Plans(iteration, plan, most, buckets)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))

@@ -6,9 +6,9 @@ too. The next iteration takes it again, and whatever tensor has come into its pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ...graphs.errors import MemplanError, MismatchError
 from ...graphs.machine import Memory
 from ..model.granted import described, form_of
 from ..program.program import Program
-from ..storage.away import bring_back, give_up, put_away, restore
+from ..storage.away import Hold, bring_back, give_up, hold_anew, hold_of, put_away, restore
 from ..storage.blocks import memory_of
 from ..storage.copies import raw, value
 from .cycle import Cycle
@@ -63,6 +63,8 @@ class Custody:
                 self._cycle.drop(form.storage)
 
     def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
+        if len(tensors) == 1 and self._made(storage, *tensors.items()):
+            return
         bring_back(tensors.values())
         for resident, tensor in tensors.items():
             self._check(resident, tensor)
@@ -72,9 +74,23 @@ class Custody:
             raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
         self._cycle.put(storage, raw(next(iter(tensors.values()))))
         for resident, tensor in tensors.items():
-            give_back, copies = partial(self._give_back, storage), partial(self._cycle.copies, storage)
-            put_away(tensor, self._forms[resident], give_back, copies)
+            put_away(tensor, self._forms[resident], *self._ways(storage))
             self._taken[resident] = tensor
+
+    def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
+        """Of one that is nowhere yet: made where an iteration starts with it."""
+        resident, tensor = only
+        hold, form = hold_of(tensor), self._forms[resident]
+        if hold is None or hold.fill is None or hold.form._replace(storage=storage) != form:
+            return False
+        self._cycle.make(storage, form.end, hold.fill)
+        give_back, copies = self._ways(storage)
+        hold_anew(tensor, Hold(form, hold.kind, give_back, copies))
+        self._taken[resident] = tensor
+        return True
+
+    def _ways(self, storage: int) -> tuple[Callable[[], None], Callable[[], Sequence[Any]]]:
+        return partial(self._give_back, storage), partial(self._cycle.copies, storage)
 
     def _give_back(self, storage: int) -> None:
         taken = [resident for resident in self._residents[storage] if resident in self._taken]

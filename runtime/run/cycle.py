@@ -26,6 +26,7 @@ from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
+from ..storage.away import Fill
 from ..storage.copies import offload, prefetch, raw, read, write
 from ..storage.journal import Journal
 from ..storage.places import Block, Disk, File, Host
@@ -103,6 +104,12 @@ class Cycle:
         """Have a moved storage where an iteration starts. on_device: its bytes, not to be used after."""
         self._settle()
         self._put(storage, on_device)
+
+    def make(self, storage: int, size: int, fill: Fill) -> None:
+        """Alike, of so many bytes that are filled in where an iteration starts with them."""
+        self._settle()
+        self._placed_at(storage, partial(self._filled, size=size, fill=fill))
+        self.device.synchronize()
 
     def get(self, storage: int) -> Tensor:
         """The bytes of a moved storage, on the device."""
@@ -211,10 +218,10 @@ class Cycle:
         return [copy for copy in copies if copy is not None]
 
     def _put(self, storage: int, on_device: Tensor) -> None:
-        made = {
-            variable(memory, x): self._copy(memory, on_device) for memory, x in self.places if x == storage
-        }
-        self.held.update(made)
+        self._placed_at(storage, partial(self._copy, bytes_=on_device))
+
+    def _placed_at(self, storage: int, copy: Callable[[Memory], Tensor | Block | File]) -> None:
+        self.held.update({variable(memory, x): copy(memory) for memory, x in self.places if x == storage})
         self._placed.add(storage)
         self.lost.discard(storage)
 
@@ -264,6 +271,19 @@ class Cycle:
         if memory == Memory.HOST or self.disk is None:
             return block
         file = self.disk.file(block.size)
+        write(block, file)
+        return file
+
+    def _filled(self, memory: Memory, size: int, fill: Fill) -> Tensor | Block | File:
+        if memory == Memory.DEVICE:
+            made = self.device.room(size)
+            fill(made)
+            return made
+        block = (self.host if memory == Memory.HOST else Host()).block(size).open()
+        fill(block.bytes)
+        if memory == Memory.HOST or self.disk is None:
+            return block
+        file = self.disk.file(size)
         write(block, file)
         return file
 

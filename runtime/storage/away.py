@@ -26,17 +26,22 @@ from ..program.names import full_name
 from ..program.program import Value
 from ..torch_internals import HOOKS_OF_TENSOR, empty_for_nobody, no_torch_function
 
+Fill = Callable[[Tensor], None]
+"""Writes the bytes of a tensor's storage into these, on whatever device they are."""
+
 
 class Hold(NamedTuple):
     """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError.
     copies: of its whole storage, wherever they lie, or raises MemplanError too; see home.py.
-    lost: nothing is to be brought back, but another value may come in its place."""
+    lost: nothing is to be brought back, but another value may come in its place. fill: of values that are
+    nowhere yet, see unmade.py."""
 
     form: Value
     kind: type[Tensor]
     bring_back: Callable[[], None]
     copies: Callable[[], Sequence[Any]]
     lost: bool = False
+    fill: Fill | None = None
 
 
 class Away:
@@ -90,12 +95,17 @@ def put_away(
     tensor.__class__ = _away(kind)
 
 
+def hold_anew(tensor: Tensor, hold: Hold) -> None:
+    """One that is away is another holder's from now on."""
+    vars(tensor)["_memplan"] = hold
+
+
 def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None:
     """Who asks for its values is refused, until others have come in their place."""
     if not isinstance(tensor, Away):
         put_away(tensor, form, refuse, refuse)
     hold: Hold = vars(tensor)["_memplan"]
-    vars(tensor)["_memplan"] = hold._replace(bring_back=refuse, copies=refuse, lost=True)
+    hold_anew(tensor, hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None))
 
 
 def hold_of(tensor: Tensor) -> Hold | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ..program.program import Value
 from .away import hold_of, readers
 from .copies import loaded, value
 from .places import Block, File
+from .unmade import filled_with, refill
 
 
 def at_home_value(tensor: Tensor) -> Tensor:
@@ -44,6 +46,9 @@ def replace_at_home(tensor: Tensor, values: Tensor) -> None:
     if hold is None or hold.lost:
         with torch.no_grad():
             tensor.copy_(values)
+        return
+    if hold.fill is not None:
+        refill(tensor, partial(filled_with, values, hold.form))
         return
     for copy in hold.copies():
         if isinstance(copy, File):

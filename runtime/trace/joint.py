@@ -26,6 +26,7 @@ from ..model.iteration import Iteration, forward, tensors_in, with_tensors
 from ..model.python_state import caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
+from ..storage.away import hold_of
 from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
 from ..values_used import BUFFERS, INPUTS, ValuesUsed
 from .forms import Forms, TrueFakes
@@ -252,4 +253,13 @@ def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    return tensor if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor, static_shapes=True)
+    """Of one that is away by what is known of its form."""
+    if isinstance(tensor, FakeTensor):
+        return tensor
+    hold = hold_of(tensor)
+    if hold is None:
+        return mode.from_tensor(tensor, static_shapes=True)
+    form = hold.form
+    with mode:
+        made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made

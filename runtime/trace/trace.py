@@ -35,7 +35,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     """
     start = perf_counter()
     refuse(iteration.module)
-    bring_back((*iteration.module.parameters(), *iteration.module.buffers()))
+    bring_back(iteration.module.buffers())
     errors: list[Exception] = []
     for way in WAYS:
         try:

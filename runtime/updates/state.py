@@ -14,6 +14,7 @@ from torch import Tensor
 from ...graphs.errors import MemplanError, MismatchError
 from ..model.iteration import Iteration
 from ..program.program import Program
+from ..storage.unmade import unmade, zeros
 from ..torch_internals import count_as_stepped
 from .optimizers import check_fixed, fixed, numbers
 
@@ -24,8 +25,9 @@ COUNT = "step"
 class OptimizerState:
     """Of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
 
-    As `torch.optim` does it: states that are not there are made by the first iteration, zero; AdamW's counts
-    go on. So `state_dict()` is what it is after `optimizer.step()`, and `load_state_dict()` holds.
+    As `torch.optim` does it: states that are not there are made by the first iteration, zero, where it wants
+    them; AdamW's counts go on. So `state_dict()` is what it is after `optimizer.step()`, and
+    `load_state_dict()` holds.
     """
 
     def __init__(self, program: Program, iteration: Iteration) -> None:
@@ -127,9 +129,7 @@ class OptimizerState:
         if missing and self._counts:
             row[COUNT] = self._count(parameter)
         for state in missing:
-            form = self._forms[parameter, state]
-            made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
-            row[state] = made.zero_()
+            row[state] = unmade(self._forms[parameter, state], zeros)
         return bool(missing)
 
 

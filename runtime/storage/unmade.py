@@ -1,0 +1,70 @@
+"""Tensors whose values are nowhere yet: a file's weights, the zeros of an optimizer's new states.
+
+They are away (away.py) and take no memory. Where they are first wanted their bytes are filled in: on the
+device by whoever reads them, or at the home that a plan gives them, on the host or the disk. So a model that
+the device has no room for is made piece by piece.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..program.program import Value
+from ..torch_internals import empty_for_nobody
+from .away import Fill, Hold, hold_anew, hold_of, put_away, restore
+from .copies import value
+
+
+def unmade(form: Value, fill: Fill) -> Tensor:
+    """A tensor of this form, on the form's device."""
+    made = empty_for_nobody(form.dtype, form.device)
+    make_later(made, form, fill)
+    return made
+
+
+def make_later(tensor: Tensor, form: Value, fill: Fill) -> None:
+    """The tensor, of the form's type and device, without values as yet."""
+    put_away(tensor, form, partial(_bring_back, tensor), partial(_copies, tensor))
+    hold_anew(tensor, _held(tensor)._replace(fill=fill))
+
+
+def refill(tensor: Tensor, fill: Fill) -> None:
+    """One that is unmade has other values."""
+    hold_anew(tensor, _held(tensor)._replace(fill=fill))
+
+
+def zeros(bytes_: Tensor) -> None:
+    bytes_.zero_()
+
+
+def filled_with(values: Tensor, form: Value, bytes_: Tensor) -> None:
+    """The fill for these values, which may be of another type."""
+    value(bytes_, form).copy_(values)
+
+
+def _bring_back(tensor: Tensor) -> None:
+    hold = _held(tensor)
+    restore(tensor, value(_made(hold, hold.form.device), hold.form))
+
+
+def _copies(tensor: Tensor) -> list[Tensor]:
+    """To be read: what is written there is lost."""
+    return [_made(_held(tensor), torch.device("cpu"))]
+
+
+def _made(hold: Hold, device: torch.device) -> Tensor:
+    assert hold.fill is not None
+    bytes_ = torch.empty(hold.form.end, dtype=torch.uint8, device=device)
+    hold.fill(bytes_)
+    return bytes_
+
+
+def _held(tensor: Tensor) -> Hold:
+    hold = hold_of(tensor)
+    assert hold is not None
+    return hold

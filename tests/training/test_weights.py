@@ -1,0 +1,172 @@
+"""Models larger than the device from the start: on meta, with weights in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.errors import InputError
+from memplan.graphs.machine import Links, Machine
+from memplan.runtime.measuring.live_bytes import live_peak
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+LAYERS, WIDTH = 6, 128
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, WIDTH)
+        self.layers = nn.Sequential(
+            *[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
+        )
+        self.last = nn.Linear(WIDTH, 8)
+        self.last.weight = nn.Parameter(self.first.weight.detach().T.contiguous())
+        self.register_buffer("scale", torch.tensor([2.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layers(self.first(x) * self.scale)).square().mean()
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embed(x)).square().mean()
+
+
+def saved(module: nn.Module, folder: Path, files: int = 2) -> Path:
+    """Its state, over so many files."""
+    state = list(module.state_dict().items())
+    for number in range(files):
+        save_file(dict(state[number::files]), folder / f"model-{number}.safetensors")
+    return folder
+
+
+def on_meta(kind: type[nn.Module]) -> nn.Module:
+    with torch.device("meta"):
+        return kind()
+
+
+def options(module: nn.Module, **others: Any) -> dict[str, Any]:
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    return {"optimizer": optimizer, "solver": "l2l", "keep": False, **others}
+
+
+def test_a_model_that_never_was_whole_on_the_device(tmp_path: Path) -> None:
+    """Its weights and states go from the files to the host; the device never has more than the budget."""
+    torch.manual_seed(1)
+    real = Layers()
+    x = [torch.randn(4, 8) for _ in range(5)]
+    folder = saved(real, tmp_path)
+    everything = sum(p.nbytes for p in real.parameters()) * 3
+    budget = everything // 3
+    module = on_meta(Layers)
+    parameters = list(module.parameters())
+
+    def planned() -> list[Tensor]:
+        step = memplan.optimize(
+            module,
+            x[0],
+            budget=budget,
+            machine=Machine(links=Links(1e9, 1e9)),
+            weights=folder,
+            **options(module),
+        )
+        return [step(each) for each in x]
+
+    found = live_peak(planned)
+    optimizer = torch.optim.AdamW(real.parameters(), lr=0.01, foreach=False)
+    for each, loss in zip(x, found.result, strict=True):
+        plain = real(each)
+        assert torch.equal(loss, plain)
+        plain.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert found.peak_bytes <= budget
+    assert all(ours is then for ours, then in zip(module.parameters(), parameters, strict=True))
+    for (name, ours), theirs in zip(module.named_parameters(), real.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert torch.equal(module.get_buffer("scale"), real.get_buffer("scale"))
+
+
+def test_without_room_to_move_weights_are_read_to_the_device(tmp_path: Path) -> None:
+    """Tied weights too; a file of one type, a module of another."""
+    torch.manual_seed(1)
+    real = Tied().to(torch.bfloat16)
+    save_file({"embed.weight": real.embed.weight.detach()}, tmp_path / "model.safetensors")
+    module, x = on_meta(Tied), torch.randint(16, (5,))
+    step = memplan.optimize(
+        module,
+        x,
+        budget="100%",
+        weights=tmp_path / "model.safetensors",
+        **options(module, solver="store-all"),
+    )
+    assert torch.equal(step(x), real.float()(x))
+    assert module.head.weight is module.embed.weight
+
+
+def test_what_is_saved_before_the_first_iteration(tmp_path: Path) -> None:
+    """The files' values, and those of a checkpoint that is loaded."""
+    torch.manual_seed(1)
+    real, other = Layers(), Layers()
+    module, x = on_meta(Layers), torch.randn(4, 8)
+    (tmp_path / "files").mkdir()
+    folder = saved(real, tmp_path / "files")
+    chosen = options(module)
+    step = memplan.optimize(
+        module, x, budget="90%", machine=Machine(links=Links(1e9, 1e9)), weights=folder, **chosen
+    )
+    step.save(tmp_path / "own")
+    again = Layers()
+    memplan.optimize(again, x, budget="100%", **options(again, solver="store-all")).load(tmp_path / "own")
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), real.parameters(), strict=True))
+
+    theirs = options(other, solver="store-all")
+    memplan.optimize(other, x, budget="100%", **theirs).save(tmp_path / "other")
+    step.load(tmp_path / "other")
+    assert torch.equal(step(x), other(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda state: state.pop("first.bias"), "no file has first.bias, which is on meta"),
+        (
+            lambda state: state.update({"first.bias": torch.zeros(3)}),
+            r"first.bias has the shape \[3\]; the module's is \[128\]",
+        ),
+    ],
+    ids=["missing", "shape"],
+)
+def test_files_of_another_model_are_refused(tmp_path: Path, change: Any, line: str) -> None:
+    state = dict(Layers().state_dict())
+    change(state)
+    save_file(state, tmp_path / "model.safetensors")
+    module = on_meta(Layers)
+    with pytest.raises(InputError, match=line):
+        memplan.optimize(module, torch.randn(4, 8), budget="100%", weights=tmp_path, **options(module))
+    assert module.first.weight.is_meta
+
+
+def test_typos_in_weights_are_refused(tmp_path: Path) -> None:
+    x, module = torch.randn(4, 8), on_meta(Layers)
+    cases: list[tuple[nn.Module, Any, str]] = [
+        (module, None, "first.weight is on meta, without values: give weights="),
+        (module, tmp_path, "there is no file of safetensors in it"),
+        (module, tmp_path / "none.safetensors", "can't be read as tensors"),
+        (module, 3, "weights is a int: give a safetensors file or a folder of them"),
+        (Layers(), tmp_path, "weights are for a module on meta; this one has its own"),
+    ]
+    for given, weights, line in cases:
+        with pytest.raises(InputError, match=line):
+            memplan.optimize(given, x, budget="100%", weights=weights, keep=False)

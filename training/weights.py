@@ -1,0 +1,85 @@
+"""A model without weights, on `meta`, whose weights lie in files of safetensors.
+
+Its tensors become unmade ones (runtime/storage/unmade.py): they take no memory until an iteration, or whoever
+reads them, wants them, and go straight to the home that the plan gives them. The parameters stay the same
+objects, so an optimizer may have been made of them.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import InputError
+from ..runtime.program.program import Value
+from ..runtime.storage.unmade import filled_with, make_later
+from ..runtime.torch_internals import empty_for_nobody
+from .tensor_file import open_tensors
+
+
+def check_weights(module: nn.Module, weights: object) -> None:
+    """Raises InputError, one line: tensors on meta without files, or files for none."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    on_meta = [name for name, tensor in tensors if tensor.is_meta]
+    if weights is None and on_meta:
+        raise InputError(
+            f"{on_meta[0]} is on meta, without values: give weights=, a safetensors file or a folder of them"
+        )
+    if weights is not None and not on_meta:
+        raise InputError("weights are for a module on meta; this one has its own: load them into it")
+    if weights is not None and not isinstance(weights, str | Path):
+        raise InputError(
+            f"weights is a {type(weights).__name__}: give a file of safetensors or a folder of them"
+        )
+
+
+def read_weights(module: nn.Module, weights: str | Path, device: torch.device) -> None:
+    """What is on meta has the files' values, by the names of `state_dict`, from when it is wanted; in the
+    module's own types. Raises InputError: a tensor that no file has, or has in another shape."""
+    values = _tensors(Path(weights))
+    given: dict[int, Tensor] = {}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    for name, tensor in named:
+        if tensor.is_meta and name in values:
+            given.setdefault(id(tensor), values[name])
+    for name, tensor in named:
+        if not tensor.is_meta:
+            continue
+        if id(tensor) not in given:
+            raise InputError(f"{weights}: no file has {name}, which is on meta")
+        if given[id(tensor)].shape != tensor.shape:
+            shapes = f"{list(given[id(tensor)].shape)}; the module's is {list(tensor.shape)}"
+            raise InputError(f"{weights}: {name} has the shape {shapes}")
+    for _name, tensor in named:
+        if tensor.is_meta:
+            _swap(tensor, given[id(tensor)], device)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """By name, as they lie in the files; read as they are looked at."""
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path}: there is no file of safetensors in it")
+    found: dict[str, Tensor] = {}
+    for file in files:
+        tensors = open_tensors(file)
+        if twice := found.keys() & tensors.keys():
+            raise InputError(f"{path}: two files have {min(twice)}")
+        found |= tensors
+    return found
+
+
+def _swap(tensor: Tensor, values: Tensor, device: torch.device) -> None:
+    """The same object, on the device."""
+    form = Value(-1, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, device)
+    empty = empty_for_nobody(form.dtype, device)
+    trained = tensor.requires_grad
+    torch.utils.swap_tensors(
+        tensor, nn.Parameter(empty, trained) if isinstance(tensor, nn.Parameter) else empty
+    )
+    make_later(tensor, form, partial(filled_with, values, form))

@@ -34,7 +34,7 @@ def check_weights(module: nn.Module, weights: object) -> None:
         raise InputError("weights are for a module on meta; this one has its own: load them into it")
     if weights is not None and not isinstance(weights, str | Path):
         raise InputError(
-            f"weights is a {type(weights).__name__}: give a file of safetensors or a folder of them"
+            f"weights is a {type(weights).__name__}: give a safetensors file or a folder of them"
         )
 
 

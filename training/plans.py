@@ -15,7 +15,6 @@ class Plans:
     one, which needs no values of the weights: they stay where they are. buckets: the lengths that batches are
     padded to, if any."""
 
-
     def __init__(
         self,
         iteration: Iteration,

@@ -26,14 +26,13 @@ def page(rows, machine):
         f"{machine}, {date.today()}: of {listed} listed models {len(rows)} were run; {counts[WORKS]} work "
         f"({counts[WORKS] / len(rows):.1%}), {counts[REFUSED]} are refused, {counts[FAILS]} fail.",
         "",
-        "| package | run | work | refused | fail | of the working, look at values of a batch |",
-        "|---|---|---|---|---|---|",
+        "| package | run | work | refused | fail |",
+        "|---|---|---|---|---|",
     ]
     for family in strangers():
         own = [row for row in rows if row["family"] == family]
         each = Counter(row["outcome"] for row in own)
-        used = sum(bool(row.get("used")) for row in own if row["outcome"] == WORKS)
-        lines.append(f"| {family} | {len(own)} | {each[WORKS]} | {each[REFUSED]} | {each[FAILS]} | {used} |")
+        lines.append(f"| {family} | {len(own)} | {each[WORKS]} | {each[REFUSED]} | {each[FAILS]} |")
     for outcome, title in ((REFUSED, "Refused"), (FAILS, "Failed")):
         lines += ["", f"## {title}", "", "| model | line |", "|---|---|"]
         lines += [

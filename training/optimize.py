@@ -7,10 +7,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
 from ..runtime.model.arguments import (
+    check_autocast,
     check_module,
     check_plans,
     check_updates,
@@ -22,6 +25,7 @@ from ..runtime.model.arguments import (
 )
 from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
 from ..runtime.model.processes import inside
+from ..runtime.updates.masters import given_masters
 from ..runtime.updates.optimizers import is_planned
 from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
@@ -40,6 +44,8 @@ def optimize(
     optimizer: Any = None,
     update: When = "in-backward",
     clip_norm: float | None = None,
+    masters: bool = False,
+    autocast: torch.dtype | None = None,
     machine: Machine | str | Path | None = None,
     solver: str = "auto",
     time_limit: float | None = None,
@@ -67,6 +73,9 @@ def optimize(
     step's loss adds the gradients to `.grad`, as ever.
     clip_norm: with an optimizer: all gradients together are scaled to this norm where theirs is larger, as
     torch.nn.utils.clip_grad_norm_(module.parameters(), clip_norm) does. Updates wait for all gradients then.
+    masters: in planned updates each weight in bfloat16 or float16 has a float32 master, beside float32
+    states, and is the master, rounded. It is `master` among the optimizer's states.
+    autocast: torch.bfloat16: forward and loss run under torch.autocast to it; a step needs none around it.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
@@ -92,16 +101,23 @@ def optimize(
     check_module(module)
     module, processes = inside(module)
     check_updates(optimizer, update)
+    check_autocast(autocast)
     check_plans(plans)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     check_weights(module, weights)
     outside = None if optimizer is None or is_planned(optimizer) else optimizer
+    if masters:
+        given_masters(module, optimizer if outside is None else None)
     clipping = given_clipping(clip_norm, updates=optimizer is not None)
-    updates = None if optimizer is None or outside is not None else Updates(optimizer, update, clipping)
+    updates = (
+        None if optimizer is None or outside is not None else Updates(optimizer, update, clipping, masters)
+    )
     given = with_targets(given_inputs(inputs), targets)
-    iteration = Iteration(module, given, loss_fn, updates, given_outputs(outputs), processes)
+    iteration = Iteration(
+        module, given, loss_fn, updates, given_outputs(outputs), processes, autocast=autocast
+    )
     padded = given_buckets(pad, buckets, given)
     if weights is not None:
         read_weights(module, weights, next(iter(tensors_in(given).values())).device)

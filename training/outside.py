@@ -13,7 +13,6 @@ of the budget, and what its step takes for itself must fit beside weights and gr
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from ..runtime.compare.peaks import resident_bytes
 from ..runtime.model.clipping import Clipping
 from ..runtime.model.iteration import Iteration
 from ..runtime.program.program import Program
+from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.interrupts import interrupts_at_the_end
 from ..runtime.storage.away import bring_back
@@ -60,10 +60,9 @@ class OutsideStep(Step):
         super().__init__(iteration, self._planned, most, buckets)
         self._own, self._clipping, self._losses = optimizer, clipping, Losses(updates=True)
         kind, states = type(optimizer).__name__, self._taken.states
-        warnings.warn(
+        warn_user(
             f"{kind} is not in the plan: its states take {states:,} bytes of the budget of "
-            f"{self._budget(self.plans[0]):,} all the time; AdamW, Adam and SGD would be planned",
-            stacklevel=3,
+            f"{self._budget(self.plans[0]):,} all the time; AdamW, Adam and SGD would be planned"
         )
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:

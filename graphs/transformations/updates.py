@@ -37,6 +37,7 @@ STATES: Mapping[str, tuple[str, ...]] = {
     "adamw-amsgrad": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
     "sgd": (),
     "sgd-momentum": ("momentum_buffer",),
+    "adamw-masters": ("exp_avg", "exp_avg_sq", "master"),
 }
 """Per optimizer the states of a parameter, by PyTorch's names."""
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from math import isfinite, sqrt
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
+from ..updates.masters import step_on_masters
 
 CYCLE = 3
 """How many iterations are compared: what one leaves behind, the others show."""
@@ -97,23 +98,23 @@ def run_eager(iteration: Iteration) -> Outcome:
         if iteration.updates is not None:
             if (clipping := iteration.updates.clipping) is not None:
                 norm = nn.utils.clip_grad_norm_(parameters.values(), clipping.max_norm)
-            _step(iteration.updates.optimizer)
+            _step(iteration.updates.optimizer, step_on_masters if iteration.updates.masters else None)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
     return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm)
 
 
-def _step(optimizer: torch.optim.Optimizer) -> None:
-    """One tensor after the other, as the updates are defined."""
+def _step(optimizer: torch.optim.Optimizer, way: Callable[[torch.optim.Optimizer], None] | None) -> None:
+    """One tensor after the other, as the updates are defined. way: None for its own step."""
     ways = [group["foreach"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["foreach"] = False
     try:
-        optimizer.step()
+        optimizer.step() if way is None else way(optimizer)
     finally:
-        for group, way in zip(optimizer.param_groups, ways, strict=True):
-            group["foreach"] = way
+        for group, foreach in zip(optimizer.param_groups, ways, strict=True):
+            group["foreach"] = foreach
 
 
 def compare(iteration: Iteration, step: PlannedStep) -> Comparison:

@@ -76,6 +76,21 @@ def given_clipping(clip_norm: object, *, updates: bool) -> Clipping | None:
     return Clipping(given_norm(clip_norm))
 
 
+def check_autocast(autocast: object) -> None:
+    if autocast is None:
+        return
+    if not isinstance(autocast, torch.dtype):
+        raise InputError(f"autocast={autocast!r}: give a type, like torch.bfloat16")
+    if autocast == torch.float16:
+        raise InputError(
+            "autocast=torch.float16 needs a scaled loss (GradScaler), which no plan has: use torch.bfloat16"
+        )
+    if autocast != torch.bfloat16:
+        raise InputError(f"autocast={autocast}: PyTorch casts to torch.bfloat16")
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise InputError("autocast= is given, and optimize is called under torch.autocast: one of both")
+
+
 def check_plans(plans: object) -> None:
     if type(plans) is not int or plans < 1:
         raise InputError(f"plans={plans!r}: it is the number of shapes that are planned, 1 or more")

@@ -60,10 +60,16 @@ class Granted:
         }
         self._device = program.device.type
         self._autocast = self._autocast_now()
+        self._own_autocast = iteration.autocast
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """tensors: the module's parameters and buffers by name. Raises MismatchError, one line."""
         if (now := self._autocast_now()) != self._autocast:
+            if self._own_autocast is not None:
+                raise MismatchError(
+                    f"the step is called {_spelled(now)}; the plan has its own, to {self._own_autocast}: "
+                    "call the step without"
+                )
             raise MismatchError(
                 f"the step is called {_spelled(now)}; the plan was made {_spelled(self._autocast)}: "
                 "call optimize and the step alike"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -37,11 +38,12 @@ TARGETS = "targets"
 
 class Updates(NamedTuple):
     """optimizer: one of those in updates/optimizers.py, of the module's parameters. clipping: None where
-    gradients are taken as they are."""
+    gradients are taken as they are. masters: updates are made in float32, see updates/masters.py."""
 
     optimizer: torch.optim.Optimizer
     when: When = "in-backward"
     clipping: Clipping | None = None
+    masters: bool = False
 
 
 class Iteration(NamedTuple):
@@ -49,7 +51,7 @@ class Iteration(NamedTuple):
     module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
     updates: None where the gradients are the result. outputs: which tensors that the module returns are.
     processes: that average their gradients. purpose: forward alone, with the loss or without, in place of a
-    training iteration."""
+    training iteration. autocast: of forward and loss; None for what is around."""
 
     module: nn.Module
     inputs: Inputs
@@ -58,6 +60,7 @@ class Iteration(NamedTuple):
     outputs: Wanted = False
     processes: Processes | None = None
     purpose: Purpose = "train"
+    autocast: torch.dtype | None = None
 
     @property
     def trains(self) -> bool:
@@ -80,6 +83,14 @@ def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inpu
     return Labelled(inputs, targets)
 
 
+def _autocasting(iteration: Iteration) -> AbstractContextManager[Any]:
+    """Around forward and loss."""
+    if iteration.autocast is None:
+        return nullcontext()
+    weight = next(iteration.module.parameters())
+    return torch.autocast(weight.device.type, dtype=iteration.autocast)
+
+
 def call(module: Callable[..., Any], inputs: Inputs) -> Any:
     if isinstance(inputs, Labelled):
         inputs = inputs.inputs
@@ -88,11 +99,12 @@ def call(module: Callable[..., Any], inputs: Inputs) -> Any:
 
 def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) -> tuple[Tensor | None, Output]:
     """The loss, where the iteration has one, and the outputs that are wanted."""
-    returned = call(module, inputs)
-    if iteration.purpose == "predict":
-        return None, output_of(returned, iteration.outputs, None)
-    loss = loss_of(returned, iteration.loss_fn, inputs, trains=iteration.trains)
-    return loss, output_of(returned, iteration.outputs, loss)
+    with _autocasting(iteration):
+        returned = call(module, inputs)
+        if iteration.purpose == "predict":
+            return None, output_of(returned, iteration.outputs, None)
+        loss = loss_of(returned, iteration.loss_fn, inputs, trains=iteration.trains)
+        return loss, output_of(returned, iteration.outputs, loss)
 
 
 def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, trains: bool = True) -> Tensor:

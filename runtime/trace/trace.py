@@ -16,6 +16,7 @@ from ..program.program import Program
 from ..refusals import TraceError, is_value_dependent, refusal
 from ..storage.away import bring_back
 from ..updates.averages import with_averages
+from ..updates.masters import with_master
 from ..updates.optimizers import rules
 from ..updates.updates import with_updates
 from .forms import Forms
@@ -63,5 +64,10 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
         program = with_averages(program, iteration.processes)
     if iteration.updates is None:
         return program
-    optimizer, when, clipping = iteration.updates
-    return with_updates(program, rules(iteration.module, optimizer), when, clip=clipping is not None)
+    optimizer, when, clipping, masters = iteration.updates
+    found = rules(iteration.module, optimizer)
+    if masters:
+        found = {
+            name: with_master(rule, iteration.module.get_parameter(name)) for name, rule in found.items()
+        }
+    return with_updates(program, found, when, clip=clipping is not None)

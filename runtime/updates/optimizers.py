@@ -101,12 +101,14 @@ def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
 
 
 class Rule(NamedTuple):
-    """How one parameter is updated. group: the number of its group, whose settings hold for it."""
+    """How one parameter is updated. group: the number of its group, whose settings hold for it. dtype: of the
+    states, None for the parameter's."""
 
     target: Target
     states: tuple[str, ...]
     keywords: Mapping[str, Any]
     group: int
+    dtype: torch.dtype | None = None
 
 
 _FOLLOWED = ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "dampening")

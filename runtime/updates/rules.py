@@ -14,7 +14,7 @@ Sutskever et al., "On the importance of initialization and momentum in deep lear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -205,6 +205,21 @@ def _sgd_fused(
     fused_sgd([weight], [_clipped(gradient, clip)], buffers, lr=lr, maximize=maximize, **keywords)
 
 
+def on_master(
+    weight: Tensor,
+    gradient: Tensor,
+    *rest: Any,
+    rule: str,
+    clip: Tensor | None = None,
+    **hyperparameters: Any,
+) -> None:
+    """A rule by its name on the float32 master of a weight of less precision. rest: as the rule's, the master
+    before the step's numbers."""
+    *states, master, lr, step = rest
+    RULES[rule](master, _clipped(gradient, clip).float(), *states, lr, step, **hyperparameters)
+    weight.copy_(master)
+
+
 class Effort(NamedTuple):
     """passes: how often a rule reads or writes as many bytes as the gradient has.
     temporaries: as many bytes it takes beside its inputs."""
@@ -221,6 +236,9 @@ def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Counted from the lines above, one operation of PyTorch at a time; a fused kernel reads and writes each
     tensor once."""
     clip = 2 * ("clip" in keywords)
+    if target is on_master:  # of numbers twice as long, one copy of them the gradient, one back to the weight
+        inner = effort(RULES[keywords["rule"]], {k: v for k, v in keywords.items() if k != "clip"})
+        return Effort(2 * inner.passes + 6 + clip, 2 * inner.temporaries + 2)
     if target in _FUSED:
         return Effort(_FUSED[target] + clip, int(clip > 0))
     decay, maximize = keywords["weight_decay"] != 0, 2 * bool(keywords.get("maximize"))
@@ -234,4 +252,17 @@ def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     return Effort(8 + 3 * decay + 3 * nesterov + maximize + clip, int(own or nesterov))
 
 
+RULES: dict[str, Callable[..., None]] = {
+    rule.__name__: rule
+    for rule in (
+        adamw,
+        adamw_amsgrad,
+        adamw_fused,
+        adamw_fused_amsgrad,
+        sgd,
+        sgd_momentum,
+        sgd_fused,
+        sgd_momentum_fused,
+    )
+}
 _FUSED = {adamw_fused: 7, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor
 from ...graphs.errors import MemplanError, MismatchError
 from ..model.iteration import Iteration
 from ..program.program import Program
-from ..storage.unmade import unmade, zeros
+from ..storage.away import Fill
+from ..storage.unmade import filled_with, unmade, zeros
 from ..torch_internals import count_as_stepped
+from .masters import MASTER
 from .optimizers import check_fixed, fixed, numbers
 
 COUNT = "step"
@@ -78,6 +81,12 @@ class OptimizerState:
         counts = {float(made == {False})}
         if self._counts:
             counts = set(_numbers([row[COUNT] for row in rows.values()]))
+        for parameter, state in self._states:
+            if rows[parameter][state].dtype != self._forms[parameter, state].dtype:
+                raise MismatchError(
+                    f"{state} of {parameter} is {rows[parameter][state].dtype} in the optimizer; the plan is "
+                    f"for {self._forms[parameter, state].dtype}"
+                )
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError("the optimizer has updated some parameters more often than others")
         settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
@@ -121,6 +130,13 @@ class OptimizerState:
         wide = torch.get_default_dtype() == torch.float64
         return torch.zeros((), dtype=torch.float64 if wide else torch.float32)
 
+    def _first(self, parameter: str, state: str) -> Fill:
+        """A master is its weight as it is now, of which there is a copy in host memory until it is made."""
+        if state != MASTER:
+            return zeros
+        now = self._module.get_parameter(parameter).detach().to("cpu", copy=True)
+        return partial(filled_with, now, self._forms[parameter, state])
+
     def _make(self, parameter: str, row: dict[str, Any]) -> bool:
         """Whether states were missing; then they are made."""
         missing = [state for state in self._names[parameter] if row.get(state) is None]
@@ -129,7 +145,7 @@ class OptimizerState:
         if missing and self._counts:
             row[COUNT] = self._count(parameter)
         for state in missing:
-            row[state] = unmade(self._forms[parameter, state], zeros)
+            row[state] = unmade(self._forms[parameter, state], self._first(parameter, state))
         return bool(missing)
 
 

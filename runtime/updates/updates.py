@@ -111,7 +111,7 @@ class _Writer:
 
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.program.gradients[name]
-        states = [self._state(name, state) for state in rule.states]
+        states = [self._state(name, state, rule.dtype) for state in rule.states]
         settings = (setting(rule.group, "lr", 1e-3), STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
@@ -158,12 +158,12 @@ class _Writer:
         made = tuple(self.values[value].storage for value in call.outputs if value is not None)
         return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
 
-    def _state(self, name: str, state: str) -> int:
+    def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
         """A new resident of the parameter's form, as `torch.zeros_like` makes it."""
         weight = self.program.parameters[name]
         layer = self.program.storages[self.values[weight].storage].layer
         with self.mode:
-            made = torch.zeros_like(self._fake(weight))
+            made = torch.zeros_like(self._fake(weight), dtype=dtype)
         self.states[name, state] = self._new(f"{name}.{state}", made, Kind.OPTIMIZER_STATE, layer)
         return self.states[name, state]
 

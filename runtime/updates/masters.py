@@ -1,0 +1,94 @@
+"""Weights in bfloat16 or float16 whose updates are made in float32: on a master of each, a state beside the
+optimizer's own, all float32. The weight is the master, rounded.
+
+`torch.optim` has no masters, and its `load_state_dict` rounds states to the type of the weight: hooks keep
+the bits.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError
+from .optimizers import Rule
+from .rules import on_master
+
+MASTER = "master"
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def with_master(rule: Rule, parameter: nn.Parameter) -> Rule:
+    """The rule on a master where the parameter needs one."""
+    if parameter.dtype not in _LOW:
+        return rule
+    keywords = {**rule.keywords, "rule": rule.target.__name__}
+    return rule._replace(
+        target=on_master, states=(*rule.states, MASTER), keywords=keywords, dtype=torch.float32
+    )
+
+
+def given_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """The optimizer keeps their bits from now on. None: no planned one. Raises InputError, one line."""
+    if optimizer is None:
+        raise InputError(
+            "masters=True goes with optimizer= of AdamW, Adam or SGD: they are states in the plan"
+        )
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not any(parameter.dtype in _LOW for parameter in trained):
+        raise InputError(
+            "masters=True: no weight that is trained is bfloat16 or float16, so none has a master"
+        )
+    for row in optimizer.state.values():
+        if any(isinstance(x, Tensor) and x.dtype in _LOW for x in row.values()):
+            raise InputError(
+                "masters=True: the optimizer has states of less than float32, as load_state_dict rounds "
+                "them: call it behind optimize, which keeps their bits"
+            )
+    _keep_bits(optimizer)
+
+
+def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
+    """From now on `load_state_dict` leaves float32 states of low weights float32."""
+    given: dict[Any, dict[str, Any]] = {}
+
+    def note(_optimizer: Any, document: dict[str, Any]) -> None:
+        given.clear()
+        given.update(document["state"])
+
+    def put(_optimizer: Any) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for index, parameter in enumerate(parameters):
+            for name, value in given.get(index, {}).items():
+                if isinstance(value, Tensor) and value.dtype == torch.float32 and parameter.dtype in _LOW:
+                    device = optimizer.state[parameter][name].device
+                    optimizer.state[parameter][name] = value.to(device, copy=True)
+        given.clear()
+
+    optimizer.register_load_state_dict_pre_hook(note)
+    optimizer.register_load_state_dict_post_hook(put)
+
+
+def step_on_masters(optimizer: torch.optim.Optimizer) -> None:
+    """What a plan does, by the optimizer's own step: in the place of each low weight stands its master."""
+    low: list[tuple[Tensor, Tensor, Tensor]] = []
+    for weight in (p for group in optimizer.param_groups for p in group["params"]):
+        if weight.grad is not None and weight.dtype in _LOW:
+            master = optimizer.state[weight].pop(MASTER, None)
+            master = weight.detach().float() if master is None else master
+            low.append((weight, weight.data, weight.grad))
+            weight.grad, gradient = None, weight.grad
+            weight.data = master
+            weight.grad = gradient.float()
+    try:
+        optimizer.step()
+    finally:
+        for weight, data, gradient in low:
+            master, weight.grad = weight.data, None
+            weight.data = data.copy_(master)
+            weight.grad = gradient
+            optimizer.state[weight][MASTER] = master

@@ -9,4 +9,5 @@ step.py       what the loop calls, for batches of any shape; evaluation.py, forw
 loss.py       its loss, whose backward hands the gradients over
 checkpoint.py a run on disk, to go on from; in tensor_file.py, with random_numbers.py
 loop.py       a loop for those who write none; batches.py: where it was in its data
+progress.py   what it is at; report.py: predicted and measured; retry.py: out of memory in spite of a plan
 """

@@ -30,6 +30,8 @@ from ..runtime.updates.optimizers import is_planned
 from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
 from .plan import Planner
+from .progress import Progress, given_progress
+from .report import Book
 from .step import Step
 from .weights import check_weights, read_weights
 
@@ -57,6 +59,7 @@ def optimize(
     outputs: bool | str | Sequence[str] = False,
     pad: Mapping[str, Any] | None = None,
     buckets: int | Sequence[int] | None = None,
+    progress: bool | Progress = False,
 ) -> Step:
     """Plan training iterations of `module` within `budget`: a callable in place of forward and backward.
 
@@ -95,6 +98,8 @@ def optimize(
     plans, the longest first; a longer batch is one of another shape. pad: by input the value, for dimension
     1, or (value, dimension), which model and loss must ignore: {'input_ids': 0, 'attention_mask': 0,
     'labels': -100}. Compared with plain PyTorch before anything is planned, see check_ignored.
+    progress: is told what planning and training are at, as a `Told` (training/progress.py); True writes one
+    line to standard error, where that is a terminal.
     Raises MemplanError: not traceable, no schedule within the budget (InfeasibleError), not what plain
     PyTorch computes (DifferenceError), …
     """
@@ -124,8 +129,9 @@ def optimize(
         compare = False
     if padded is not None and compare:
         check_ignored(iteration, padded)
-    planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo)
+    book = Book(given_progress(progress))
+    planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo, book)
     with nullcontext() if processes is None else processes.planning():
         if outside is not None:
             return OutsideStep(iteration, planner, plans, padded, outside, clipping)
-        return Step(iteration, planner, plans, padded)
+        return Step(iteration, planner, plans, padded, planner)

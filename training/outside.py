@@ -57,7 +57,7 @@ class OutsideStep(Step):
         self._taken = counted(optimizer, trained)
         self._outside, self._planner = optimizer, planner
         planner.beside = self._taken.states
-        super().__init__(iteration, self._planned, most, buckets)
+        super().__init__(iteration, self._planned, most, buckets, planner)
         self._own, self._clipping, self._losses = optimizer, clipping, Losses(updates=True)
         kind, states = type(optimizer).__name__, self._taken.states
         warn_user(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.budget import Budget
 from ..planner.plain import baseline
@@ -20,6 +21,7 @@ from ..runtime.updates.averages import averaged, with_talks
 from ..solvers.problem import Problem
 from ..solvers.registry.run import solve
 from .kept import Plan, find, keep
+from .report import Book
 
 FORWARD = "auto"
 """Forward alone has no backward that solvers for training look for."""
@@ -37,6 +39,7 @@ class Planner:
     folder: Path | None
     compare: bool
     undo: bool
+    book: Book
     bytes: int | None = None
     beside: int = 0
 
@@ -45,7 +48,8 @@ class Planner:
 
         Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError.
         """
-        program = settled(iteration)
+        with self.book.phase("trace"):
+            program = settled(iteration)
         when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
         size = self.bytes and max(0, self.bytes - less)
         solver = self.solver if iteration.trains else FORWARD
@@ -56,16 +60,34 @@ class Planner:
         found = None if self.folder is None else find(self.folder, program, self.machine, asked)
         plan = found or self._made(iteration, program, solver, size)
         self.bytes = self.bytes or plan.budget
-        terms = Terms(plan.graph, plan.budget, self.machine)
-        step = PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo and iteration.trains)
-        if self.compare and compared(iteration, step, plan.graph) is None:
-            warn_user(NOT_COMPARED)
+        step = self._step(iteration, plan)
+        if self.compare:
+            with self.book.phase("compare"):
+                same = compared(iteration, step, plan.graph)
+            if same is None:
+                warn_user(NOT_COMPARED)
         if found is None and self.folder is not None:
             keep(self.folder, plan, self.machine, asked)
+        self.book.opened(step, plan, self.machine)
         return step
 
+    def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
+        """The same iteration as the step's, which is given up, for so many bytes; plans of other shapes are
+        made for as many from now on. Raises InfeasibleError."""
+        program, graph, *_ = self.book.plan(step)
+        plan = self._solved(program, graph, self.solver, budget)
+        self.bytes = budget
+        made = self._step(iteration, plan)
+        self.book.opened(made, plan, self.machine)
+        return made
+
+    def _step(self, iteration: Iteration, plan: Plan) -> PlannedStep:
+        terms, undo = Terms(plan.graph, plan.budget, self.machine), self.undo and iteration.trains
+        return PlannedStep(iteration, plan.program, plan.schedule, terms, undo=undo)
+
     def _made(self, iteration: Iteration, program: Program, solver: str, size: int | None) -> Plan:
-        measured = measure_program(program, residents(program, iteration))
+        with self.book.phase("measure"):
+            measured = measure_program(program, residents(program, iteration), self.book.measured)
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
@@ -74,6 +96,10 @@ class Planner:
             if size is not None
             else self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
         )
-        problem = Problem(graph, budget, self.machine)
-        solution = solve(solver, problem, self.time_limit, bound_seconds=0)  # nobody asks for a gap
+        return self._solved(program, graph, solver, budget)
+
+    def _solved(self, program: Program, graph: Graph, solver: str, budget: int) -> Plan:
+        problem, tell = Problem(graph, budget, self.machine), self.book.solving
+        with self.book.phase("solve"):  # nobody asks for a gap
+            solution = solve(solver, problem, self.time_limit, report=tell, bound_seconds=0)
         return Plan(program, graph, solution.schedule, budget)

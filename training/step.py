@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +17,17 @@ from torch import Tensor
 
 from ..graphs.errors import MismatchError
 from ..runtime.model.clipping import given_norm
-from ..runtime.model.iteration import Iteration, Purpose
-from ..runtime.run.execute import PlannedStep
+from ..runtime.model.iteration import Inputs, Iteration, Purpose
+from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.home import at_home
 from . import checkpoint
 from .buckets import Buckets
 from .evaluation import Evaluation, Forward
 from .loss import Losses
+from .plan import Planner
 from .plans import Plans
+from .report import Report, begin
+from .retry import with_less
 
 
 class Step:
@@ -32,10 +36,12 @@ class Step:
         iteration: Iteration,
         plan: Callable[..., PlannedStep],
         most: int,
-        buckets: Buckets | None = None,
+        buckets: Buckets | None,
+        planner: Planner,
     ) -> None:
-        """Plans for the shape of the iteration's inputs, in the largest bucket. plan: a Planner, or like one.
-        most: plans, of each kind. Raises MemplanError."""
+        """Plans for the shape of the iteration's inputs, in the largest bucket. plan: the planner, or around
+        it. most: plans, of each kind. Raises MemplanError."""
+        self._planner, self._book = planner, planner.book
         self._plans = Plans(iteration, plan, most, buckets)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
@@ -56,9 +62,15 @@ class Step:
         inputs = self.plans[0].given(arguments, keywords)
         self._losses.begin(inputs)
         plan, inputs = self._plans.serving(inputs)
-        with plan.together():
-            outcome = plan.iterate(inputs)
-        return self._losses.of(plan, outcome)
+        iterate = partial(self._iterate, inputs)
+        if self._iteration.processes is not None:  # others do not repeat theirs
+            return self._losses.of(plan, iterate(plan))
+        outcome = with_less(plan, iterate, partial(self._smaller, inputs))
+        return self._losses.of(self.plans[0], outcome)
+
+    def report(self) -> Report:
+        """Predicted and measured, plan by plan; as text a table."""
+        return self._book.report(self.plans)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
         """Forward alone, in eval mode and without gradients: the loss, and what `step.output` has after a
@@ -137,3 +149,15 @@ class Step:
         if given is not None and self._own is not None and given is not self._own:
             raise MismatchError("the step updates weights by another optimizer")
         return given or self._own
+
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+        begun = begin(plan)
+        with plan.together():
+            outcome = plan.iterate(inputs)
+        self._book.iterated(plan, cast("Tensor", outcome.loss), begun)
+        return outcome
+
+    def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
+        made = self._planner.smaller(self._iteration._replace(inputs=inputs), plan, budget)
+        self.plans[self.plans.index(plan)] = made
+        return made

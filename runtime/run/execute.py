@@ -52,6 +52,10 @@ class Outcome(NamedTuple):
     norm: Tensor | None = None
 
 
+UNDONE = "the iteration is as if it had not begun: it can be repeated"
+"""A note of what it has raised."""
+
+
 class OtherShapeError(MismatchError):
     """Inputs that differ from those of the plan in their shapes, or strides, alone, or in values that the
     trace has used: another plan can be made for them."""
@@ -255,8 +259,10 @@ class PlannedStep:
             if not self._undone(residents):
                 self._give_up()
                 error.add_note(LOST)
-            elif numbers is not None:
-                restore_generator(self.device, numbers)
+            else:
+                error.add_note(UNDONE)
+                if numbers is not None:
+                    restore_generator(self.device, numbers)
             if self._optimizer is not None:
                 self._optimizer.undo()
             raise
@@ -297,6 +303,11 @@ class PlannedStep:
     def budget(self) -> int | None:
         """Bytes on the device; None for no limit."""
         return None if self._terms is None else self._terms.budget
+
+    @property
+    def measured_peak(self) -> int | None:
+        """Bytes on the device in the first iterations; None where its allocator does not count."""
+        return self._watch.peak
 
     @property
     def undo_bytes(self) -> int:

@@ -25,12 +25,13 @@ TURNS = 4
 
 
 class Watch:
-    """Of a step's first iterations. planned: bytes, None where nobody counts."""
+    """Of a step's first iterations. planned: bytes, None where nobody counts. peak: the largest found."""
 
     def __init__(self, schedule: Schedule, terms: Terms | None, device: Device, cycle: Cycle | None) -> None:
         """terms: None for a schedule that nobody has measured."""
         self._device, self._cycle = device, cycle
         self._turns = 0
+        self.peak: int | None = None
         if terms is not None and isinstance(device, StreamDevice):
             graph, budget, machine, *_ = terms
             machine = machine or graph.machine
@@ -55,6 +56,7 @@ class Watch:
             device.reset_peak()
         yield
         peak = device.requested_peak_bytes() - others
+        self.peak = max(peak, self.peak or 0)
         if peak > self._planned:
             self._turns = 0
             over = f"{peak:,} bytes on the device, {peak - self._planned:,} more than planned"

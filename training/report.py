@@ -1,0 +1,188 @@
+"""What a step has planned and what it has done since: predicted and measured beside each other."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ..graphs.machine import Machine
+from ..graphs.units import format_bytes
+from ..planner.simulator.simulate import Figures, simulate
+from ..runtime.run.execute import PlannedStep
+from .kept import Plan
+from .progress import Progress, Told
+
+_KEPT = 100
+"""Times of the last iterations."""
+
+ENOUGH = 20
+"""Iterations before their median is held against the plan."""
+
+DRIFT = 0.1
+"""From so far off the plan it is told."""
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """One shape. Times in seconds of an iteration, sizes in bytes. time: the median of the last iterations,
+    without the first; peak: of the first, where the device's allocator counts (CUDA). None: not measured.
+    setup: seconds by phase; a plan that was found on disk was neither measured nor solved."""
+
+    shapes: dict[str, tuple[int, ...]]
+    budget: int | None
+    predicted_time: float
+    predicted_peak: int
+    predicted_host: int
+    iterations: int
+    time: float | None
+    peak: int | None
+    host: int
+    setup: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The plans of a step; the one used last is the first. As text: a table."""
+
+    plans: Sequence[PlanReport]
+
+    def __str__(self) -> str:
+        heads = ("shapes", "budget", "iterations", "time", "predicted", "peak", "predicted", "host", "set-up")
+        rows = [heads, *map(_row, self.plans)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (zip(row, widths, strict=True) for row in rows)
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
+
+
+@dataclass
+class Record:
+    """Of one plan. setup: seconds by phase."""
+
+    plan: Plan
+    figures: Figures
+    setup: dict[str, float]
+    iterations: int = 0
+    drift_told: bool = False
+    seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=_KEPT))
+    pending: deque[tuple[Any, Any]] = field(default_factory=deque[tuple[Any, Any]])
+
+    def time(self) -> float | None:
+        """What the device has not ended yet is not waited for."""
+        while self.pending and self.pending[0][1].query():
+            begun, ended = self.pending.popleft()
+            self.seconds.append(begun.elapsed_time(ended) / 1000)
+        return median(self.seconds) if self.seconds else None
+
+
+class Book:
+    """Of all plans of a step: what its set-up took, and its iterations. tell: is told of all."""
+
+    def __init__(self, tell: Progress) -> None:
+        self.tell = tell
+        self._setup: dict[str, float] = {}
+        self._records = WeakKeyDictionary[PlannedStep, Record]()
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """A part of a plan's set-up."""
+        self.tell(Told(name))
+        begun = perf_counter()
+        try:
+            yield
+        finally:
+            self._setup[name] = self._setup.get(name, 0.0) + perf_counter() - begun
+
+    def measured(self, done: int, total: int, _name: str) -> None:
+        self.tell(Told("measure", done, total))
+
+    def solving(self, line: str) -> None:
+        self.tell(Told("solve", text=line))
+
+    def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
+        """It is made, by the phases since the last one."""
+        figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        self._records[step] = Record(plan, figures, self._setup)
+        self._setup = {}
+
+    def plan(self, step: PlannedStep) -> Plan:
+        return self._records[step].plan
+
+    def iterated(self, step: PlannedStep, loss: Tensor, begun: Any) -> None:
+        """begun: of `begin`. A plan's first iteration makes states and moves weights: it is not timed."""
+        record = self._records.get(step)
+        if record is None:
+            return
+        record.iterations += 1
+        if record.iterations > 1:
+            if isinstance(begun, float):
+                record.seconds.append(perf_counter() - begun)
+            else:
+                record.pending.append((begun, _cuda_event(step)))
+        time = record.time()
+        figures = record.figures
+        done = sum(each.iterations for each in self._records.values())
+        planned = (figures.peak, figures.host_peak)
+        self.tell(Told("train", done, loss=loss.detach(), seconds=time, planned=planned))
+        if time is not None and len(record.seconds) >= ENOUGH and not record.drift_told:
+            off = time / figures.time - 1
+            if abs(off) > DRIFT:
+                record.drift_told = True
+                text = f"iterations take {time:.3g} s, {off:+.0%} against the plan's {figures.time:.3g} s"
+                self.tell(Told("train", done, text=text))
+
+    def report(self, steps: Sequence[PlannedStep]) -> Report:
+        return Report([_report(step, self._records[step]) for step in steps if step in self._records])
+
+
+def begin(step: PlannedStep) -> Any:
+    """Where an iteration starts: on CUDA an event, nobody waits for the device."""
+    return _cuda_event(step) if step.device.torch.type == "cuda" else perf_counter()
+
+
+def _cuda_event(step: PlannedStep) -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(step.device.torch))
+    return event
+
+
+def _report(step: PlannedStep, record: Record) -> PlanReport:
+    program, figures = step.program, record.figures
+    moved = 0 if step.cycle is None else step.cycle.host.count.peak
+    return PlanReport(
+        shapes={name: tuple(program.values[value].shape) for name, value in program.inputs.items()},
+        budget=step.budget,
+        predicted_time=figures.time,
+        predicted_peak=figures.peak,
+        predicted_host=figures.host_peak,
+        iterations=record.iterations,
+        time=record.time(),
+        peak=step.measured_peak,
+        host=moved + step.undo_bytes,
+        setup=record.setup,
+    )
+
+
+def _row(plan: PlanReport) -> tuple[str, ...]:
+    shapes = " ".join(f"{name}:{'×'.join(map(str, shape))}" for name, shape in plan.shapes.items())
+    return (
+        shapes[:40],
+        "none" if plan.budget is None else format_bytes(plan.budget),
+        f"{plan.iterations:,}",
+        "-" if plan.time is None else f"{plan.time:.4g} s",
+        f"{plan.predicted_time:.4g} s",
+        "-" if plan.peak is None else format_bytes(plan.peak),
+        format_bytes(plan.predicted_peak),
+        format_bytes(plan.host),
+        ", ".join(f"{name} {seconds:.1f} s" for name, seconds in plan.setup.items()),
+    )

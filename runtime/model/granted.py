@@ -42,6 +42,12 @@ def refuse(module: nn.Module) -> None:
                 f"{name} is a {type(parameter).__name__}, spread over processes: it can't be planned"
             )
         _refuse_hooks(name, parameter)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if hasattr(type(tensor), "__tensor_flatten__"):
+            raise InputError(
+                f"{name} is a {type(tensor).__name__}, a tensor that wraps others, whose memory no plan "
+                "sees: keep its parts as buffers, and make the weight of them in forward"
+            )
 
 
 class Granted:

@@ -13,6 +13,7 @@ from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
 from ..runtime.model.arguments import (
+    check_accumulate,
     check_autocast,
     check_module,
     check_plans,
@@ -48,6 +49,7 @@ def optimize(
     clip_norm: float | None = None,
     masters: bool = False,
     autocast: torch.dtype | None = None,
+    accumulate: int = 1,
     machine: Machine | str | Path | None = None,
     solver: str = "auto",
     time_limit: float | None = None,
@@ -79,6 +81,8 @@ def optimize(
     masters: in planned updates each weight in bfloat16 or float16 has a float32 master, beside float32
     states, and is the master, rounded. It is `master` among the optimizer's states.
     autocast: torch.bfloat16: forward and loss run under torch.autocast to it; a step needs none around it.
+    accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
+    Updates then run behind the plan, with states and sums of gradients on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
@@ -112,7 +116,9 @@ def optimize(
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     check_weights(module, weights)
-    outside = None if optimizer is None or is_planned(optimizer) else optimizer
+    check_accumulate(accumulate, updates=optimizer is not None, alone=processes is None)
+    planned = accumulate == 1 and optimizer is not None and is_planned(optimizer)
+    outside = None if planned else optimizer
     if masters:
         given_masters(module, optimizer if outside is None else None)
     clipping = given_clipping(clip_norm, updates=optimizer is not None)
@@ -121,7 +127,14 @@ def optimize(
     )
     given = with_targets(given_inputs(inputs), targets)
     iteration = Iteration(
-        module, given, loss_fn, updates, given_outputs(outputs), processes, autocast=autocast
+        module,
+        given,
+        loss_fn,
+        updates,
+        given_outputs(outputs),
+        processes,
+        autocast=autocast,
+        accumulate=accumulate,
     )
     padded = given_buckets(pad, buckets, given)
     if weights is not None:

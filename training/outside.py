@@ -47,7 +47,7 @@ class OutsideStep(Step):
         optimizer: Optimizer,
         clipping: Clipping | None = None,
     ) -> None:
-        """iteration: without updates. Raises MemplanError."""
+        """iteration: without updates; `accumulate` of them make one. Raises MemplanError."""
         if planner.undo:
             raise InputError(
                 f"undo=True is for planned updates: {type(optimizer).__name__} steps behind the plan"
@@ -56,39 +56,60 @@ class OutsideStep(Step):
         trained = {name: p for name, p in iteration.module.named_parameters() if p.requires_grad}
         self._taken = counted(optimizer, trained)
         self._outside, self._planner = optimizer, planner
-        planner.beside = self._taken.states
+        self._waiting = 0
+        sums = sum(p.nbytes for p in trained.values()) if iteration.accumulate > 1 else 0
+        planner.beside = self._taken.states + sums
         super().__init__(iteration, self._planned, most, buckets, planner)
         self._own, self._clipping, self._losses = optimizer, clipping, Losses(updates=True)
-        kind, states = type(optimizer).__name__, self._taken.states
-        warn_user(
-            f"{kind} is not in the plan: its states take {states:,} bytes of the budget of "
-            f"{self._budget(self.plans[0]):,} all the time; AdamW, Adam and SGD would be planned"
-        )
+        kind, budget = type(optimizer).__name__, self._budget(self.plans[0])
+        taken = f"take {planner.beside:,} bytes of the budget of {budget:,} all the time"
+        if iteration.accumulate == 1:
+            told = f"its states {taken}; AdamW, Adam and SGD would be planned"
+        else:
+            told = f"its states and the sums of gradients {taken}; updates after each batch may be planned"
+        warn_user(f"{kind} is not in the plan: {told}")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The loss. An iteration that fails leaves no gradients."""
+        """The loss. An iteration that fails adds no gradients; alone in its update it leaves none."""
+        many = self._iteration.accumulate
         try:
             loss = super().__call__(*arguments, **keywords)
-            with interrupts_at_the_end():
-                if self._clipping is not None:
-                    parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
-                    self.plans[0].norm = nn.utils.clip_grad_norm_(parameters, most)
-                self._outside.step()
-        finally:
-            self._outside.zero_grad(set_to_none=True)
+        except BaseException:
+            if many == 1:
+                self._outside.zero_grad(set_to_none=True)
+            raise
+        self._waiting += 1
+        if self._waiting == many:
+            self.update()
         return loss
+
+    @property
+    def updated(self) -> bool:
+        return self._waiting == 0
+
+    def update(self) -> None:
+        try:
+            if self._waiting:
+                with interrupts_at_the_end():
+                    if self._clipping is not None:
+                        parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
+                        self.plans[0].norm = nn.utils.clip_grad_norm_(parameters, most)
+                    self._outside.step()
+        finally:
+            self._waiting = 0
+            self._outside.zero_grad(set_to_none=True)
 
     def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
         """Raises InfeasibleError, …: its bytes are the whole budget's."""
-        states = self._taken.states
+        beside = self._planner.beside
         try:
             step = self._planner(iteration, less)
         except NotFoundError as error:
-            found = None if error.found is None else error.found + states
-            raise NotFoundError(error.solver, error.budget + states, error.floor + states, found) from None
+            found = None if error.found is None else error.found + beside
+            raise NotFoundError(error.solver, error.budget + beside, error.floor + beside, found) from None
         except InfeasibleError as error:
-            least = None if error.least is None else error.least + states
-            raise InfeasibleError(error.solver, error.budget + states, least, error.floor + states) from None
+            least = None if error.least is None else error.least + beside
+            raise InfeasibleError(error.solver, error.budget + beside, least, error.floor + beside) from None
         if not iteration.trains:
             return step
         needed, budget = _left_bytes(step.program) + self._taken.peak, self._budget(step)
@@ -97,7 +118,7 @@ class OutsideStep(Step):
         return step
 
     def _budget(self, step: PlannedStep) -> int:
-        return (step.budget or 0) + self._taken.states
+        return (step.budget or 0) + self._planner.beside
 
 
 def _left_bytes(program: Program) -> int:

@@ -106,6 +106,15 @@ class Step:
         return self.plans[0].output
 
     @property
+    def updated(self) -> bool:
+        """Whether the last call has updated the weights: with accumulation not every one does."""
+        return True
+
+    def update(self) -> None:
+        """With accumulation: update the weights with the gradients that were added up since the last update,
+        where there are some, as at an epoch's end."""
+
+    @property
     def norm(self) -> Tensor | None:
         """Of all gradients of the last iteration, before clipping, on the device; None where none are clipped
         by it."""

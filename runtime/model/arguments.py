@@ -65,6 +65,21 @@ def check_updates(optimizer: object, update: str) -> None:
         )
 
 
+def check_accumulate(accumulate: object, *, updates: bool, alone: bool) -> None:
+    """updates: there is an optimizer. alone: this is the only process."""
+    if type(accumulate) is not int or accumulate < 1:
+        raise InputError(f"accumulate={accumulate!r}: it is the number of batches of an update, 1 or more")
+    if accumulate > 1 and not updates:
+        raise InputError(
+            "accumulate goes with optimizer=: without updates in the step the loop around it accumulates, "
+            "with (loss / N).backward()"
+        )
+    if accumulate > 1 and not alone:
+        raise InputError(
+            "accumulate and DistributedDataParallel: gradients of several batches are not averaged"
+        )
+
+
 def given_clipping(clip_norm: object, *, updates: bool) -> Clipping | None:
     if clip_norm is None:
         return None

@@ -51,7 +51,8 @@ class Iteration(NamedTuple):
     module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
     updates: None where the gradients are the result. outputs: which tensors that the module returns are.
     processes: that average their gradients. purpose: forward alone, with the loss or without, in place of a
-    training iteration. autocast: of forward and loss; None for what is around."""
+    training iteration. autocast: of forward and loss; None for what is around. accumulate: how many make one
+    update: backward is of the loss divided by it."""
 
     module: nn.Module
     inputs: Inputs
@@ -61,6 +62,7 @@ class Iteration(NamedTuple):
     processes: Processes | None = None
     purpose: Purpose = "train"
     autocast: torch.dtype | None = None
+    accumulate: int = 1
 
     @property
     def trains(self) -> bool:

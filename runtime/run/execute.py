@@ -111,7 +111,7 @@ class PlannedStep:
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
         self._trains = iteration.trains
-        self._gradients_counted = False
+        self._gradients_counted = iteration.accumulate > 1  # in the budget that the plan was given
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
         self.norm: Tensor | None = None

@@ -173,7 +173,8 @@ class _ForwardBackward:
             loss, output = self._forward(module)
             assert loss is not None
             self.marks.backward(loss)
-            gradients = torch.autograd.grad(loss, list(self.wanted.values()), allow_unused=True)
+            part = loss if self.iteration.accumulate == 1 else loss / self.iteration.accumulate
+            gradients = torch.autograd.grad(part, list(self.wanted.values()), allow_unused=True)
             return loss, output, gradients
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:

@@ -82,7 +82,7 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
         solver="offload-greedy" if moved else "rotor",
         time_limit=0.5,
     )
-    if not moved:
+    if moved:
         given = [given[0], given[2]]
     torch.manual_seed(11)
     losses = [step(x, targets=labels) for x, labels in given[:1]]

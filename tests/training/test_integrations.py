@@ -1,0 +1,52 @@
+"""The loops of other packages around a step: the same losses and weights as with their own, bit by bit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "options"),
+    [
+        ("accelerate", "train_accelerate", {"cpu": True}),
+        ("accelerate", "train_accelerate", {"cpu": True, "mixed_precision": "bf16"}),
+        ("peft", "train_peft", {}),
+        ("lightning", "train_lightning", {}),
+        ("accelerate", "train_trainer", {"use_cpu": True}),
+        ("accelerate", "train_trainer", {"use_cpu": True, "bf16": True}),
+    ],
+    ids=["accelerate", "accelerate, bf16", "peft", "lightning", "Trainer", "Trainer, bf16"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_planned_loop_is_the_packages_own(
+    package: str, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip(package)
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    train: Callable[..., Any] = import_module(name).train
+    (ours, losses), (plain, expected) = (fresh(train, planned, options) for planned in (True, False))
+    assert losses == expected
+    assert len(losses) > 4
+    for (parameter, mine), theirs in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine, theirs), parameter
+
+
+def fresh(train: Callable[..., Any], planned: bool, options: dict[str, Any]) -> Any:
+    """With a state of accelerate's own, which a process has one of; one thread, as other tests run beside."""
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(True)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return train(planned, **options)

@@ -152,6 +152,11 @@ def version_of(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+def has_communication_hooks(module: nn.Module) -> bool:
+    """Of a DistributedDataParallel: whether something else than a sum is done with the gradients."""
+    return bool(vars(module).get("_comm_hooks"))
+
+
 def has_hooks(tensor: Tensor) -> bool:
     """Whether something is to be done with the tensor's gradient."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))

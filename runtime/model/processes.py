@@ -21,6 +21,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
+from ..torch_internals import has_communication_hooks
 
 _SIZES = (2**10, 2**22)
 _ROUNDS = 5
@@ -32,7 +33,7 @@ def inside(module: Any) -> tuple[Any, Processes | None]:
         return module, None
     if module.mixed_precision is not None:
         raise InputError("DistributedDataParallel's mixed_precision is not in a plan: use autocast")
-    if getattr(module, "_comm_hooks", None):
+    if has_communication_hooks(module):
         raise InputError("DistributedDataParallel has a communication hook, which a plan does not run")
     return module.module, Processes(module)
 

@@ -4,7 +4,7 @@ A tensor whose storage is on the host is read there, one on the disk from its fi
 of it is copied; a save of all of a model takes no memory beside the file's.
 """
 
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...graphs.errors import MemplanError
 from ..program.program import Value
+from ..torch_internals import version_of
 from .away import hold_of, readers
 from .copies import loaded, value
 from .places import Block, File
@@ -68,7 +69,7 @@ def at_home() -> Generator[None]:
 
     def read(tensor: Tensor) -> Tensor:
         made = at_home_value(tensor)
-        given.append((tensor, made, made._version))
+        given.append((tensor, made, version_of(made)))
         return made
 
     readers.append(read)
@@ -77,7 +78,7 @@ def at_home() -> Generator[None]:
     finally:
         readers.pop()
     for tensor, made, version in given:
-        if made._version != version:
+        if version_of(made) != version:
             replace_at_home(tensor, made)
 
 

@@ -135,3 +135,20 @@ def test_where_one_rank_has_no_plan_none_has(tmp_path: Path) -> None:
     first, second = ranks(one_fails, tmp_path)
     assert "budget" in first
     assert second == f"rank 0 of 2 has no plan: {first}"
+
+
+def hooked(module: DistributedDataParallel) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    module.register_comm_hook(None, default_hooks.allreduce_hook)
+
+
+def test_what_a_plan_does_not_run_is_refused() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parallel = DistributedDataParallel(model())
+        hooked(parallel)
+        with pytest.raises(memplan.InputError, match="has a communication hook, which a plan does not run"):
+            memplan.optimize(parallel, torch.randn(48, 6), loss_fn=torch.sum, budget="100%")
+    finally:
+        dist.destroy_process_group()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..graphs.errors import MemplanError
+from ..graphs.errors import InputError, MemplanError
 from ..graphs.files.files import graph_digest, load_graph, save_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
@@ -55,11 +55,18 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
 
 def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
     """A disk that is full or read-only costs the copy, not the plan."""
-    place = _place(folder, plan.program, asked)
-    with suppress(MemplanError, OSError):
+    with suppress(MemplanError):
+        save(_place(folder, plan.program, asked), plan, machine)
+
+
+def save(place: Path, plan: Plan, machine: Machine | None) -> None:
+    """As graph.json and schedule.json in this folder. Raises InputError where they can't be written."""
+    try:
         place.mkdir(parents=True, exist_ok=True)
-        save_graph(plan.graph, place / "graph.json")
-        save_schedule(place / "schedule.json", plan.graph, plan.schedule, budget=plan.budget, machine=machine)
+    except OSError as error:
+        raise InputError(f"{place}: can't make the folder: {error.strerror or error}") from error
+    save_graph(plan.graph, place / "graph.json")
+    save_schedule(place / "schedule.json", plan.graph, plan.schedule, budget=plan.budget, machine=machine)
 
 
 def _place(folder: Path, program: Program, asked: tuple[Any, ...]) -> Path:

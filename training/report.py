@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -16,11 +18,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
+from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.run.execute import PlannedStep
-from .kept import Plan
+from .kept import Plan, save
 from .progress import Progress, Told
 
 _KEPT = 100
@@ -65,11 +69,28 @@ class Report:
         return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What a step runs for one shape: `figures.time` in seconds, `figures.peak` and `budget` in bytes."""
+
+    graph: Graph
+    schedule: Schedule
+    budget: int
+    figures: Figures
+    _save: Callable[[Path], None]
+
+    def save(self, folder: str | Path) -> None:
+        """As graph.json and schedule.json, which `plan check`, `plan show` and `plan run` read. Raises
+        InputError where they can't be written."""
+        self._save(Path(folder))
+
+
 @dataclass
 class Record:
     """Of one plan. setup: seconds by phase."""
 
     plan: Plan
+    machine: Machine | None
     figures: Figures
     setup: dict[str, float]
     iterations: int = 0
@@ -112,11 +133,17 @@ class Book:
     def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """It is made, by the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
-        self._records[step] = Record(plan, figures, self._setup)
+        self._records[step] = Record(plan, machine, figures, self._setup)
         self._setup = {}
 
     def plan(self, step: PlannedStep) -> Plan:
         return self._records[step].plan
+
+    def prediction(self, step: PlannedStep) -> Prediction:
+        record = self._records[step]
+        _program, graph, schedule, budget = plan = record.plan
+        write = partial(save, plan=plan, machine=record.machine)
+        return Prediction(graph, schedule, budget, record.figures, write)
 
     def iterated(self, step: PlannedStep, loss: Tensor, begun: Any) -> None:
         """begun: of `begin`. A plan's first iteration makes states and moves weights: it is not timed."""

@@ -26,7 +26,7 @@ from .evaluation import Evaluation, Forward
 from .loss import Losses
 from .plan import Planner
 from .plans import Plans
-from .report import Report, begin
+from .report import Prediction, Report, begin
 from .retry import with_less
 
 
@@ -67,6 +67,11 @@ class Step:
             return self._losses.of(plan, iterate(plan))
         outcome = with_less(plan, iterate, partial(self._smaller, inputs))
         return self._losses.of(self.plans[0], outcome)
+
+    @property
+    def plan(self) -> Prediction:
+        """Of the shape used last: graph, schedule, predicted time and peak; `step.plan.save(folder)`."""
+        return self._book.prediction(self.plans[0])
 
     def report(self) -> Report:
         """Predicted and measured, plan by plan; as text a table."""

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import memplan
@@ -69,6 +70,25 @@ def test_every_phase_is_told_and_timed() -> None:
     assert len(lines) == 3
     assert "0:16×8" in lines[2]
     assert "trace" in lines[1]
+
+
+def test_a_plan_is_there_to_be_read_and_saved(tmp_path: Path) -> None:
+    module = model()
+    step = optimized(module, adamw(module))
+    plan = step.plan
+    assert (plan.figures.time, plan.figures.peak) == (
+        step.report().plans[0].predicted_time,
+        step.report().plans[0].predicted_peak,
+    )
+    plan.save(tmp_path / "new" / "plan")
+    graph = memplan.load_graph(tmp_path / "new" / "plan" / "graph.json")
+    held = memplan.load_schedule(tmp_path / "new" / "plan" / "schedule.json", graph)
+    assert memplan.simulate(graph, held.schedule, budget=plan.budget).figures == plan.figures
+    step(INPUTS[:5])
+    assert step.plan.graph is not plan.graph
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/plan: can't make the folder: Not a directory"):
+        plan.save(tmp_path / "file" / "plan")
 
 
 def test_a_plan_with_moves_reports_its_host_memory() -> None:

@@ -11,6 +11,13 @@ from .torch_internals import below_autograd
 
 
 @contextmanager
+def without_autocast() -> Generator[None]:
+    """Calls that have their types already: an autocast around would cast them again."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
+
+
+@contextmanager
 def as_traced(device: torch.device) -> Generator[None]:
     """Calls go straight to the kernels, as they did below autograd when the model was traced.
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..below_autograd import without_autocast
 from ..calls.batch_norm import FUNCTIONAL, batch_norm
 from ..calls.in_layout import changes_first, in_layout, splits
 from ..torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
@@ -39,7 +40,7 @@ def functional_graph(
                 tensor.copy_(new)
         return results
 
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast():
         return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
 
 

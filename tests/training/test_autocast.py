@@ -8,7 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 BFLOAT16 = torch.bfloat16
@@ -87,3 +87,28 @@ def test_one_around_it_beside_its_own_is_refused() -> None:
         pytest.raises(memplan.InputError, match=r"under torch.autocast: one of both"),
     ):
         planned(model(), autocast=BFLOAT16)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed, self.norm, self.joint = nn.Embedding(16, 32), nn.LayerNorm(32), nn.Linear(32, 96)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        query, key, value = self.joint(self.norm(x)).split(32, dim=-1)
+        x = x + functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        logits = functional.linear(x, self.embed.weight).float()
+        return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+def test_calls_that_have_been_cast_are_not_cast_again_while_tracing() -> None:
+    """In float32 by themselves, like attention's products: they stay so in a trace under autocast."""
+    module, tokens = Attention(), torch.randint(16, (2, 8))
+    plain = copy.deepcopy(module)
+    with torch.autocast("cpu", dtype=BFLOAT16):
+        step = memplan.optimize(module, tokens, budget="100%", solver="store-all", keep=False)
+        loss = step(tokens)
+        expected = plain(tokens)
+    assert torch.equal(loss, expected)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..below_autograd import without_autocast
 from ..model.iteration import Iteration, forward
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from ..model.unchanged import changing, copies, unchanged
@@ -92,7 +93,8 @@ def run_eager(iteration: Iteration) -> Outcome:
             outputs = {name: tensor.detach() for name, tensor in output.tensors.items()}
             del output
             if iteration.trains and loss is not None:
-                (loss if iteration.accumulate == 1 else loss / iteration.accumulate).backward()
+                with without_autocast():
+                    (loss if iteration.accumulate == 1 else loss / iteration.accumulate).backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         norm = None
         if iteration.updates is not None:

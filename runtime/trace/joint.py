@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ...graphs.errors import InputError
+from ..below_autograd import without_autocast
 from ..model.captured import Captured
 from ..model.iteration import Iteration, forward, tensors_in, with_tensors
 from ..model.python_state import caches_forgotten, state_put_back
@@ -174,7 +175,8 @@ class _ForwardBackward:
             assert loss is not None
             self.marks.backward(loss)
             part = loss if self.iteration.accumulate == 1 else loss / self.iteration.accumulate
-            gradients = torch.autograd.grad(part, list(self.wanted.values()), allow_unused=True)
+            with without_autocast():  # as a loop's `loss.backward()`, which stands outside
+                gradients = torch.autograd.grad(part, list(self.wanted.values()), allow_unused=True)
             return loss, output, gradients
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:

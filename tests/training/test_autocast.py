@@ -103,8 +103,9 @@ class Attention(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
-def test_calls_that_have_been_cast_are_not_cast_again_while_tracing() -> None:
-    """In float32 by themselves, like attention's products: they stay so in a trace under autocast."""
+def test_an_autocast_around_optimize_is_of_forward_and_loss() -> None:
+    """As in a loop whose `loss.backward()` stands outside. What is float32 by itself, like attention's
+    products, is not cast again in the trace."""
     module, tokens = Attention(), torch.randint(16, (2, 8))
     plain = copy.deepcopy(module)
     with torch.autocast("cpu", dtype=BFLOAT16):
@@ -112,3 +113,7 @@ def test_calls_that_have_been_cast_are_not_cast_again_while_tracing() -> None:
         loss = step(tokens)
         expected = plain(tokens)
     assert torch.equal(loss, expected)
+    loss.backward()
+    expected.backward()
+    for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad), name

@@ -11,9 +11,9 @@ from .torch_internals import below_autograd
 
 
 @contextmanager
-def without_autocast() -> Generator[None]:
+def without_autocast(device: torch.device) -> Generator[None]:
     """Calls that have their types already: an autocast around would cast them again."""
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+    with torch.autocast(device.type, enabled=False):
         yield
 
 
@@ -24,5 +24,5 @@ def as_traced(device: torch.device) -> Generator[None]:
     Nothing is recorded for a backward, nor cast. Gradient mode stays on: some kernels ask for it (an LSTM on
     the CPU keeps its workspace only then).
     """
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False), below_autograd():
+    with torch.enable_grad(), without_autocast(device), below_autograd():
         yield

@@ -130,7 +130,7 @@ def train(case: Case, step: PlannedStep, device: SimulatedDevice, turns: int = T
     for turn in range(turns):
         outcome = _turn(case, step, turn)
         gradients = {name: _read(tensor, device) for name, tensor in outcome.gradients.items()}
-        outcomes.append(Outcome(_read(outcome.loss, device), gradients))
+        outcomes.append(Outcome(_read(outcome.loss, device), gradients, {}))
         del outcome  # results on the host are held by who has them
     step.recall()
     device.synchronize()

@@ -93,7 +93,7 @@ def run_eager(iteration: Iteration) -> Outcome:
             outputs = {name: tensor.detach() for name, tensor in output.tensors.items()}
             del output
             if iteration.trains and loss is not None:
-                with without_autocast():
+                with without_autocast(loss.device):
                     (loss if iteration.accumulate == 1 else loss / iteration.accumulate).backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         norm = None

@@ -102,7 +102,7 @@ def check_autocast(autocast: object) -> None:
         )
     if autocast != torch.bfloat16:
         raise InputError(f"autocast={autocast}: PyTorch casts to torch.bfloat16")
-    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+    if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):  # without a name: GPUs
         raise InputError("autocast= is given, and optimize is called under torch.autocast: one of both")
 
 

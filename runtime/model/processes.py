@@ -21,6 +21,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
+from ..device.choice import device_of
 from ..torch_internals import has_communication_hooks
 
 _SIZES = (2**10, 2**22)
@@ -44,6 +45,7 @@ class Processes:
     def __init__(self, module: DistributedDataParallel) -> None:
         self._group: dist.ProcessGroup = module.process_group  # pyright: ignore[reportAttributeAccessIssue]
         self.size, self.rank = dist.get_world_size(self._group), dist.get_rank(self._group)
+        self._device = device_of(next(module.parameters()).device)
         self._first = dist.get_global_rank(self._group, 0)
         self._buffers = bool(module.broadcast_buffers)
         self._together = False
@@ -119,14 +121,12 @@ class Processes:
         return max(0.0, small - rate * _SIZES[0]), rate
 
     def _timed(self, tensor: Tensor) -> float:
-        """The least of some rounds. On the device that the group talks through."""
-        device = torch.device("cuda") if dist.get_backend(self._group) == "nccl" else torch.device("cpu")
-        tensor, seconds = tensor.to(device), list[float]()
+        """The least of some rounds, on the device that computes."""
+        tensor, seconds = tensor.to(self._device.torch), list[float]()
         for _ in range(_ROUNDS):
             start = perf_counter()
             dist.all_reduce(tensor, group=self._group)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
+            self._device.synchronize()
             seconds.append(perf_counter() - start)
         return min(seconds)
 

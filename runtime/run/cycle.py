@@ -265,25 +265,24 @@ class Cycle:
     def _copy(self, memory: Memory, bytes_: Tensor) -> Tensor | Block | File:
         if memory == Memory.DEVICE:
             return bytes_
-        block = self.host.block(bytes_.nbytes) if memory == Memory.HOST else Host().block(bytes_.nbytes)
+        block = self._block(memory, bytes_.nbytes)
         offload(self.device, bytes_, block)
         self.device.synchronize()
+        return self._home(memory, block)
+
+    def _filled(self, memory: Memory, size: int, fill: Fill) -> Tensor | Block | File:
+        """By way of host memory: the device's may have had users that have not ended."""
+        block = self._block(memory, size).open()
+        fill(block.bytes)
+        return self._fetched(block) if memory == Memory.DEVICE else self._home(memory, block)
+
+    def _block(self, memory: Memory, size: int) -> Block:
+        return (self.host if memory == Memory.HOST else Host()).block(size)
+
+    def _home(self, memory: Memory, block: Block) -> Block | File:
         if memory == Memory.HOST or self.disk is None:
             return block
         file = self.disk.file(block.size)
-        write(block, file)
-        return file
-
-    def _filled(self, memory: Memory, size: int, fill: Fill) -> Tensor | Block | File:
-        if memory == Memory.DEVICE:
-            made = self.device.room(size)
-            fill(made)
-            return made
-        block = (self.host if memory == Memory.HOST else Host()).block(size).open()
-        fill(block.bytes)
-        if memory == Memory.HOST or self.disk is None:
-            return block
-        file = self.disk.file(size)
         write(block, file)
         return file
 

@@ -40,7 +40,7 @@ def functional_graph(
                 tensor.copy_(new)
         return results
 
-    with torch.no_grad(), without_autocast():
+    with torch.no_grad(), without_autocast(examples[0].device):
         return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
 
 

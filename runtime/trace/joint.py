@@ -175,7 +175,7 @@ class _ForwardBackward:
             assert loss is not None
             self.marks.backward(loss)
             part = loss if self.iteration.accumulate == 1 else loss / self.iteration.accumulate
-            with without_autocast():  # as a loop's `loss.backward()`, which stands outside
+            with without_autocast(loss.device):  # as a loop's `loss.backward()`, which stands outside
                 gradients = torch.autograd.grad(part, list(self.wanted.values()), allow_unused=True)
             return loss, output, gradients
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from ..graphs.errors import MismatchError
 from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.run.execute import OtherShapeError, PlannedStep
+from ..runtime.run.execute import PlannedStep
+from ..runtime.run.inputs import OtherShapeError
 from .buckets import Buckets
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import torch
 from torch import Tensor, nn
 
-from ...graphs.errors import InputError, MemplanError, MismatchError
+from ...graphs.errors import InputError, MemplanError
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ..below_autograd import as_traced
@@ -22,10 +22,10 @@ from ..calls.randomness import restore_generator, save_generator
 from ..code.code import generate, is_plain
 from ..device.choice import device_of
 from ..model.captured import Attributes
-from ..model.granted import Granted, described, form_of
-from ..model.iteration import Inputs, Iteration, others_in, tensors_in
+from ..model.granted import Granted
+from ..model.iteration import Inputs, Iteration
 from ..model.reading import Reading
-from ..program.program import Program, Value
+from ..program.program import Program
 from ..refusals import warn_user
 from ..storage.away import bring_back, give_up
 from ..storage.copies import raw
@@ -36,6 +36,7 @@ from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
 from .custody import Custody, Owner
 from .cycle import LOST, Cycle, Terms
+from .inputs import Expected, OtherShapeError
 from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
 from .queues import forget_frames
@@ -54,11 +55,6 @@ class Outcome(NamedTuple):
 
 UNDONE = "the iteration is as if it had not begun: it can be repeated"
 """A note of what it has raised."""
-
-
-class OtherShapeError(MismatchError):
-    """Inputs that differ from those of the plan in their shapes, or strides, alone, or in values that the
-    trace has used: another plan can be made for them."""
 
 
 class PlannedStep:
@@ -97,7 +93,7 @@ class PlannedStep:
         """
         self.program = program
         self._module, self._processes = iteration.module, iteration.processes
-        self._others = others_in(iteration.inputs)
+        self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held)
@@ -171,24 +167,10 @@ class PlannedStep:
     def check(self, inputs: Inputs) -> list[Tensor]:
         """The tensors, in the program's order. Raises OtherShapeError where only their shapes differ from the
         plan's, else MismatchError."""
-        tensors = tensors_in(inputs)
-        _same_names(tensors, self.program.inputs, inputs)
-        others = others_in(inputs)
-        _same_names(others, self._others, inputs)
-        for name, other in self._others.items():
-            if others[name] is not other and others[name] != other:
-                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
-        forms = [(name, self.program.values[index]) for name, index in self.program.inputs.items()]
-        found = [(name, form_of(tensors[name], form), form) for name, form in forms]
-        for name, there, form in found:
-            if (there.dtype, there.device) != (form.dtype, form.device):
-                raise MismatchError(_other_form(name, there, form))
-        for name, there, form in found:
-            if there != form:
-                raise OtherShapeError(_other_form(name, there, form))
-        if self.program.used is not None and (other := self.program.used.difference(self._named(tensors))):
+        given = self._expected.read(inputs)
+        if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
             raise OtherShapeError(other)
-        return [tensors[name] for name in self.program.inputs]
+        return list(given.values())
 
     def _named(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Inputs and buffers as a trace names those whose values it uses."""
@@ -392,24 +374,3 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """The submodule and the attribute of a dotted name."""
     path, _, attribute = name.rpartition(".")
     return module.get_submodule(path), attribute
-
-
-def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: Inputs) -> None:
-    if missing := [name for name in expected if name not in given]:
-        raise MismatchError(f"input {missing[0]} is {_instead(missing[0], inputs)}")
-    if extra := [name for name in given if name not in expected]:
-        raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
-
-
-def _other_form(name: str, there: Value, form: Value) -> str:
-    return f"input {name} is {described(there)}; the plan is for {described(form)}"
-
-
-def _instead(name: str, inputs: Inputs) -> str:
-    """What is there in the place of an input that is missing."""
-    there = {**others_in(inputs), **tensors_in(inputs)}
-    if name in there:
-        return f"of type {type(there[name]).__name__}; the plan is for a tensor"
-    if any(other.startswith(f"{name}.") for other in there):
-        return "a list or another nest; the plan is for a tensor"
-    return "missing"

@@ -12,7 +12,8 @@ from memplan.runtime.compare.eager import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.refusals import TraceError
-from memplan.runtime.run.execute import OtherShapeError, PlannedStep
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.run.inputs import OtherShapeError
 from memplan.runtime.trace.settle import residents, settled
 from memplan.runtime.trace.trace import trace
 from torch import nn

@@ -1,0 +1,68 @@
+"""Whether a batch is one that a plan is for."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ...graphs.errors import MismatchError
+from ..model.granted import described, form_of
+from ..model.iteration import Inputs, others_in, tensors_in
+from ..program.program import Program, Value
+
+
+class OtherShapeError(MismatchError):
+    """Inputs that differ from those of the plan in their shapes, or strides, alone, or in values that the
+    trace has used: another plan can be made for them."""
+
+
+class Expected:
+    """The inputs of a plan: their names, forms, and what is no tensor among them."""
+
+    def __init__(self, program: Program, inputs: Inputs) -> None:
+        self._forms = {name: program.values[value] for name, value in program.inputs.items()}
+        self._others = others_in(inputs)
+
+    def read(self, inputs: Inputs) -> dict[str, Tensor]:
+        """The tensors, in the program's order. Raises OtherShapeError where only their shapes differ from the
+        plan's, else MismatchError."""
+        tensors = tensors_in(inputs)
+        _same_names(tensors, self._forms, inputs)
+        others = others_in(inputs)
+        _same_names(others, self._others, inputs)
+        for name, other in self._others.items():
+            if others[name] is not other and others[name] != other:
+                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
+        found = [(name, form_of(tensors[name], form), form) for name, form in self._forms.items()]
+        for name, there, form in found:
+            if (there.dtype, there.device) != (form.dtype, form.device):
+                raise MismatchError(_other_form(name, there, form))
+        for name, there, form in found:
+            if there != form:
+                raise OtherShapeError(_other_form(name, there, form))
+        return {name: tensors[name] for name in self._forms}
+
+
+def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: Inputs) -> None:
+    if missing := [name for name in expected if name not in given]:
+        raise MismatchError(f"input {missing[0]} is {_instead(missing[0], inputs)}")
+    if extra := [name for name in given if name not in expected]:
+        raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
+
+
+def _other_form(name: str, there: Value, form: Value) -> str:
+    return f"input {name} is {described(there)}; the plan is for {described(form)}"
+
+
+def _instead(name: str, inputs: Inputs) -> str:
+    """What is there in the place of an input that is missing."""
+    there = {**others_in(inputs), **tensors_in(inputs)}
+    if name in there:
+        return f"of type {type(there[name]).__name__}; the plan is for a tensor"
+    if any(other.startswith(f"{name}.") for other in there):
+        return "a list or another nest; the plan is for a tensor"
+    return "missing"

@@ -26,6 +26,7 @@ from ..runtime.model.arguments import (
 )
 from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
 from ..runtime.model.processes import inside
+from ..runtime.updates.averaged import given_average
 from ..runtime.updates.masters import given_masters
 from ..runtime.updates.optimizers import is_planned
 from .buckets import check_ignored, given_buckets
@@ -48,6 +49,7 @@ def optimize(
     update: When = "in-backward",
     clip_norm: float | None = None,
     masters: bool = False,
+    ema: float | None = None,
     autocast: torch.dtype | None = None,
     accumulate: int = 1,
     machine: Machine | str | Path | None = None,
@@ -80,6 +82,8 @@ def optimize(
     torch.nn.utils.clip_grad_norm_(module.parameters(), clip_norm) does. Updates wait for all gradients then.
     masters: in planned updates each weight in bfloat16 or float16 has a float32 master, beside float32
     states, and is the master, rounded. It is `master` among the optimizer's states.
+    ema: planned updates leave a moving average of each weight among the optimizer's states, `ema`, of which
+    each keeps this share: see Step.ema_state_dict.
     autocast: torch.bfloat16: forward and loss run under torch.autocast to it; a step needs none around it.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
     Updates then run behind the plan, with states and sums of gradients on the device. See `Step.update`.
@@ -122,8 +126,9 @@ def optimize(
     if masters:
         given_masters(module, optimizer if outside is None else None)
     clipping = given_clipping(clip_norm, updates=optimizer is not None)
+    decay = given_average(ema, module, planned=planned, masters=masters)
     updates = (
-        None if optimizer is None or outside is not None else Updates(optimizer, update, clipping, masters)
+        Updates(optimizer, update, clipping, masters, decay) if planned and optimizer is not None else None
     )
     given = with_targets(given_inputs(inputs), targets)
     iteration = Iteration(

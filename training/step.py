@@ -20,6 +20,7 @@ from ..runtime.model.clipping import given_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.home import at_home
+from ..runtime.updates.averaged import averages
 from . import checkpoint
 from .buckets import Buckets
 from .evaluation import Evaluation, Forward
@@ -135,6 +136,14 @@ class Step:
         if self._clipping is None:
             raise MismatchError("the plan clips no gradients: plan anew, with clip_norm=")
         self._clipping.max_norm = given_norm(norm)
+
+    def ema_state_dict(self) -> dict[str, Tensor]:
+        """`module.state_dict()` with the weights' moving averages in their place, copies in host memory.
+        Raises MismatchError where there are none."""
+        updates = self._iteration.updates
+        if updates is None or updates.ema is None:
+            raise MismatchError("the plan has no averages of the weights: plan anew, with ema=")
+        return averages(self._iteration.module, updates.optimizer)
 
     def recall(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""

@@ -22,6 +22,7 @@ from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
+from ..updates.averaged import averaging
 from ..updates.masters import step_on_masters
 
 CYCLE = 3
@@ -100,7 +101,9 @@ def run_eager(iteration: Iteration) -> Outcome:
         if iteration.updates is not None:
             if (clipping := iteration.updates.clipping) is not None:
                 norm = nn.utils.clip_grad_norm_(parameters.values(), clipping.max_norm)
-            _step(iteration.updates.optimizer, step_on_masters if iteration.updates.masters else None)
+            way = step_on_masters if iteration.updates.masters else None
+            decay = iteration.updates.ema
+            _step(iteration.updates.optimizer, way if decay is None else averaging(decay, way))
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient

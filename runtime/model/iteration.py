@@ -38,12 +38,14 @@ TARGETS = "targets"
 
 class Updates(NamedTuple):
     """optimizer: one of those in updates/optimizers.py, of the module's parameters. clipping: None where
-    gradients are taken as they are. masters: updates are made in float32, see updates/masters.py."""
+    gradients are taken as they are. masters: updates are made in float32, see updates/masters.py. ema: the
+    decay of the weights' moving averages, see updates/averaged.py."""
 
     optimizer: torch.optim.Optimizer
     when: When = "in-backward"
     clipping: Clipping | None = None
     masters: bool = False
+    ema: float | None = None
 
 
 class Iteration(NamedTuple):

@@ -15,6 +15,7 @@ from ..program.fingerprint import fingerprint
 from ..program.program import Program
 from ..refusals import TraceError, is_value_dependent, refusal
 from ..storage.away import bring_back
+from ..updates.averaged import with_average
 from ..updates.averages import with_averages
 from ..updates.masters import with_master
 from ..updates.optimizers import rules
@@ -64,10 +65,12 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
         program = with_averages(program, iteration.processes)
     if iteration.updates is None:
         return program
-    optimizer, when, clipping, masters = iteration.updates
+    optimizer, when, clipping, masters, ema = iteration.updates
     found = rules(iteration.module, optimizer)
     if masters:
         found = {
             name: with_master(rule, iteration.module.get_parameter(name)) for name, rule in found.items()
         }
+    if ema is not None:
+        found = {name: with_average(rule, ema) for name, rule in found.items()}
     return with_updates(program, found, when, clip=clipping is not None)

@@ -220,6 +220,16 @@ def on_master(
     weight.copy_(master)
 
 
+def on_average(
+    weight: Tensor, gradient: Tensor, *rest: Any, of: str, decay: float, **hyperparameters: Any
+) -> None:
+    """A rule by its name, then the moving average of the weight, or of its master. rest: as the rule's, the
+    average before the step's numbers."""
+    *states, average, lr, step = rest
+    RULES[of](weight, gradient, *states, lr, step, **hyperparameters)
+    average.lerp_(states[-1] if of == on_master.__name__ else weight, 1 - decay)
+
+
 class Effort(NamedTuple):
     """passes: how often a rule reads or writes as many bytes as the gradient has.
     temporaries: as many bytes it takes beside its inputs."""
@@ -236,6 +246,9 @@ def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Counted from the lines above, one operation of PyTorch at a time; a fused kernel reads and writes each
     tensor once."""
     clip = 2 * ("clip" in keywords)
+    if target is on_average:
+        inner = effort(RULES[keywords["of"]], keywords)
+        return Effort(inner.passes + 3 * (1 + (keywords["of"] == on_master.__name__)), inner.temporaries)
     if target is on_master:  # of numbers twice as long, one copy of them the gradient, one back to the weight
         inner = effort(RULES[keywords["rule"]], {k: v for k, v in keywords.items() if k != "clip"})
         return Effort(2 * inner.passes + 6 + clip, 2 * inner.temporaries + 2)
@@ -263,6 +276,7 @@ RULES: dict[str, Callable[..., None]] = {
         sgd_momentum,
         sgd_fused,
         sgd_momentum_fused,
+        on_master,
     )
 }
 _FUSED = {adamw_fused: 7, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
 from ..model.iteration import Iteration
-from ..program.program import Program
+from ..program.program import Program, Value
 from ..storage.away import Fill
+from ..storage.home import at_home_value
 from ..storage.unmade import filled_with, unmade, zeros
 from ..torch_internals import count_as_stepped
+from .averaged import AVERAGE
 from .masters import MASTER
 from .optimizers import check_fixed, fixed, numbers
 
@@ -43,7 +45,7 @@ class OptimizerState:
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
         self._counts = any("exp_avg" in states for states in self._names.values())
-        self._made: list[str] = []
+        self._made: list[tuple[str, str]] = []
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._fixed = [fixed(group) for group in self._optimizer.param_groups]
 
@@ -96,8 +98,11 @@ class OptimizerState:
 
     def undo(self) -> None:
         """The iteration is as if it had not begun: the states that it made are not there."""
-        for name in self._made:
-            del self._optimizer.state[self._module.get_parameter(name)]
+        for name, state in self._made:
+            weight = self._module.get_parameter(name)
+            del self._optimizer.state[weight][state]
+            if not self._optimizer.state[weight]:
+                del self._optimizer.state[weight]
         self._made = []
 
     def end(self) -> None:
@@ -131,22 +136,32 @@ class OptimizerState:
         return torch.zeros((), dtype=torch.float64 if wide else torch.float32)
 
     def _first(self, parameter: str, state: str) -> Fill:
-        """A master is its weight as it is now, of which there is a copy in host memory until it is made."""
-        if state != MASTER:
+        """A master is its weight as it is when it is made; an average its master, where it has one."""
+        if state not in _OURS:
             return zeros
-        now = self._module.get_parameter(parameter).detach().to("cpu", copy=True)
-        return partial(filled_with, now, self._forms[parameter, state])
+        weight = self._module.get_parameter(parameter)
+        master = self._optimizer.state[weight].get(MASTER) if state == AVERAGE else None
+        return partial(_as, weight if master is None else master, self._forms[parameter, state])
 
     def _make(self, parameter: str, row: dict[str, Any]) -> bool:
-        """Whether states were missing; then they are made."""
+        """Whether states of the optimizer's own were missing; those that are, are made."""
         missing = [state for state in self._names[parameter] if row.get(state) is None]
-        if missing:
-            self._made.append(parameter)
-        if missing and self._counts:
+        own = [state for state in missing if state not in _OURS]
+        if self._counts and row.get(COUNT) is None:
             row[COUNT] = self._count(parameter)
+            self._made.append((parameter, COUNT))
         for state in missing:
             row[state] = unmade(self._forms[parameter, state], self._first(parameter, state))
-        return bool(missing)
+            self._made.append((parameter, state))
+        return bool(own)
+
+
+_OURS = (MASTER, AVERAGE)
+
+
+def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
+    """The fill for a tensor's values, wherever these lie then."""
+    filled_with(at_home_value(tensor), form, bytes_)
 
 
 def _numbers(counts: list[Tensor]) -> list[float]:

@@ -1,0 +1,87 @@
+"""Moving averages of the weights, made by their updates: a state beside the optimizer's own.
+
+    average ← decay · average + (1 - decay) · weight
+
+behind each update, from the weight as it is when the first one begins. Of a weight with a master (masters.py)
+it is the master's.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError
+from ..storage.home import at_home_value
+from .masters import MASTER
+from .optimizers import Rule
+from .rules import on_average
+
+AVERAGE = "ema"
+
+
+def with_average(rule: Rule, decay: float) -> Rule:
+    keywords = {**rule.keywords, "of": rule.target.__name__, "decay": decay}
+    return rule._replace(target=on_average, states=(*rule.states, AVERAGE), keywords=keywords)
+
+
+def given_average(ema: Any, module: nn.Module, *, planned: bool, masters: bool) -> float | None:
+    """The decay. Raises InputError, one line."""
+    if ema is None:
+        return None
+    if type(ema) is not float or not 0 < ema < 1:
+        raise InputError(f"ema={ema!r}: give the share of the average that each update leaves, like 0.999")
+    if not planned:
+        raise InputError(
+            "ema= goes with planned updates, optimizer= of AdamW, Adam or SGD; else average in the loop"
+        )
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype.itemsize < torch.float32.itemsize and not masters:
+            raise InputError(f"ema: {name} is {parameter.dtype}, too coarse to average: give masters=True")
+    return ema
+
+
+def averages(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """By the names of `state_dict`, copies in host memory; of what is not averaged, buffers and frozen
+    weights, as it is."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        average = optimizer.state.get(tensor, {}).get(AVERAGE, tensor)
+        found[name] = at_home_value(average).to("cpu", tensor.dtype, copy=True)
+    return found
+
+
+Way = Callable[[torch.optim.Optimizer], None]
+
+
+def averaging(decay: float, way: Way | None) -> Way:
+    """What a plan does, behind the optimizer's own step, or `way` in its place."""
+    return partial(_averaged, decay, way)
+
+
+def _averaged(decay: float, way: Way | None, optimizer: torch.optim.Optimizer) -> None:
+    weights = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    averages = [_average(optimizer, weight, wide=way is not None) for weight in weights]
+    optimizer.step() if way is None else way(optimizer)
+    for weight, average in zip(weights, averages, strict=True):
+        row = optimizer.state[weight]
+        row[AVERAGE] = average.lerp_(row.get(MASTER, weight.detach()), 1 - decay)
+
+
+def _average(optimizer: torch.optim.Optimizer, weight: Tensor, *, wide: bool) -> Tensor:
+    """The weight's, out of its row: AdamW takes a row that is there for one with all its states."""
+    row = optimizer.state[weight]
+    average: Tensor | None = row.pop(AVERAGE, None)
+    if average is None:
+        first: Tensor = row.get(MASTER, weight.detach())
+        coarse = wide and first.dtype.itemsize < torch.float32.itemsize
+        average = first.to(torch.float32 if coarse else first.dtype, copy=True)
+    if not row:
+        del optimizer.state[weight]
+    return average

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 import memplan
 import torch
-from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.peaks import peaks_of
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -202,12 +201,9 @@ def planned(task: Task, iterations: int, budget: str, seconds: float) -> Planned
 
 def measured(step: memplan.Step, run: Run, batches: Sequence[Batch]) -> float:
     """The peak of these iterations, as a share of that of the plan for their shape."""
-    plan = step._plan_for(step.plans[0].given((), batches[0]))
-    assert plan._terms is not None
-    graph, budget, machine, *_ = plan._terms
-    figures = simulate(graph, plan._schedule, budget=budget, machine=machine or graph.machine).figures
+    plan, _ = step._plans.serving(batches[0])
     peaks = peaks_of(plan, lambda: run.train(step, batches))
-    return (peaks.device - peaks.beside) / figures.peak
+    return (peaks.device - peaks.beside) / step.plan.figures.peak
 
 
 def digest(tensors: list[Tensor]) -> str:

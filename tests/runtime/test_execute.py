@@ -208,7 +208,7 @@ def test_a_difference_is_named():
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
     inputs = {**iteration.inputs, "scale": 3.0}
     other = Iteration(iteration.module, inputs)
-    step._others["scale"] = 3.0
+    step._expected._others["scale"] = 3.0
     comparison = compare(other, step)
     assert not comparison.equal
     assert comparison.first == "loss 1"

@@ -90,9 +90,11 @@ def optimize(
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
-    batch of another shape has a plan made for it, within the same bytes. keep: plans on disk, found again by
-    the next process with the same iteration, budget, solver and computer: in the user's cache, in this
-    folder, or nowhere (False).
+    batch of another shape has a plan made for it, within the same bytes.
+    weights: for a module on `meta`, a file of safetensors or a folder of them; each tensor goes where the
+    plan keeps it. With planned updates they are never all on the device. Nothing is compared then.
+    keep: plans on disk, found again by the next process with the same iteration, budget, solver and computer:
+    in the user's cache, in this folder, or nowhere (False).
     compare: run three iterations of the plan and of plain PyTorch, which may need more than the budget, and
     compare all that they make, bit by bit; weights, buffers and random numbers are afterwards as before.
     Where memory does not suffice there is a warning instead.

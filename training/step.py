@@ -137,7 +137,7 @@ class Step:
             raise MismatchError("the plan clips no gradients: plan anew, with clip_norm=")
         self._clipping.max_norm = given_norm(norm)
 
-    def ema_state_dict(self) -> dict[str, Tensor]:
+    def ema_state_dict(self) -> dict[str, Any]:
         """`module.state_dict()` with the weights' moving averages in their place, copies in host memory.
         Raises MismatchError where there are none."""
         updates = self._iteration.updates

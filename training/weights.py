@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError
 from ..runtime.program.program import Value
-from ..runtime.storage.unmade import filled_with, make_later
+from ..runtime.storage.unmade import filled_with, is_unmade, make_later, refill
 from ..runtime.torch_internals import empty_for_nobody
 from .tensor_file import open_tensors
 
@@ -26,11 +26,12 @@ def check_weights(module: nn.Module, weights: object) -> None:
     """Raises InputError, one line: tensors on meta without files, or files for none."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     on_meta = [name for name, tensor in tensors if tensor.is_meta]
+    wanted = on_meta or any(is_unmade(tensor) for _name, tensor in tensors)
     if weights is None and on_meta:
         raise InputError(
             f"{on_meta[0]} is on meta, without values: give weights=, a safetensors file or a folder of them"
         )
-    if weights is not None and not on_meta:
+    if weights is not None and not wanted:
         raise InputError("weights are for a module on meta; this one has its own: load them into it")
     if weights is not None and not isinstance(weights, str | Path):
         raise InputError(
@@ -39,25 +40,25 @@ def check_weights(module: nn.Module, weights: object) -> None:
 
 
 def read_weights(module: nn.Module, weights: str | Path, device: torch.device) -> None:
-    """What is on meta has the files' values, by the names of `state_dict`, from when it is wanted; in the
-    module's own types. Raises InputError: a tensor that no file has, or has in another shape."""
+    """What is on meta, or still to be made, has the files' values, by the names of `state_dict`, from when it
+    is wanted; in the module's own types. Raises InputError: a tensor that no file has, or in
+    another shape."""
     values = _tensors(Path(weights))
     given: dict[int, Tensor] = {}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for name, tensor in named:
-        if tensor.is_meta and name in values:
+        if _is_wanted(tensor) and name in values:
             given.setdefault(id(tensor), values[name])
     for name, tensor in named:
-        if not tensor.is_meta:
+        if not _is_wanted(tensor):
             continue
         if id(tensor) not in given:
             raise InputError(f"{weights}: no file has {name}, which is on meta")
         if given[id(tensor)].shape != tensor.shape:
             shapes = f"{list(given[id(tensor)].shape)}; the module's is {list(tensor.shape)}"
             raise InputError(f"{weights}: {name} has the shape {shapes}")
-    for _name, tensor in named:
-        if tensor.is_meta:
-            _swap(tensor, given[id(tensor)], device)
+    for tensor in {id(tensor): tensor for _name, tensor in named if _is_wanted(tensor)}.values():
+        _fill(tensor, given[id(tensor)], device)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -74,12 +75,20 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _swap(tensor: Tensor, values: Tensor, device: torch.device) -> None:
+def _is_wanted(tensor: Tensor) -> bool:
+    return tensor.is_meta or is_unmade(tensor)
+
+
+def _fill(tensor: Tensor, values: Tensor, device: torch.device) -> None:
     """The same object, on the device."""
     form = Value(-1, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, device)
+    fill = partial(filled_with, values, form)
+    if is_unmade(tensor):
+        refill(tensor, fill)
+        return
     empty = empty_for_nobody(form.dtype, device)
     trained = tensor.requires_grad
     torch.utils.swap_tensors(
         tensor, nn.Parameter(empty, trained) if isinstance(tensor, nn.Parameter) else empty
     )
-    make_later(tensor, form, partial(filled_with, values, form))
+    make_later(tensor, form, fill)

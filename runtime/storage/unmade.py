@@ -33,6 +33,11 @@ def make_later(tensor: Tensor, form: Value, fill: Fill) -> None:
     hold_anew(tensor, _held(tensor)._replace(fill=fill))
 
 
+def is_unmade(tensor: Tensor) -> bool:
+    hold = hold_of(tensor)
+    return hold is not None and hold.fill is not None
+
+
 def refill(tensor: Tensor, fill: Fill) -> None:
     """One that is unmade has other values."""
     hold_anew(tensor, _held(tensor)._replace(fill=fill))

@@ -47,11 +47,13 @@ def given_average(ema: Any, module: nn.Module, *, planned: bool, masters: bool) 
     return ema
 
 
-def averages(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def averages(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """By the names of `state_dict`, copies in host memory; of what is not averaged, buffers and frozen
     weights, as it is."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
+    found: dict[str, Any] = module.state_dict(keep_vars=True)
+    for name, tensor in found.items():
+        if not isinstance(tensor, Tensor):  # a module's extra state
+            continue
         average = optimizer.state.get(tensor, {}).get(AVERAGE, tensor)
         found[name] = at_home_value(average).to("cpu", tensor.dtype, copy=True)
     return found

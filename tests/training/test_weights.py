@@ -158,6 +158,19 @@ def test_files_of_another_model_are_refused(tmp_path: Path, change: Any, line: s
     assert module.first.weight.is_meta
 
 
+def test_a_refused_budget_can_be_asked_for_again(tmp_path: Path) -> None:
+    """Then the tensors are still to be made: from the files that are given now."""
+    torch.manual_seed(1)
+    real, module, x = Layers(), on_meta(Layers), torch.randn(4, 8)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "other").mkdir()
+    given = options(module, solver="store-all")
+    with pytest.raises(memplan.InfeasibleError):
+        memplan.optimize(module, x, budget=2000, weights=saved(Layers(), tmp_path / "first"), **given)
+    step = memplan.optimize(module, x, budget="100%", weights=saved(real, tmp_path / "other"), **given)
+    assert torch.equal(step(x), real(x))
+
+
 def test_typos_in_weights_are_refused(tmp_path: Path) -> None:
     x, module = torch.randn(4, 8), on_meta(Layers)
     cases: list[tuple[nn.Module, Any, str]] = [

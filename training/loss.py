@@ -50,22 +50,38 @@ class Losses:
                 "before the next step, which finds them beside its plan else, or step.evaluate for one alone"
             )
 
-    def of(self, step: PlannedStep, outcome: Outcome) -> Tensor:
-        """The loss of this outcome."""
+    def of(self, step: PlannedStep, outcome: Outcome, scale: Tensor | None = None) -> Tensor:
+        """The loss of this outcome. scale: what backward was of, times the loss."""
         if self._updates:
             step.accumulate(outcome.gradients)
             return _Used.apply([outcome.loss], self._used)
         told = self._last is not None and self._last.told
-        self._last = _Pending(step.in_half, told)
+        self._last = _Pending(step.in_half, told, scale)
         gradients = list(outcome.gradients.values())
         return _Loss.apply([outcome.loss], self._last, gradients, *step.parameters(outcome.gradients))
 
 
 class _Pending:
-    """asked: somebody has called `backward`. told: the user has been told to."""
+    """asked: somebody has called `backward`. told: the user has been told to. scale: of the gradients."""
 
-    def __init__(self, in_half: bool, told: bool) -> None:
+    def __init__(self, in_half: bool, told: bool, scale: Tensor | None) -> None:
         self.in_half, self.asked, self.told = in_half, False, told
+        self._scale = scale
+
+    def factor(self, wanted: Tensor) -> float:
+        """What the gradients are to be multiplied by, for those of the loss times `wanted`. Raises
+        MemplanError where float16 has lost what that asks for."""
+        scale = self._scale
+        factor = float(wanted if scale is None else wanted.double() / scale.to(wanted.device).double())
+        if factor > 1 and self.in_half:
+            times = float(wanted)
+            had = "" if scale is None else f", for a loss times {float(scale):g}"
+            way = "give scaler= to optimize" if scale is None else "scale by its scaler alone"
+            raise MemplanError(
+                f"loss.backward() times {times:g}: the plan has computed in float16{had}, where gradients "
+                f"that come out as 0 stay 0 however they are scaled: {way}"
+            )
+        return factor
 
 
 class _Loss(torch.autograd.Function):
@@ -78,19 +94,14 @@ class _Loss(torch.autograd.Function):
         return loss[0].detach()
 
     @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients times `scale`; a second time without them autograd raises its own error."""
+    def backward(ctx: Any, wanted: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the loss times `wanted`; a second time without gradients autograd raises its own error."""
         if torch.is_grad_enabled():
             raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
         gradients: tuple[Tensor, ...] = ctx.saved_tensors
         ctx.pending.asked = True
-        factor = float(scale)
+        factor = ctx.pending.factor(wanted)
         if factor != 1:
-            if ctx.pending.in_half:
-                raise MemplanError(
-                    f"loss.backward() times {factor:g}: the plan has computed in float16, where gradients "
-                    "that come out as 0 stay 0 however they are scaled"
-                )
             if graph_is_kept():
                 gradients = tuple(gradient * factor for gradient in gradients)
             else:

@@ -23,6 +23,7 @@ from ..runtime.model.arguments import (
     given_folder,
     given_inputs,
     given_outputs,
+    given_scaler,
 )
 from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
 from ..runtime.model.processes import inside
@@ -51,6 +52,7 @@ def optimize(
     masters: bool = False,
     ema: float | None = None,
     autocast: torch.dtype | None = None,
+    scaler: torch.amp.GradScaler | None = None,
     accumulate: int = 1,
     machine: Machine | str | Path | None = None,
     solver: str = "auto",
@@ -84,7 +86,11 @@ def optimize(
     states, and is the master, rounded. It is `master` among the optimizer's states.
     ema: planned updates leave a moving average of each weight among the optimizer's states, `ema`, of which
     each keeps this share: see Step.ema_state_dict.
-    autocast: torch.bfloat16: forward and loss run under torch.autocast to it; a step needs none around it.
+    autocast: torch.bfloat16, or torch.float16 with a scaler: forward and loss run under torch.autocast to it;
+    a step needs none around it.
+    scaler: a torch.amp.GradScaler: backward is of the loss times its scale as it is then; the loss that is
+    returned is not scaled. With an optimizer the step unscales the gradients, skips the update where one is
+    not finite (`step.updated`), and updates the scaler. Else the loop does: scale, unscale_, step and update.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
     Updates then run behind the plan, with states and sums of gradients on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
@@ -116,7 +122,8 @@ def optimize(
     check_module(module)
     module, processes = inside(module)
     check_updates(optimizer, update)
-    check_autocast(autocast)
+    check_autocast(autocast, scaled=scaler is not None)
+    scaler = given_scaler(scaler)
     check_plans(plans)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
@@ -142,6 +149,7 @@ def optimize(
         processes,
         autocast=autocast,
         accumulate=accumulate,
+        scaler=scaler,
     )
     padded = given_buckets(pad, buckets, given)
     if weights is not None:

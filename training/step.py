@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
 from ..runtime.model.clipping import given_norm
-from ..runtime.model.iteration import Inputs, Iteration, Purpose
+from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.home import at_home
 from ..runtime.updates.averaged import averages
@@ -29,6 +30,7 @@ from .plan import Planner
 from .plans import Plans
 from .report import Prediction, Report, begin
 from .retry import with_less
+from .scaling import Scaling
 
 
 class Step:
@@ -43,6 +45,9 @@ class Step:
         """Plans for the shape of the iteration's inputs, in the largest bucket. plan: the planner, or around
         it. most: plans, of each kind. Raises MemplanError."""
         self._planner, self._book = planner, planner.book
+        self._scaling = None if iteration.scaler is None else Scaling(iteration.scaler, _device(iteration))
+        if self._scaling is not None:
+            iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
         self._plans = Plans(iteration, plan, most, buckets)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
@@ -62,12 +67,15 @@ class Step:
         self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
         self._losses.begin(inputs)
+        if self._scaling is not None:
+            inputs = self._scaling.of(inputs)
         plan, inputs = self._plans.serving(inputs)
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
-            return self._losses.of(plan, iterate(plan))
-        outcome = with_less(plan, iterate, partial(self._smaller, inputs))
-        return self._losses.of(self.plans[0], outcome)
+            outcome = iterate(plan)
+        else:
+            outcome = with_less(plan, iterate, partial(self._smaller, inputs))
+        return self._losses.of(self.plans[0], outcome, scale_of(inputs))
 
     @property
     def plan(self) -> Prediction:
@@ -184,3 +192,9 @@ class Step:
         made = self._planner.smaller(self._iteration._replace(inputs=inputs), plan, budget)
         self.plans[self.plans.index(plan)] = made
         return made
+
+
+def _device(iteration: Iteration) -> torch.device:
+    """Where it computes."""
+    given = (*tensors_in(iteration.inputs).values(), *iteration.module.parameters())
+    return next(tensor.device for tensor in given if tensor.device.type != "meta")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..below_autograd import without_autocast
-from ..model.iteration import Iteration, forward
+from ..model.iteration import Iteration, differentiated, forward
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from ..model.unchanged import changing, copies, unchanged
 from ..program.program import Program
@@ -95,7 +95,7 @@ def run_eager(iteration: Iteration) -> Outcome:
             del output
             if iteration.trains and loss is not None:
                 with without_autocast(loss.device):
-                    (loss if iteration.accumulate == 1 else loss / iteration.accumulate).backward()
+                    differentiated(iteration, loss, iteration.inputs).backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         norm = None
         if iteration.updates is not None:

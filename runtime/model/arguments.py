@@ -91,17 +91,26 @@ def given_clipping(clip_norm: object, *, updates: bool) -> Clipping | None:
     return Clipping(given_norm(clip_norm))
 
 
-def check_autocast(autocast: object) -> None:
+def given_scaler(scaler: object) -> torch.amp.GradScaler | None:
+    """None for one that is not enabled: its methods do nothing."""
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise InputError(f"scaler is a {_kind(scaler)}: give a torch.amp.GradScaler")
+    return scaler if scaler is not None and scaler.is_enabled() else None
+
+
+def check_autocast(autocast: object, *, scaled: bool) -> None:
+    """scaled: a scaler was given, enabled or not."""
     if autocast is None:
         return
     if not isinstance(autocast, torch.dtype):
         raise InputError(f"autocast={autocast!r}: give a type, like torch.bfloat16")
-    if autocast == torch.float16:
+    if autocast == torch.float16 and not scaled:
         raise InputError(
-            "autocast=torch.float16 needs a scaled loss (GradScaler), which no plan has: use torch.bfloat16"
+            "autocast=torch.float16 needs a scaled loss: give scaler=torch.amp.GradScaler(device), or use "
+            "torch.bfloat16"
         )
-    if autocast != torch.bfloat16:
-        raise InputError(f"autocast={autocast}: PyTorch casts to torch.bfloat16")
+    if autocast not in (torch.bfloat16, torch.float16):
+        raise InputError(f"autocast={autocast}: PyTorch casts to torch.bfloat16 or torch.float16")
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):  # without a name: GPUs
         raise InputError("autocast= is given, and optimize is called under torch.autocast: one of both")
 

@@ -27,13 +27,23 @@ class Labelled(NamedTuple):
     targets: Any
 
 
-Inputs = tuple[Any, ...] | dict[str, Any] | Labelled
+class Scaled(NamedTuple):
+    """Beside them a number on the device by which the loss is multiplied before backward: GradScaler's."""
+
+    inputs: tuple[Any, ...] | dict[str, Any] | Labelled
+    scale: Tensor
+
+
+Inputs = tuple[Any, ...] | dict[str, Any] | Labelled | Scaled
 LossFunction = Callable[..., Tensor]
 
 Purpose = Literal["train", "evaluate", "predict"]
 
 TARGETS = "targets"
 """The name of the targets among the tensors of an iteration."""
+
+SCALE = "loss scale"
+"""That of the scale; no argument has it."""
 
 
 class Updates(NamedTuple):
@@ -54,7 +64,7 @@ class Iteration(NamedTuple):
     updates: None where the gradients are the result. outputs: which tensors that the module returns are.
     processes: that average their gradients. purpose: forward alone, with the loss or without, in place of a
     training iteration. autocast: of forward and loss; None for what is around. accumulate: how many make one
-    update: backward is of the loss divided by it."""
+    update: backward is of the loss divided by it. scaler: whose scale the inputs have, if they have one."""
 
     module: nn.Module
     inputs: Inputs
@@ -65,6 +75,7 @@ class Iteration(NamedTuple):
     purpose: Purpose = "train"
     autocast: torch.dtype | None = None
     accumulate: int = 1
+    scaler: torch.amp.GradScaler | None = None
 
     @property
     def trains(self) -> bool:
@@ -87,6 +98,14 @@ def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inpu
     return Labelled(inputs, targets)
 
 
+def scale_of(inputs: Inputs) -> Tensor | None:
+    return inputs.scale if isinstance(inputs, Scaled) else None
+
+
+def unscaled(inputs: Inputs) -> tuple[Any, ...] | dict[str, Any] | Labelled:
+    return inputs.inputs if isinstance(inputs, Scaled) else inputs
+
+
 def _autocasting(iteration: Iteration) -> AbstractContextManager[Any]:
     """Around forward and loss."""
     if iteration.autocast is None:
@@ -96,6 +115,7 @@ def _autocasting(iteration: Iteration) -> AbstractContextManager[Any]:
 
 
 def call(module: Callable[..., Any], inputs: Inputs) -> Any:
+    inputs = unscaled(inputs)
     if isinstance(inputs, Labelled):
         inputs = inputs.inputs
     return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
@@ -103,12 +123,20 @@ def call(module: Callable[..., Any], inputs: Inputs) -> Any:
 
 def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) -> tuple[Tensor | None, Output]:
     """The loss, where the iteration has one, and the outputs that are wanted."""
+    inputs = unscaled(inputs)
     with _autocasting(iteration):
         returned = call(module, inputs)
         if iteration.purpose == "predict":
             return None, output_of(returned, iteration.outputs, None)
         loss = loss_of(returned, iteration.loss_fn, inputs, trains=iteration.trains)
         return loss, output_of(returned, iteration.outputs, loss)
+
+
+def differentiated(iteration: Iteration, loss: Tensor, inputs: Inputs) -> Tensor:
+    """What backward is of: the loss, or its part of an update, as GradScaler scales it."""
+    part = loss if iteration.accumulate == 1 else loss / iteration.accumulate
+    scale = scale_of(inputs)
+    return part if scale is None else part * scale
 
 
 def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, trains: bool = True) -> Tensor:
@@ -180,6 +208,8 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
     parts = _parts(inputs)
     if parts is None:
         return inputs
+    if isinstance(inputs, Scaled):
+        return Scaled(with_tensors(inputs.inputs, tensors, name), tensors[_place(name, SCALE)])
     made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
     if isinstance(inputs, Labelled):
         targets = made.pop(TARGETS)
@@ -209,6 +239,8 @@ def _place(name: str, key: Any) -> str:
 
 def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
     """The parts of a container with their keys, None for anything else. Targets stand beside the inputs."""
+    if isinstance(inputs, Scaled):
+        return [*(_parts(inputs.inputs) or ()), (SCALE, inputs.scale)]
     if isinstance(inputs, Labelled):
         return [*(_parts(inputs.inputs) or ()), (TARGETS, inputs.targets)]
     if isinstance(inputs, Mapping):

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...graphs.errors import MismatchError
-from .iteration import TARGETS, Inputs, Labelled, others_in, tensors_in, with_targets
+from .iteration import TARGETS, Inputs, Labelled, others_in, tensors_in, unscaled, with_targets
 
 
 class Reading:
     """By the form of a plan's inputs; their tensors are not held."""
 
     def __init__(self, inputs: Inputs) -> None:
+        inputs = unscaled(inputs)
         self._has_targets = isinstance(inputs, Labelled)
         alone = inputs.inputs if isinstance(inputs, Labelled) else inputs
         self._named = list(alone) if isinstance(alone, dict) else None

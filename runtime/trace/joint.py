@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from ...graphs.errors import InputError
 from ..below_autograd import without_autocast
 from ..model.captured import Captured
-from ..model.iteration import Iteration, forward, tensors_in, with_tensors
+from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
 from ..model.python_state import caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
@@ -174,7 +174,7 @@ class _ForwardBackward:
             loss, output = self._forward(module)
             assert loss is not None
             self.marks.backward(loss)
-            part = loss if self.iteration.accumulate == 1 else loss / self.iteration.accumulate
+            part = differentiated(self.iteration, loss, with_tensors(self.iteration.inputs, self.inputs))
             with without_autocast(loss.device):  # as a loop's `loss.backward()`, which stands outside
                 gradients = torch.autograd.grad(part, list(self.wanted.values()), allow_unused=True)
             return loss, output, gradients

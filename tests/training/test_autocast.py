@@ -71,8 +71,8 @@ def step_without(step: memplan.Step, x: Any, labels: Any) -> Any:
 @pytest.mark.parametrize(
     ("autocast", "line"),
     [
-        (torch.float16, r"autocast=torch.float16 needs a scaled loss \(GradScaler\)"),
-        (torch.float32, "autocast=torch.float32: PyTorch casts to torch.bfloat16"),
+        (torch.float16, r"autocast=torch.float16 needs a scaled loss: give scaler=torch.amp.GradScaler"),
+        (torch.float32, "autocast=torch.float32: PyTorch casts to torch.bfloat16 or torch.float16"),
         (True, "autocast=True: give a type, like torch.bfloat16"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
@@ -89,8 +90,7 @@ def optimize(
     autocast: torch.bfloat16, or torch.float16 with a scaler: forward and loss run under torch.autocast to it;
     a step needs none around it.
     scaler: a torch.amp.GradScaler: backward is of the loss times its scale as it is then; the loss that is
-    returned is not scaled. With an optimizer the step unscales the gradients, skips the update where one is
-    not finite (`step.updated`), and updates the scaler. Else the loop does: scale, unscale_, step and update.
+    returned is not scaled. The loop around the step goes on as ever: scale, unscale_, step and update.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
     Updates then run behind the plan, with states and sums of gradients on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
@@ -124,6 +124,8 @@ def optimize(
     check_updates(optimizer, update)
     check_autocast(autocast, scaled=scaler is not None)
     scaler = given_scaler(scaler)
+    if scaler is not None and optimizer is not None:
+        raise InputError("scaler= goes with a loop that steps itself: leave optimizer= out")
     check_plans(plans)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):

@@ -12,10 +12,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from ..graphs.graph import Graph
@@ -23,6 +21,7 @@ from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
+from ..runtime.device.device import Stamp
 from ..runtime.run.execute import PlannedStep
 from .kept import Plan, save
 from .progress import Progress, Told
@@ -96,7 +95,7 @@ class Record:
     iterations: int = 0
     drift_told: bool = False
     seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=_KEPT))
-    pending: deque[tuple[Any, Any]] = field(default_factory=deque[tuple[Any, Any]])
+    pending: deque[tuple[Stamp, Stamp]] = field(default_factory=deque[tuple[Stamp, Stamp]])
 
     def time(self) -> float | None:
         """What the device has not ended yet is not waited for."""
@@ -145,17 +144,14 @@ class Book:
         write = partial(save, plan=plan, machine=record.machine)
         return Prediction(graph, schedule, budget, record.figures, write)
 
-    def iterated(self, step: PlannedStep, loss: Tensor, begun: Any) -> None:
-        """begun: of `begin`. A plan's first iteration makes states and moves weights: it is not timed."""
+    def iterated(self, step: PlannedStep, loss: Tensor, begun: Stamp) -> None:
+        """begun: when it began. A plan's first iteration makes states and moves weights: it is not timed."""
         record = self._records.get(step)
         if record is None:
             return
         record.iterations += 1
         if record.iterations > 1:
-            if isinstance(begun, float):
-                record.seconds.append(perf_counter() - begun)
-            else:
-                record.pending.append((begun, _cuda_event(step)))
+            record.pending.append((begun, step.device.stamp()))
         time = record.time()
         figures = record.figures
         done = sum(each.iterations for each in self._records.values())
@@ -170,17 +166,6 @@ class Book:
 
     def report(self, steps: Sequence[PlannedStep]) -> Report:
         return Report([_report(step, self._records[step]) for step in steps if step in self._records])
-
-
-def begin(step: PlannedStep) -> Any:
-    """Where an iteration starts: on CUDA an event, nobody waits for the device."""
-    return _cuda_event(step) if step.device.torch.type == "cuda" else perf_counter()
-
-
-def _cuda_event(step: PlannedStep) -> Any:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record(torch.cuda.current_stream(step.device.torch))
-    return event
 
 
 def _report(step: PlannedStep, record: Record) -> PlanReport:

@@ -28,7 +28,7 @@ from .evaluation import Evaluation, Forward
 from .loss import Losses
 from .plan import Planner
 from .plans import Plans
-from .report import Prediction, Report, begin
+from .report import Prediction, Report
 from .retry import with_less
 from .scaling import Scaling
 
@@ -182,7 +182,7 @@ class Step:
         return given or self._own
 
     def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
-        begun = begin(plan)
+        begun = plan.device.stamp()
         with plan.together():
             outcome = plan.iterate(inputs)
         self._book.iterated(plan, cast("Tensor", outcome.loss), begun)

@@ -53,9 +53,12 @@ def is_plain(schedule: Schedule) -> bool:
     return not (moves.any() or schedule.wheres.any() or schedule.initial != Initial())
 
 
-def generate(program: Program, schedule: Schedule, device: Device | None = None) -> Code:
-    """For a plain schedule: see turn.py for others. device: the program's by default."""
-    writer = Writer(program, schedule, device or device_of(program.device))
+def generate(
+    program: Program, schedule: Schedule, device: Device | None = None, *, timed: bool = False
+) -> Code:
+    """For a plain schedule: see turn.py for others. device: the program's by default. timed: it calls
+    `mark()` before each computation and behind the last."""
+    writer = Writer(program, schedule, device or device_of(program.device), timed=timed)
     for verb, target, _where in schedule.rows():
         if verb == Verb.COMPUTE:
             writer.compute(target)
@@ -67,8 +70,8 @@ def generate(program: Program, schedule: Schedule, device: Device | None = None)
 class Writer:
     """held: per storage that is there, its values that have a local variable."""
 
-    def __init__(self, program: Program, schedule: Schedule, device: Device) -> None:
-        self.program, self.device = program, device
+    def __init__(self, program: Program, schedule: Schedule, device: Device, *, timed: bool = False) -> None:
+        self.program, self.device, self.timed = program, device, timed
         self.lines: list[str] = []
         self.names = FreeNames(save=save_generator, restore=restore_generator, device=device)
         runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
@@ -84,6 +87,7 @@ class Writer:
     def compute(self, index: int, operation: Operation | None = None) -> None:
         """operation: another form of the one with that index."""
         operation = operation or self.launched(self.program.operations[index])
+        self.mark()
         for value in values_read(operation.call):
             self._need(value)
         self.runs_left[index] -= 1
@@ -93,12 +97,17 @@ class Writer:
         else:
             self._run(operation)
 
+    def mark(self) -> None:
+        if self.timed:
+            self.lines.append("mark()")
+
     def delete(self, storage: int) -> None:
         values = self.held.pop(storage, set())
         if values:
             self.lines.append(f"del {', '.join(f'v{value}' for value in sorted(values))}")
 
     def code(self) -> Code:
+        self.mark()
         results = self.program.returned
         for value in results:
             self._need(value)

@@ -10,7 +10,7 @@ from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue
 from ..device.device import Device
 from ..program.program import Program
-from ..storage.copies import loaded, raw, read, value, write
+from ..storage.copies import loaded, raw, value
 from .code import Writer
 from .rehearsal import FENCE, Ends, Leave, Turn
 
@@ -39,8 +39,10 @@ class CopyWriter(Writer):
         turn: Turn,
         carried: Sequence[Place],
         device: Device,
+        *,
+        timed: bool = False,
     ) -> None:
-        super().__init__(program, schedule, device)
+        super().__init__(program, schedule, device, timed=timed)
         self.graph = graph
         self.schedule, self.turn, self.carried = schedule, turn, carried
         self.there = set(carried)
@@ -54,7 +56,7 @@ class CopyWriter(Writer):
         for storage in self.moved:
             self.held.pop(storage, None)
         self.held |= {storage: set() for memory, storage in carried if memory == Memory.DEVICE}
-        things = (raw, value, loaded, read, write)
+        things = (raw, value, loaded)
         self.names.things.update({thing.__name__: thing for thing in things})
         self.names.things.update({queue.name: queue for queue in Queue})
         self.wait(FENCE)

@@ -49,10 +49,12 @@ def generate_turn(
     turn: Turn,
     carried: Sequence[Place],
     device: Device,
+    *,
+    timed: bool = False,
 ) -> Code:
-    """carried: the copies of persistent tensors that the turns hand on. Raises MemplanError for a mode that
-    can't be run."""
-    writer = _TurnWriter(program, graph, schedule, turn, carried, device)
+    """carried: the copies of persistent tensors that the turns hand on. timed: as of `generate`; what runs on
+    the CPU is then `timed((operation, mode), call)`. Raises MemplanError for a mode that can't be run."""
+    writer = _TurnWriter(program, graph, schedule, turn, carried, device, timed=timed)
     for step, (verb, target, where) in enumerate(schedule.rows()):
         if verb == Verb.COMPUTE:
             writer.computation(step, target, where)
@@ -74,7 +76,7 @@ class _TurnWriter(CopyWriter):
         operation = operation._replace(writes=mode.writes)
         check_mode(operation, mode, self.device)
         if mode.on_host:
-            self._on_cpu(step, operation, mode)
+            self._on_cpu(step, operation, mode, (index, mode_index))
             return
         self.wait(step)
         if not mode.reads_host:
@@ -83,7 +85,7 @@ class _TurnWriter(CopyWriter):
             operation = operation._replace(call=self._reading_host(operation, mode))
         self.compute(index, operation)
 
-    def _on_cpu(self, step: int, operation: Operation, mode: Mode) -> None:
+    def _on_cpu(self, step: int, operation: Operation, mode: Mode, way: tuple[int, int]) -> None:
         call = CpuOperation(self.program, operation, mode.workspace)
         made = [x for x in operation.writes if (Memory.HOST, x) not in self.there]
         for x in made:
@@ -93,7 +95,8 @@ class _TurnWriter(CopyWriter):
         results = ", ".join(f"{x}: h{x}" for x in made)
         keep = f"keep_later({', '.join(map(str, operation.mutates))})"
         arguments = f"(memory, {keep}, settings, ({inputs}), {{{results}}})"
-        self.add(step, Queue.CPU, self.names.of_thing(call), arguments)
+        name = self.names.of_thing(call)
+        self.add(step, Queue.CPU, f"timed({way}, {name})" if self.timed else name, arguments)
 
     def _reading_host(self, operation: Operation, mode: Mode) -> Call:
         call = HostCall(self.program, operation.call, mode.reads_host)
@@ -104,6 +107,7 @@ class _TurnWriter(CopyWriter):
     # ── the whole ───────────────────────────────────────────────────────────────────────────────────
 
     def code(self) -> Code:
+        self.mark()
         results = [self._result(value) for value in self.program.returned]
         steps = len(self.schedule)
         self.wait_for(self.turn.waits.get(steps, ()))

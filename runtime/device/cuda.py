@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .device import Event, Stream, StreamDevice
+from .device import Event, Stamp, Stream, StreamDevice
 
 
 class Cuda(StreamDevice):
@@ -39,6 +39,11 @@ class Cuda(StreamDevice):
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1000
+
+    def stamp(self) -> Stamp:
+        stamp = torch.cuda.Event(enable_timing=True)
+        stamp.record(torch.cuda.current_stream(self.torch))
+        return stamp
 
     def host_memory(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)

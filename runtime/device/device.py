@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from time import perf_counter
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,33 @@ class Stream(Protocol):
         ...
 
     def record_event(self) -> Event: ...
+
+
+class Stamp(Protocol):
+    """A moment of which a device tells how far it is from others."""
+
+    def query(self) -> bool:
+        """Whether it has come."""
+        ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds to a later one; both have come."""
+        ...
+
+
+class Now:
+    """The moment at which it was made."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Now) -> float:
+        return 1000 * (end_event.seconds - self.seconds)
 
 
 class Device(ABC):
@@ -77,6 +105,10 @@ class Device(ABC):
     @abstractmethod
     def seconds(self, call: Callable[[], object]) -> float:
         """How long one call takes; freeing its result belongs to it."""
+
+    def stamp(self) -> Stamp:
+        """When the current stream of the calling thread comes to here."""
+        return Now()
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────
 

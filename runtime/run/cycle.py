@@ -20,7 +20,7 @@ from ...graphs.machine import Links, Machine, Memory
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import simulate
 from ..code.copies import Place, variable
-from ..code.rehearsal import Rehearsal
+from ..code.rehearsal import Rehearsal, Turn
 from ..code.turn import generate_turn
 from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
@@ -31,6 +31,7 @@ from ..storage.copies import offload, prefetch, raw, read, write
 from ..storage.journal import Journal
 from ..storage.places import Block, Disk, File, Host
 from .queues import Queues, Ticket
+from .stopwatch import Stopwatch
 from .streams import Streams
 
 _Code = Callable[..., tuple[Tensor, ...]]
@@ -89,7 +90,9 @@ class Cycle:
         self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
         self.sources: list[str] = []
         self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
-        self._codes: dict[str, tuple[_Code, tuple[int, ...], str]] = {}
+        self.stopwatch: Stopwatch | None = None
+        self._turns: dict[str, Turn] = {}
+        self._codes: dict[tuple[str, Stopwatch | None], tuple[_Code, tuple[int, ...]]] = {}
         self.journal = journal or Journal(self.device, ())
         self.held: dict[str, Any] = {}
         self.lost: set[int] = set()
@@ -99,6 +102,11 @@ class Cycle:
         self._begin()
         self._code()
         weakref.finalize(self, self.queues.close)
+
+    def timed_by(self, stopwatch: Stopwatch | None) -> None:
+        """Turns from now on; None: nobody times them, nor what an earlier one was for."""
+        self.stopwatch = stopwatch
+        self._codes = {key: code for key, code in self._codes.items() if key[1] in (None, stopwatch)}
 
     def put(self, storage: int, on_device: Tensor) -> None:
         """Have a moved storage where an iteration starts. on_device: its bytes, not to be used after."""
@@ -136,7 +144,8 @@ class Cycle:
             del self._salvaged[storage]
         for ticket in self._last.values():
             ticket.wait()
-        code, needed, following = self._code()
+        code, needed = self._code()
+        following = self._turns[self._state].state
         self._now, self._last = {}, self._now
         self._leaving, self._left = {}, self._leaving
         by_value = dict(zip(self.program.residents, residents, strict=True))
@@ -241,12 +250,17 @@ class Cycle:
         self._left: dict[int, tuple[Any, ...]] = {}
         self._state = ""
 
-    def _code(self) -> tuple[_Code, tuple[int, ...], str]:
-        """The code of the next turn, the residents that it takes, and the state that it leaves."""
-        if self._state not in self._codes:
-            turn = self._rehearsal.rehearse()
-            code = generate_turn(self.program, self.graph, self.schedule, turn, self.places, self.device)
-            tools = {
+    def _code(self) -> tuple[_Code, tuple[int, ...]]:
+        """The code of the next turn, and the residents that it takes."""
+        if self._state not in self._turns:
+            self._turns[self._state] = self._rehearsal.rehearse()
+        watch = self.stopwatch
+        if (self._state, watch) not in self._codes:
+            turn, timed = self._turns[self._state], watch is not None
+            code = generate_turn(
+                self.program, self.graph, self.schedule, turn, self.places, self.device, timed=timed
+            )
+            tools: dict[str, Any] = {
                 "add": self.queues.add,
                 "keep": self.journal.keep,
                 "keep_later": self.journal.keep_later,
@@ -257,10 +271,14 @@ class Cycle:
                 "room": self.device.room,
                 "offload": partial(offload, self.device),
                 "prefetch": partial(prefetch, self.device),
+                "read": read,
+                "write": write,
             }
-            self._codes[self._state] = (code.compile(**tools), code.residents, turn.state)
+            if watch is not None:
+                tools |= watch.around(tools)
+            self._codes[self._state, watch] = (code.compile(**tools), code.residents)
             self.sources.append(code.source)
-        return self._codes[self._state]
+        return self._codes[self._state, watch]
 
     def _copy(self, memory: Memory, bytes_: Tensor) -> Tensor | Block | File:
         if memory == Memory.DEVICE:

@@ -40,6 +40,7 @@ from .inputs import Expected, OtherShapeError
 from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
 from .queues import forget_frames
+from .stopwatch import Stopwatch, Times
 
 
 class Outcome(NamedTuple):
@@ -114,9 +115,10 @@ class PlannedStep:
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.cycle = None
+        self._stopwatch: Stopwatch | None = None
         if is_plain(schedule):
-            code = generate(program, schedule, self.device)
-            self.source, self._run = code.source, code.compile(keep=self.journal.keep)
+            self._code = generate(program, schedule, self.device)
+            self.source, self._run = self._code.source, self._code.compile(keep=self.journal.keep)
             self._watch = Watch(schedule, terms, self.device, None)
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
@@ -199,6 +201,27 @@ class PlannedStep:
             )
         self._gradients_counted = True
 
+    def begin_timing(self) -> None:
+        """Iterations from now on note when their operations and copies begin and end."""
+        cycle = self.cycle
+        watch = self._stopwatch = Stopwatch(self.device, cycle and cycle.graph, self._schedule)
+        if cycle is not None:
+            cycle.timed_by(watch)
+            return
+        code = generate(self.program, self._schedule, self.device, timed=True)
+        self._run = code.compile(keep=self.journal.keep, mark=watch.mark)
+
+    def end_timing(self) -> Times | None:
+        """Waits for all that iterations have queued. None where none has ended since `begin_timing`."""
+        watch, self._stopwatch = self._stopwatch, None
+        if self.cycle is not None:
+            self.cycle.end_jobs()
+            self.cycle.timed_by(None)
+        else:
+            self.device.synchronize()
+            self._run = self._code.compile(keep=self.journal.keep)
+        return watch and watch.times()
+
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
         given = self.check(inputs)
@@ -212,6 +235,8 @@ class PlannedStep:
                 self._bring_back(residents)
                 residents = self.device.adopted(residents)
                 self.place()
+                if self._stopwatch is not None:
+                    self._stopwatch.lap()
                 with self._watch.iteration(), as_traced(self.program.device):
                     results = self._run(residents, settings)
             if self._optimizer is not None:

@@ -34,14 +34,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..device.device import Event, Stream, StreamDevice
+from ..device.device import Event, Stamp, Stream, StreamDevice
 from ..program.program import Operation, Program, Target
 from ..storage.away import Away
 from ..storage.copies import raw
 from .caching import MIB, CachingAllocator, Chunk, NoRoomError
 from .launch import CPU, Launch
 from .pinned import POISON, PinnedMemory
-from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStream, Trouble
+from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStamp, ThreadStream, Trouble
 
 
 class Faults:
@@ -129,6 +129,9 @@ class SimulatedDevice(StreamDevice):
         call()
         self.synchronize()
         return perf_counter() - start
+
+    def stamp(self) -> Stamp:
+        return ThreadStamp(self._current.current)
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────
 

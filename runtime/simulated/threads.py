@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from random import Random
 from threading import Event as Flag
 from threading import Thread, current_thread, local
-from time import sleep
+from time import perf_counter, sleep
 
 import torch
 
@@ -97,6 +97,25 @@ class ThreadEvent:
         if self.flag is not None:
             _passed(self.flag)
         self._streams.trouble.tell()
+
+
+class ThreadStamp:
+    """When the stream has come to here."""
+
+    def __init__(self, stream: ThreadStream) -> None:
+        self._seconds: float | None = None
+        stream.give(self._come)
+
+    def _come(self) -> None:
+        self._seconds = perf_counter()
+
+    def query(self) -> bool:
+        return self._seconds is not None
+
+    def elapsed_time(self, end_event: ThreadStamp) -> float:
+        assert self._seconds is not None
+        assert end_event._seconds is not None
+        return 1000 * (end_event._seconds - self._seconds)
 
 
 class Streams(local):

@@ -1,0 +1,125 @@
+"""When the operations and copies of iterations begin and end, noted by the code that runs them.
+
+    mark()          before each computation, and behind the last: what is between two is the former's, but for
+    wait(ticket)    what the compute queue waits in between
+    timed(…)        around the job of another queue, from when it has waited to when its work has ended
+
+An operation is so timed in its real place: with the copies beside it, the memory that it finds, the Python
+around it. On the CPU a moment is a look at the clock; on a device with streams an event, and nobody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from ...graphs.graph import Graph
+from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.simulator.clock import Queue
+from ..device.device import Device, Stamp
+from ..storage.places import Block
+
+Way = tuple[int, int]
+"""An operation and its mode."""
+
+_COPIES = {
+    "offload": Queue.D2H,
+    "prefetch": Queue.H2D,
+    "write": Queue.DISK_WRITE,
+    "read": Queue.DISK_READ,
+}
+
+
+class Times(NamedTuple):
+    """Medians of iterations. seconds: of a run of each operation in the mode in which it ran. rates: bytes/s
+    of the transfer queues that had something to copy."""
+
+    seconds: Mapping[Way, float]
+    rates: Mapping[Queue, float]
+
+
+class Stopwatch:
+    """Of some iterations of one schedule."""
+
+    def __init__(self, device: Device, graph: Graph | None, schedule: Schedule) -> None:
+        """graph: not needed for a schedule without modes."""
+        self._stamp = device.stamp
+        runs = zip(schedule.targets.tolist(), schedule.wheres.tolist(), schedule.verbs.tolist(), strict=True)
+        self._ways: Sequence[Way] = [
+            (operation, mode)
+            for operation, mode, verb in runs
+            if verb == Verb.COMPUTE and (mode == PLAIN or graph is None or not graph.on_host(operation, mode))
+        ]
+        self._laps: list[tuple[list[Stamp], list[tuple[int, Stamp, Stamp]]]] = []
+        self._jobs: list[tuple[Way | Queue, int, Stamp, Stamp]] = []
+
+    def lap(self) -> None:
+        """An iteration begins."""
+        self._laps.append(([], []))
+
+    def mark(self) -> None:
+        self._laps[-1][0].append(self._stamp())
+
+    def around(self, tools: Mapping[str, Any]) -> dict[str, Any]:
+        """The free names of the code, timed. `add` and what it is given stay as they are."""
+        copies = {name: self._copying(queue, tools[name]) for name, queue in _COPIES.items() if name in tools}
+        return {**copies, "wait": self._waiting(tools["wait"]), "mark": self.mark, "timed": self._timed}
+
+    def times(self) -> Times | None:
+        """None where no iteration has ended. All jobs and the device must have."""
+        whole = [lap for lap in self._laps if len(lap[0]) == len(self._ways) + 1]
+        if not whole:
+            return None
+        by_way: dict[Way, list[float]] = {}
+        for marks, waits in whole:
+            waited = [0.0] * (len(marks) + 1)
+            for place, begun, ended in waits:
+                waited[place] += begun.elapsed_time(ended) / 1000
+            one: dict[Way, list[float]] = {}
+            for place, way in enumerate(self._ways):
+                between = marks[place].elapsed_time(marks[place + 1]) / 1000
+                one.setdefault(way, []).append(max(0.0, between - waited[place + 1]))
+            for way, runs in one.items():
+                by_way.setdefault(way, []).append(fmean(runs))
+        copied: dict[Queue, dict[int, list[float]]] = {}
+        for what, size, begun, ended in self._jobs:
+            seconds = begun.elapsed_time(ended) / 1000
+            if isinstance(what, Queue):
+                copied.setdefault(what, {}).setdefault(size, []).append(seconds)
+            else:
+                by_way.setdefault(what, []).append(seconds)
+        rates = {queue: _rate(sizes) for queue, sizes in copied.items()}
+        return Times({way: median(seconds) for way, seconds in by_way.items()}, rates)
+
+    def _waiting(self, wait: Callable[[Any], None]) -> Callable[[Any], None]:
+        def waiting(ticket: Any) -> None:
+            begun = self._stamp()
+            wait(ticket)
+            marks, waits = self._laps[-1]
+            waits.append((len(marks), begun, self._stamp()))
+
+        return waiting
+
+    def _copying(self, queue: Queue, copy: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def copying(source: Any, target: Any) -> None:
+            begun = self._stamp()
+            copy(source, target)
+            size = max(end.size for end in (source, target) if isinstance(end, Block))
+            self._jobs.append((queue, size, begun, self._stamp()))
+
+        return copying
+
+    def _timed(self, way: Way, call: Callable[..., None]) -> Callable[..., None]:
+        def timed(*arguments: Any) -> None:
+            begun = self._stamp()
+            call(*arguments)
+            self._jobs.append((way, 0, begun, self._stamp()))
+
+        return timed
+
+
+def _rate(sizes: Mapping[int, Sequence[float]]) -> float:
+    """By the median of the copies of each size."""
+    seconds = sum(len(taken) * median(taken) for taken in sizes.values())
+    return sum(size * len(taken) for size, taken in sizes.items()) / max(seconds, 1e-9)

@@ -81,11 +81,33 @@ def patches():
     return Iteration(Patches(), (torch.randn(1, 16, 4),))
 
 
+class Bands(nn.Module):
+    """Parts of parts changed in place, as in Longformer: PyTorch's functional kernels copy far more."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.before(x)
+        made = x.new_zeros(x.shape)
+        made[:, 2, 1:4] = x[:, 1, 2:5]
+        made[:, 5:, 3:] = x[:, :3, :3].exp()
+        made[:, -1][:, 2:] = 2 * x[:, 0, 2:]
+        made[0].diagonal().copy_(x[1, 0])
+        return mean_square(made.exp())
+
+
+def bands():
+    return Iteration(Bands(), (torch.randn(4, 8, 6),))
+
+
 UNUSUAL = {
     "lstm": lstm,
     "lstm of two layers, batch first": lambda: lstm(num_layers=2, batch_first=True),
     "lstm in both directions, dropout": lambda: lstm(num_layers=2, dropout=0.4, bidirectional=True),
     "points": points,
+    "bands": bands,
     "cast batch norm": lambda: cast(nn.BatchNorm2d),
     "cast group norm": lambda: cast(lambda channels: nn.GroupNorm(2, channels)),
 }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ..torch_internals import memory_of
+from .scatters import SCATTERS
 
 aten: Any = torch.ops.aten
 
@@ -22,8 +23,6 @@ def dropout_mask(like: Tensor, keep: float, scale: float) -> Tensor:
     """The mask by which dropout multiplies: ones over `scale`, and zeros. Exactly eager's three calls."""
     return torch.empty_like(like).bernoulli_(keep).div_(scale)
 
-
-_SCATTERS = {aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default}
 
 RANDOM = {dropout_mask}
 """Those that draw random numbers."""
@@ -59,7 +58,7 @@ def drop_copies(graph: fx.Graph) -> None:
         target, source = copy.args[:2]
         one, other = target.meta["val"], source.meta["val"]
         alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-        placed = one.stride() == other.stride() or all(user.target in _SCATTERS for user in copy.users)
+        placed = one.stride() == other.stride() or all(user.target in SCATTERS for user in copy.users)
         viewed = any(_lies_in(user.meta.get("val"), copy.meta["val"]) for user in copy.users)
         if source.op != "placeholder" and alike and placed and not viewed:
             copy.replace_all_uses_with(source)

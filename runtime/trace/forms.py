@@ -19,6 +19,7 @@ from torch import Tensor
 from ..calls.batch_norm import FUNCTIONAL
 from ..calls.ctc import CTC
 from ..calls.grouped import grouped_product, is_grouped
+from ..calls.scatters import SCATTERS
 from ..measuring.stand_ins import elements_spanned
 from ..program.program import Call, Program, Ref
 from ..torch_internals import GROUPED_PRODUCT, RESHAPING_VIEWS, FakeTensorMode, memory_of
@@ -125,6 +126,8 @@ class TrueFakes(FakeTensorMode):
         if is_grouped(func, args) and func is GROUPED_PRODUCT and not kwargs:
             with self:
                 return grouped_product(*args)
+        if func in SCATTERS:
+            return self._call(aten.clone.default, args[0])
         if func in CTC:
             with self:
                 made = CTC[func](*args, **(kwargs or {}))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from ..calls.fused import drop_copies, fuse_dropout_masks
+from ..calls.scatters import replace_scatters
 from ..model.granted import refuse
 from ..model.iteration import Iteration
 from ..program.canonical import named
@@ -60,6 +61,7 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
     joint = joint_graph(iteration, forms, way)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
+    replace_scatters(joint.graph.graph)
     program = named(replace(lower(joint), compiling=way.compiling, used=joint.used))
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)

@@ -71,7 +71,7 @@ def test_optimize(name):
     assert torch.equal(loss, iteration.module(*iteration.inputs).detach())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"bands"}))
 def test_every_result_of_every_operation_has_the_form_of_its_value(name):
     iteration = seeded(name)
     program = settled(iteration)

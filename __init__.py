@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .solvers.registry.run import solve as solve
     from .training.optimize import optimize as optimize
     from .training.step import Step as Step
+    from .training.trainer import optimize_trainer as optimize_trainer
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ _FROM = {
     "solve": ".solvers.registry.run",
     "optimize": ".training.optimize",
     "Step": ".training.step",
+    "optimize_trainer": ".training.trainer",
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "load_graph",
     "load_schedule",
     "optimize",
+    "optimize_trainer",
     "save_graph",
     "save_schedule",
     "simulate",

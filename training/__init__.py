@@ -7,6 +7,7 @@ outside.py    optimizers that no plan has
 plans.py      one for each shape; buckets.py, batches padded to a few
 step.py       what the loop calls, for batches of any shape; evaluation.py, forward alone
 loss.py       its loss, whose backward hands the gradients over
+trainer.py    memplan.optimize_trainer: transformers' Trainer
 weights.py    a model on meta, its weights in files
 checkpoint.py a run on disk, to go on from; in tensor_file.py, with random_numbers.py
 loop.py       a loop for those who write none; batches.py: where it was in its data

@@ -10,13 +10,14 @@ they copy. So a rank may plan for shapes that the others do not see.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,15 +29,35 @@ _SIZES = (2**10, 2**22)
 _ROUNDS = 5
 
 
+class Around(nn.Module):
+    """A function of a module and its inputs, as a module. Of a DistributedDataParallel the function is given
+    the module inside. others: that the function uses too."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        function: Callable[[nn.Module, dict[str, Any]], Any],
+        others: Mapping[str, nn.Module],
+    ) -> None:
+        super().__init__()
+        self.outer = ref(module)  # no part of this one
+        self.module = module.module if type(module) is DistributedDataParallel else module
+        self.function, self.others = function, nn.ModuleDict(others)
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.function(self.module, inputs)
+
+
 def inside(module: Any) -> tuple[Any, Processes | None]:
     """The module in a DistributedDataParallel with its processes; any other as it is. Raises InputError."""
-    if type(module) is not DistributedDataParallel:
+    parallel = module.outer() if isinstance(module, Around) else module
+    if type(parallel) is not DistributedDataParallel:
         return module, None
-    if module.mixed_precision is not None:
+    if parallel.mixed_precision is not None:
         raise InputError("DistributedDataParallel's mixed_precision is not in a plan: use autocast")
-    if has_communication_hooks(module):
+    if has_communication_hooks(parallel):
         raise InputError("DistributedDataParallel has a communication hook, which a plan does not run")
-    return module.module, Processes(module)
+    return parallel.module if parallel is module else module, Processes(parallel)
 
 
 class Processes:

@@ -22,9 +22,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("peft", "train_peft", {}),
         ("lightning", "train_lightning", {}),
         ("accelerate", "train_trainer", {"use_cpu": True}),
-        ("accelerate", "train_trainer", {"use_cpu": True, "bf16": True}),
     ],
-    ids=["accelerate", "accelerate, bf16", "peft", "lightning", "Trainer", "Trainer, bf16"],
+    ids=["accelerate", "accelerate, bf16", "peft", "lightning", "Trainer"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_a_planned_loop_is_the_packages_own(

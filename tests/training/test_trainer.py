@@ -1,0 +1,169 @@
+"""transformers' Trainer within a budget: losses and weights are its own, bit by bit, by one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.errors import InputError, MismatchError
+from torch import Tensor, nn
+from torch.nn import functional
+
+pytest.importorskip("accelerate")
+transformers: Any = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PLAN: dict[str, Any] = {"budget": "100kB", "solver": "rotor", "compare": False}
+
+
+@pytest.fixture(autouse=True)
+def accelerate_as_new() -> Iterator[None]:
+    torch.set_num_threads(1)
+    yield
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 20, "n_positions": 8}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(bos_token_id=0, eos_token_id=0, **sizes))
+
+
+def sentences(count: int) -> list[dict[str, Tensor]]:
+    words = torch.randint(20, (count, 8), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": each, "labels": each} for each in words]
+
+
+def trainer(folder: Path, *, kind: Any = None, **options: Any) -> Any:
+    """10 sentences in batches of 4: the last one is smaller. options: of Trainer and TrainingArguments."""
+    loss_function = options.pop("compute_loss_func", None)
+    arguments = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **options,
+    }
+    settings = transformers.TrainingArguments(str(folder), **arguments)
+    data = {"train_dataset": sentences(10), "eval_dataset": sentences(6)}
+    return (kind or transformers.Trainer)(model(), settings, **data, compute_loss_func=loss_function)
+
+
+def train(trainer: Any, **options: Any) -> Any:
+    torch.manual_seed(0)
+    trainer.train(**options)
+    return trainer
+
+
+def result(trained: Any) -> tuple[list[float], list[Tensor]]:
+    """Losses, of training and of evaluation, and weights."""
+    losses = [row[key] for row in trained.state.log_history for key in row if key in ("loss", "eval_loss")]
+    return losses, list(trained.model.parameters())
+
+
+def assert_same(planned: Any, plain: Any) -> None:
+    (losses, weights), (expected, theirs) = result(planned), result(plain)
+    assert losses == expected
+    assert len(losses) > 4
+    assert all(torch.equal(mine, other) for mine, other in zip(weights, theirs, strict=True))
+
+
+def token_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    logits = outputs.logits[:, :-1].flatten(0, 1)
+    return functional.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / num_items_in_batch
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_accumulation_steps": 2, "eval_strategy": "epoch"},
+        {
+            "compute_loss_func": token_loss,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 3,
+            "bf16": True,
+        },
+    ],
+    ids=["accumulation, evaluation", "a loss function, bf16"],
+)
+def test_a_planned_trainer_is_the_trainer_bit_by_bit(options: dict[str, Any], tmp_path: Path) -> None:
+    planned, plain = trainer(tmp_path, **options), trainer(tmp_path, **options)
+    loss = memplan.optimize_trainer(planned, **PLAN)
+    assert_same(train(planned), train(plain))
+    assert len(loss.step.plans) == 2
+    assert sum(plan.iterations for plan in loss.step.report().plans) == 3 * planned.args.num_train_epochs
+
+
+def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """Saved in the middle of an epoch, by a plain run; with smooth labels."""
+    saving = {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "label_smoothing_factor": 0.1,
+        "eval_strategy": "epoch",
+    }
+    first = trainer(tmp_path / "planned", **saving)
+    memplan.optimize_trainer(first, **PLAN)
+    plain = trainer(tmp_path / "plain", **saving)
+    assert_same(train(first), train(plain))
+    second = trainer(tmp_path / "again", **saving)
+    memplan.optimize_trainer(second, **PLAN)
+    assert_same(train(second, resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-2")), plain)
+    saved, other = (
+        transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name / "checkpoint-4").state_dict()
+        for name in ("planned", "plain")
+    )
+    assert all(torch.equal(saved[name], other[name]) for name in saved)
+
+
+class Taught(transformers.Trainer):
+    """A loss of its own, with a second model and a number that changes."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        torch.manual_seed(9)
+        self.teacher = model().eval().requires_grad_(False)
+        self.seen: list[Tensor] = []
+        self.noting = False
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_rest: Any) -> Any:
+        outputs = model(**inputs)
+        with torch.no_grad():
+            expected = self.teacher(**inputs).logits.softmax(-1)
+        loss = outputs.loss + functional.cross_entropy(outputs.logits.mT, expected.mT)
+        if self.noting:
+            self.seen.append(loss.detach())
+        return (loss, outputs) if return_outputs else loss
+
+
+def test_a_loss_that_a_trainer_overrides_is_planned_too(tmp_path: Path) -> None:
+    planned, plain = (
+        trainer(tmp_path, kind=Taught, num_train_epochs=3, per_device_train_batch_size=5) for _ in range(2)
+    )
+    memplan.optimize_trainer(planned, **PLAN)
+    assert_same(train(planned), train(plain))
+
+
+def test_what_a_plan_would_leave_out_is_refused(tmp_path: Path) -> None:
+    noting = trainer(tmp_path, kind=Taught)
+    noting.noting = True
+    memplan.optimize_trainer(noting, **PLAN)
+    with pytest.raises(MismatchError, match=r"compute_loss of Taught changes self\.seen, which a plan"):
+        noting.train()
+    with pytest.raises(InputError, match="the trainer's compute_loss has been replaced already"):
+        memplan.optimize_trainer(noting, **PLAN)
+    with pytest.raises(InputError, match=r"the trainer is a GPT2LMHeadModel, not one of transformers\."):
+        memplan.optimize_trainer(model(), **PLAN)
+    inputs = {"input_ids": torch.zeros(2, 4, dtype=torch.long)}
+    with pytest.raises(MismatchError, match="return_outputs=True"):
+        noting.compute_loss(noting.model.train(), inputs, return_outputs=True)

@@ -1,0 +1,129 @@
+"""transformers' Trainer within a budget: its `compute_loss` is what is planned, whoever has written it.
+
+So label smoothing, `compute_loss_func` and the division by the number of tokens are in the plan. The loop is
+the Trainer's: accumulation, clipping, optimizer and schedule, evaluation, checkpoints.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from ..graphs.errors import InputError, MismatchError
+from ..graphs.machine import Machine
+from ..runtime.model.processes import Around
+from .optimize import optimize
+from .progress import Progress
+from .step import Step
+
+_ITEMS = "num_items_in_batch"
+
+
+def optimize_trainer(
+    trainer: Any,
+    *,
+    budget: int | str,
+    machine: Machine | str | Path | None = None,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    plans: int = 8,
+    keep: bool | str | Path = True,
+    compare: bool = True,
+    pad: Mapping[str, Any] | None = None,
+    buckets: int | Sequence[int] | None = None,
+    progress: bool | Progress = False,
+) -> PlannedLoss:
+    """Let a transformers.Trainer compute losses and gradients within a budget: before `trainer.train()`.
+
+    The first batch of each shape is planned. Arguments as in `optimize`. Returns what stands in the place of
+    `trainer.compute_loss`. Raises InputError; what `optimize` and steps raise comes out of `train()`.
+    """
+    _check(trainer)
+    options = {
+        "budget": budget,
+        "machine": machine,
+        "solver": solver,
+        "time_limit": time_limit,
+        "plans": plans,
+        "keep": keep,
+        "compare": compare,
+        "pad": pad,
+        "buckets": buckets,
+        "progress": progress,
+    }
+    trainer.compute_loss = PlannedLoss(trainer, options)
+    return trainer.compute_loss
+
+
+class PlannedLoss:
+    """Called as `Trainer.compute_loss`. step: there from the first training batch on."""
+
+    def __init__(self, trainer: Any, options: Mapping[str, Any]) -> None:
+        self.step: Step | None = None
+        self._trainer, self._options = ref(trainer), options  # a walk of what the loss reaches ends here
+        self._model: nn.Module | None = None
+
+    def __call__(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss. Without gradients, in evaluation, it is the trainer's own, not planned."""
+        if not (model.training and torch.is_grad_enabled()):
+            return self._own(model, inputs, return_outputs, num_items_in_batch)
+        if return_outputs:
+            raise MismatchError("compute_loss(…, return_outputs=True) in training: a plan has the loss alone")
+        given = dict(inputs) if num_items_in_batch is None else {**inputs, _ITEMS: num_items_in_batch}
+        if self.step is None or self._model is not model:
+            self._model, self.step = model, self._planned(model, given)
+        return self.step(given)
+
+    def _planned(self, model: nn.Module, inputs: dict[str, Any]) -> Step:
+        """Raises MemplanError."""
+        trainer: Any = self._trainer()
+        others = {name: part for name, part in vars(trainer).items() if isinstance(part, nn.Module)}
+        others = {name: part for name, part in others.items() if part not in (model, trainer.model)}
+        before = _contents(vars(trainer))
+        step = optimize(Around(model, self._computed, others), inputs, **self._options)
+        after = _contents(vars(trainer))
+        if changed := [name for name in after if before.get(name) != after[name]]:
+            raise MismatchError(
+                f"compute_loss of {type(trainer).__name__} changes self.{changed[0]}, which a plan does not "
+                "do again in each iteration: leave it out"
+            )
+        return step
+
+    def _computed(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
+        """inputs: a dict of its own, of which the trainer may take labels."""
+        return self._own(model, inputs, num_items_in_batch=inputs.pop(_ITEMS, None))
+
+    def _own(self, *arguments: Any, **keywords: Any) -> Any:
+        trainer: Any = self._trainer()
+        return type(trainer).compute_loss(trainer, *arguments, **keywords)
+
+
+def _check(trainer: Any) -> None:
+    """Raises InputError, one line."""
+    kind = getattr(sys.modules.get("transformers.trainer"), "Trainer", ())
+    if not isinstance(trainer, kind):
+        raise InputError(f"the trainer is a {type(trainer).__name__}, not one of transformers.Trainer")
+    if "compute_loss" in vars(trainer):
+        raise InputError("the trainer's compute_loss has been replaced already: build the trainer anew")
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise InputError("DeepSpeed and FSDP spread weights over processes, which can't be planned")
+
+
+def _contents(thing: Any) -> Any:
+    """What of it a loss may change: numbers, the entries of dicts, the lengths of lists."""
+    if isinstance(thing, dict):
+        return {key: _contents(part) for key, part in thing.items()}
+    if isinstance(thing, list | set | deque):
+        return len(thing)
+    return thing if isinstance(thing, bool | int | float | str) else id(thing)

@@ -51,7 +51,7 @@ def live_peak(
     device: str | torch.device | Device = "cpu",
     there: Mapping[int, int] | None = None,
 ) -> Peak[T]:
-    """Run `call` once and report its peak. No other profiler may be active.
+    """Run `call` once and report its peak. It may count itself; no other profiler may be active.
 
     there: address and bytes of blocks, made under an earlier `live_peak`, that the call may give back.
     """
@@ -78,15 +78,33 @@ def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) 
         yield live
 
 
+_counting: list[list[Block]] = []
+"""The events of the counts that are open, the outermost first: PyTorch records for one at a time."""
+
+
 def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
+    _collect()
+    blocks: list[Block] = []
+    _counting.append(blocks)
     record_allocations()
     try:
         result = call()
     finally:
-        recorded = recorded_allocations()
-    blocks = sorted(_blocks(recorded.experimental_event_tree()), key=lambda block: block.time)
+        _collect()
+        _counting.pop()
+        if _counting:
+            record_allocations()
     curve = [0, *live_curve(blocks, there)]
     return Peak(max(curve), curve[-1], result)
+
+
+def _collect() -> None:
+    """What was recorded belongs to all that count."""
+    if _counting:
+        found = _blocks(recorded_allocations().experimental_event_tree())
+        recorded = sorted(found, key=lambda block: block.time)
+        for blocks in _counting:
+            blocks += recorded
 
 
 def _blocks(events: Iterable[Any]) -> Iterator[Block]:

@@ -104,6 +104,21 @@ def test_an_error_ends_the_recording(x):
     assert live_peak(lambda: x + x)[:2] == (BYTES, BYTES)
 
 
+def test_a_count_within_a_count(x):
+    """Both are right, whatever lies around the inner one, which may fail."""
+    kept = []
+
+    def call():
+        kept.append(torch.empty(3 * N))
+        inner = live_peak(lambda: x + x)
+        with pytest.raises(ZeroDivisionError):
+            live_peak(lambda: 1 / 0)
+        kept.append(torch.empty(N))
+        return inner[:2]
+
+    assert live_peak(call) == (4 * BYTES + BYTES, 4 * BYTES, (BYTES, BYTES))
+
+
 def test_nothing_is_written_to_standard_error(capfd, x):
     live_peak(lambda: x + x)
     assert capfd.readouterr().err == ""

@@ -40,6 +40,23 @@ def test_a_planned_loop_is_the_packages_own(
         assert torch.equal(mine, theirs), parameter
 
 
+def test_a_plain_loop_that_stops_and_goes_on_is_the_same_without_memplan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Clipping, a schedule, evaluation, a smaller last batch."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    train: Callable[..., Any] = import_module("train_plain").train
+    torch.set_num_threads(1)
+    model, losses = train(planned=False)
+    first = train(planned=True, folder=tmp_path / "checkpoint", epochs=2)[1]
+    resumed, rest = train(planned=True, folder=tmp_path / "checkpoint")
+    assert first + rest == losses
+    assert len(losses) == 21
+    for (parameter, mine), theirs in zip(resumed.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs), parameter
+
+
 def fresh(train: Callable[..., Any], planned: bool, options: dict[str, Any]) -> Any:
     """With a state of accelerate's own, which a process has one of; one thread, as other tests run beside."""
     if "accelerate" in sys.modules:

@@ -1,4 +1,4 @@
-"""A plain loop: clipping, a schedule, evaluation, a checkpoint to go on from. `python examples/train_plain.py`"""
+"""A plain loop: clipping, a schedule, evaluation, checkpoints. `python examples/train_plain.py`"""
 
 from __future__ import annotations
 

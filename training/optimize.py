@@ -31,6 +31,7 @@ from ..runtime.model.processes import inside
 from ..runtime.updates.averaged import given_average
 from ..runtime.updates.masters import given_masters
 from ..runtime.updates.optimizers import is_planned
+from .accumulating import AccumulatingStep
 from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
 from .plan import Planner
@@ -92,7 +93,7 @@ def optimize(
     scaler: a torch.amp.GradScaler: backward is of the loss times its scale as it is then; the loss that is
     returned is not scaled. The loop around the step goes on as ever: scale, unscale_, step and update.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
-    Updates then run behind the plan, with states and sums of gradients on the device. See `Step.update`.
+    The sums are states of planned updates; of other optimizers they stay on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
     time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
@@ -132,7 +133,7 @@ def optimize(
         machine = find_machine(machine)
     check_weights(module, weights)
     check_accumulate(accumulate, updates=optimizer is not None, alone=processes is None)
-    planned = accumulate == 1 and optimizer is not None and is_planned(optimizer)
+    planned = optimizer is not None and is_planned(optimizer)
     outside = None if planned else optimizer
     if masters:
         given_masters(module, optimizer if outside is None else None)
@@ -164,4 +165,6 @@ def optimize(
     with nullcontext() if processes is None else processes.planning():
         if outside is not None:
             return OutsideStep(iteration, planner, plans, padded, outside, clipping)
+        if accumulate > 1:
+            return AccumulatingStep(iteration, planner, plans, padded, planner)
         return Step(iteration, planner, plans, padded, planner)

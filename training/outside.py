@@ -66,7 +66,7 @@ class OutsideStep(Step):
         if iteration.accumulate == 1:
             told = f"its states {taken}; AdamW, Adam and SGD would be planned"
         else:
-            told = f"its states and the sums of gradients {taken}; updates after each batch may be planned"
+            told = f"its states and the sums of gradients {taken}; AdamW, Adam and SGD would be planned"
         warn_user(f"{kind} is not in the plan: {told}")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:

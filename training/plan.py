@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.budget import Budget
 from ..planner.plain import baseline
+from ..planner.simulator.part import part_of
 from ..runtime.compare.verdict import NOT_COMPARED, compared
 from ..runtime.model.iteration import Iteration
+from ..runtime.profile.part import graph_of_part
 from ..runtime.profile.profile import graph_from, measure_program
 from ..runtime.program.program import Program
 from ..runtime.refusals import warn_user
@@ -18,6 +23,7 @@ from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.trace.settle import residents, settled
 from ..runtime.updates.averages import averaged, with_talks
+from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import Problem
 from ..solvers.registry.run import solve
 from .kept import Plan, find, keep
@@ -27,10 +33,18 @@ FORWARD = "auto"
 """Forward alone has no backward that solvers for training look for."""
 
 
+class Parts(NamedTuple):
+    """Of an update over several batches, by a plan of their own over the same weights: those before the last
+    batch, and an update without one (runtime/updates/parts.py)."""
+
+    adding: PlannedStep
+    updating: PlannedStep
+
+
 @dataclass
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
-    a share is one of the first plan's peak, with what lies beside it on the device."""
+    a share is one of the first plan's peak, with what lies beside it on the device. parts: by plan."""
 
     budget: Budget
     solver: str
@@ -42,6 +56,9 @@ class Planner:
     book: Book
     bytes: int | None = None
     beside: int = 0
+    parts: WeakKeyDictionary[PlannedStep, Parts] = field(
+        default_factory=WeakKeyDictionary[PlannedStep, Parts]
+    )
 
     def __call__(self, iteration: Iteration, less: int = 0) -> PlannedStep:
         """less: bytes of the budget that are not the iteration's.
@@ -63,7 +80,7 @@ class Planner:
         step = self._step(iteration, plan)
         if self.compare:
             with self.book.phase("compare"):
-                same = compared(iteration, step, plan.graph)
+                same = compared(iteration, step, plan.graph, self._in_turn(iteration, step))
             if same is None:
                 warn_user(NOT_COMPARED)
         if found is None and self.folder is not None:
@@ -82,8 +99,32 @@ class Planner:
         return made
 
     def _step(self, iteration: Iteration, plan: Plan) -> PlannedStep:
+        step = self._planned(iteration, plan)
+        if iteration.updates is not None and iteration.accumulate > 1:
+            first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
+            parts = Parts(self._planned(iteration, first), self._planned(iteration._replace(inputs=()), rest))
+            self.book.opened(parts.adding, first, self.machine)
+            self.parts[step] = parts
+        return step
+
+    def _part(self, part: Part, whole: Plan) -> Plan:
+        """By the whole's schedule: each tensor lies in the same place between iterations."""
+        with self.book.phase("measure"):
+            graph = graph_of_part(part, whole.program, whole.graph)
+        schedule = part_of(whole.schedule, graph, part.places, budget=whole.budget, machine=self.machine)
+        return Plan(part.program, graph, schedule, whole.budget)
+
+    def _planned(self, iteration: Iteration, plan: Plan) -> PlannedStep:
         terms, undo = Terms(plan.graph, plan.budget, self.machine), self.undo and iteration.trains
         return PlannedStep(iteration, plan.program, plan.schedule, terms, undo=undo)
+
+    def _in_turn(self, iteration: Iteration, step: PlannedStep) -> Sequence[PlannedStep] | None:
+        """What is compared one after the other, where that is not the step alone: a first batch, another, the
+        last, and what begins with the next."""
+        if step not in self.parts:
+            return None
+        add = self.parts[step].adding
+        return (*(add,) * min(2, iteration.accumulate - 1), step, add)
 
     def _made(self, iteration: Iteration, program: Program, solver: str, size: int | None) -> Plan:
         with self.book.phase("measure"):

@@ -14,7 +14,7 @@ from .ledger import Ledger
 from .order import Guards
 
 _MEMORIES: tuple[Memory, ...] = tuple(Memory)
-_TRANSFERS: dict[tuple[int, int], Queue] = {
+TRANSFERS: dict[tuple[int, int], Queue] = {
     (Verb.OFFLOAD, Memory.HOST): Queue.D2H,
     (Verb.OFFLOAD, Memory.DISK): Queue.DISK_WRITE,
     (Verb.PREFETCH, Memory.DEVICE): Queue.H2D,
@@ -67,7 +67,7 @@ class Walk:
                 self.seconds.append(0.0)
                 self.curve.append(device.used)
             else:
-                self._transfer(target, _TRANSFERS[verb, where], Memory(where))
+                self._transfer(target, TRANSFERS[verb, where], Memory(where))
         self._end_of_iteration()
         return self._left_over()
 
@@ -206,7 +206,7 @@ class Walk:
 
     def _queue_of(self, transfer: int) -> Queue:
         index = transfer % len(self.schedule)
-        return _TRANSFERS[self.schedule.verbs.item(index), self.schedule.wheres.item(index)]
+        return TRANSFERS[self.schedule.verbs.item(index), self.schedule.wheres.item(index)]
 
     def _place_residents(self) -> None:
         names, initial = self.graph.tensors.name, self.schedule.initial

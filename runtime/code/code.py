@@ -112,7 +112,7 @@ class Writer:
         for value in results:
             self._need(value)
         first = f"{', '.join(f'v{value}' for value in self.residents)}, = residents"
-        last = f"return {', '.join(f'v{value}' for value in results)},"
+        last = f"return {', '.join(f'v{value}' for value in results)}," if results else "return ()"
         body = "\n    ".join((first, *self.lines, last))
         return Code(f"def step(residents, settings):\n    {body}\n", self.names.things, self.residents)
 

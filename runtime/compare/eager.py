@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import isfinite, sqrt
 from typing import NamedTuple
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..below_autograd import without_autocast
+from ..model.accumulated import note_accumulated
 from ..model.iteration import Iteration, differentiated, forward
-from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState, state_put_back
 from ..model.unchanged import changing, copies, unchanged
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
@@ -24,6 +26,7 @@ from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
 from ..updates.averaged import averaging
 from ..updates.masters import step_on_masters
+from ..updates.sums import SUM
 
 CYCLE = 3
 """How many iterations are compared: what one leaves behind, the others show."""
@@ -77,17 +80,21 @@ class Comparison(NamedTuple):
         return f"{self.compared} tensors bitwise equal to eager{where}"
 
 
-def run_eager(iteration: Iteration) -> Outcome:
+def run_eager(iteration: Iteration, sums: dict[str, Tensor] | None = None, *, last: bool = True) -> Outcome:
     """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates, behind
     `clip_grad_norm_` where it clips; or forward alone, without gradients.
 
-    The `.grad` that were there are put back; buffers, and what is updated, change.
+    sums: the gradients of the batches before it in its update, to which this adds its own; none behind the
+    last, which updates. The `.grad` that were there are put back; buffers, and what is updated, change.
     """
     parameters, _buffers, inputs = residents(iteration)
     tensors = [*parameters.values(), *inputs.values()]
     before = [tensor.grad for tensor in tensors]
     for tensor in tensors:
         tensor.grad = None
+    sums = {} if sums is None else sums
+    for name, total in sums.items():
+        parameters[name].grad = total
     try:
         with uncompiled(), torch.set_grad_enabled(iteration.trains):
             loss, output = forward(iteration, iteration.module, iteration.inputs)
@@ -98,7 +105,10 @@ def run_eager(iteration: Iteration) -> Outcome:
                     differentiated(iteration, loss, iteration.inputs).backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         norm = None
-        if iteration.updates is not None:
+        sums.clear()
+        if not last:
+            sums.update(gradients)
+        elif iteration.updates is not None:
             if (clipping := iteration.updates.clipping) is not None:
                 norm = nn.utils.clip_grad_norm_(parameters.values(), clipping.max_norm)
             way = step_on_masters if iteration.updates.masters else None
@@ -122,51 +132,75 @@ def _step(optimizer: torch.optim.Optimizer, way: Callable[[torch.optim.Optimizer
             group["foreach"] = foreach
 
 
-def compare(iteration: Iteration, step: PlannedStep) -> Comparison:
+def compare(
+    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep] | None = None
+) -> Comparison:
     """Run `CYCLE` iterations of both from one random state, which goes on from each to the next, and compare
     losses, gradients and buffers bitwise, with updates weights and states too.
+
+    turns: the iterations, where they are not all the step's: those of an update over several batches. Only
+    the step itself updates; what is left in the sums at the end is compared too.
 
     The module, all that its code can reach and the generators are afterwards as they were. Where plain eager
     differs, it is compared on the path for `torch.compile` if the trace took it, and without the model's own
     checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
     count as equal.
     """
-    with unchanged(iteration, step.program.device), state_put_back(iteration):
-        outcomes = [step.run(iteration.inputs) for _ in range(CYCLE)]
-        step.recall()
+    turns = (step,) * CYCLE if turns is None else turns
+    with _alone(iteration, step):
+        outcomes = [each.run(iteration.inputs) for each in turns]
+        for each in {*turns}:
+            each.recall()
         planned = _everything(iteration, step.program, outcomes)
+    plainly = partial(_eager, iteration, step, [each is step for each in turns])
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):
         for plain in (False, True):
             with compiling(flag), without_checkpoints() if plain else nullcontext():
-                eager, changes = _eager(iteration, step)
+                eager, changes = plainly()
             comparison = _difference(eager, planned)._replace(compiling=flag, plain=plain)
             if comparison.equal:
                 return comparison
             found = found or comparison._replace(suspects=_suspects(iteration, changes))
             if not plain:
-                found = _within_its_own(iteration, step, eager, planned) or found
+                found = _within_its_own([plainly()[0] for _ in range(REPEATS)], eager, planned) or found
                 if found.equal:
                     return found._replace(compiling=flag)
     assert found is not None
     return found
 
 
-def _eager(iteration: Iteration, step: PlannedStep) -> tuple[dict[str, Tensor], list[str]]:
-    """What eager makes, and the paths of all that it changes in Python's state."""
+def _eager(
+    iteration: Iteration, step: PlannedStep, updating: Sequence[bool]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """What eager makes, and the paths of all that it changes in Python's state. updating: by iteration."""
+    sums: dict[str, Tensor] = {}
+    outcomes: list[Outcome] = []
+    with _alone(iteration, step) as before:
+        for last in updating:
+            outcomes.append(_left(iteration, step.program, run_eager(iteration, sums, last=last)))
+            for name in [name for name in sums if (name, SUM) not in step.program.states]:
+                del sums[name]
+        everything = _everything(iteration, step.program, outcomes)
+        return everything | copies({f"{name}.{SUM}": x for name, x in sums.items()}), before.changes()
+
+
+@contextmanager
+def _alone(iteration: Iteration, step: PlannedStep) -> Generator[PythonState]:
+    """Iterations that leave no trace, the first of them the first of its update."""
     with unchanged(iteration, step.program.device), state_put_back(iteration) as before:
-        outcomes = [_left(iteration, step.program, run_eager(iteration)) for _ in range(CYCLE)]
-        return _everything(iteration, step.program, outcomes), before.changes()
+        if iteration.updates is not None:
+            note_accumulated(iteration.updates.optimizer, None)
+        yield before
 
 
 def _within_its_own(
-    iteration: Iteration, step: PlannedStep, eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]
+    again: Sequence[Mapping[str, Tensor]], eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]
 ) -> Comparison | None:
-    """The two are equal as far as eager is equal to itself; None where it is, or they are not.
+    """The two are equal as far as eager is equal to itself, run again; None where it is, or they are not.
 
     Rounding alone makes small differences from run to run: a large one is another computation, not a spread.
     """
-    again = [_eager(iteration, step)[0] for _ in range(REPEATS)]
     if any(other.keys() != eager.keys() for other in (*again, planned)):
         return None
     most = 0.0
@@ -215,7 +249,8 @@ def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
 def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
     *before, last = outcomes
     named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
-    named |= {"loss": last.loss, "the norm of the gradients": last.norm}
+    norms = [outcome.norm for outcome in outcomes if outcome.norm is not None]
+    named |= {"loss": last.loss, "the norm of the gradients": norms[-1] if norms else None}
     losses = {name: tensor for name, tensor in named.items() if tensor is not None}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,20 +38,25 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     return found
 
 
-def compared(iteration: Iteration, step: PlannedStep, graph: Graph) -> Comparison | None:
-    """None where there is not memory enough. Raises DifferenceError where the two are not equal."""
+def compared(
+    iteration: Iteration, step: PlannedStep, graph: Graph, turns: Sequence[PlannedStep] | None = None
+) -> Comparison | None:
+    """None where there is not memory enough. turns: see `compare`. Raises DifferenceError where the two are
+    not equal."""
     if step.program.device.type == "cpu" and _host_lacks(baseline(graph).peak - resident_bytes(step.program)):
         return None
-    comparison = compare_if_it_fits(iteration, step)
+    comparison = compare_if_it_fits(iteration, step, turns)
     if comparison is not None and not comparison.equal:
         raise DifferenceError(f"the traced iteration is not the model's: {comparison.difference}")
     return comparison
 
 
-def compare_if_it_fits(iteration: Iteration, step: PlannedStep) -> Comparison | None:
+def compare_if_it_fits(
+    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep] | None = None
+) -> Comparison | None:
     """None where there is not memory enough for both."""
     try:
-        return compare(iteration, step)
+        return compare(iteration, step, turns)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..calls.randomness import restore_generator, save_generator
 from ..torch_internals import buffers_of
+from .accumulated import accumulated, note_accumulated
 from .iteration import Iteration, tensors_in
 
 
@@ -30,10 +31,13 @@ def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
     clones = [(tensor, tensor.clone()) for tensor in tensors]
     weights = changing(iteration)
     known = copies(weights)
+    sums = iteration.updates and accumulated(iteration.updates.optimizer)
     try:
         yield
     finally:
         _put_back(iteration, weights, known)
+        if iteration.updates is not None:
+            note_accumulated(iteration.updates.optimizer, sums)
         for part, name, buffer in buffers:
             buffers_of(part)[name] = buffer
         with torch.no_grad():

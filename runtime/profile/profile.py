@@ -31,6 +31,7 @@ from ..program.graph import Cost, graph_of
 from ..program.program import Operation, Program
 from ..trace.settle import residents, settled
 from ..updates.optimizers import Choice, updated
+from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
 
 Progress = Callable[[int, int, str], None]
@@ -81,7 +82,7 @@ def measure_program(
             for operation in program.operations:
                 key = signature(program, operation.call)
                 if key not in known:
-                    known[key] = _measured(program, operation, stand_ins)
+                    known[key] = measured_call(program, operation, stand_ins)
                 measured.append(known[key])
                 stand_ins.advance()
                 if progress is not None:
@@ -91,13 +92,14 @@ def measure_program(
     return measured
 
 
-def _measured(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
-    """An update of weights, which may run in host memory too, is measured there as well. A call whose memory
-    depends on the data takes as much as it takes at worst."""
+def measured_call(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
+    """Of the operation at which the stand-ins are. An update of weights, which may run in host memory too, is
+    measured there as well, and what adds a gradient to its sum. A call whose memory depends on the data takes
+    as much as it takes at worst."""
     found = measure(stand_ins.calls(), str(program.device))
     worst = (live_peak(call, program.device).peak_bytes for call in stand_ins.calls_by_data())
     found = found._replace(peak_bytes=max((found.peak_bytes, *worst)))
-    if not updates_weights(operation):
+    if not (updates_weights(operation) or adds_up(operation)):
         return found
     host = found if program.device.type == "cpu" else measure(stand_ins.calls_on_host())
     return found._replace(host_seconds=host.seconds, host_bytes=host.peak_bytes)

@@ -32,6 +32,7 @@ from ..storage.copies import raw
 from ..storage.journal import Journal
 from ..torch_internals import no_torch_function
 from ..updates.state import OptimizerState
+from ..updates.sums import adds_up, sums_of
 from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
 from .custody import Custody, Owner
@@ -56,6 +57,11 @@ class Outcome(NamedTuple):
 
 UNDONE = "the iteration is as if it had not begun: it can be repeated"
 """A note of what it has raised."""
+
+BEGINS_ANEW = (
+    "the sums of gradients are lost, no weight has changed: the update begins anew with the next batch"
+)
+"""Another."""
 
 
 class PlannedStep:
@@ -104,11 +110,12 @@ class PlannedStep:
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
+        self._sums = sums_of(program)
         self.device = (terms and terms.device) or device_of(program.device)
         self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
         self._trains = iteration.trains
-        self._gradients_counted = iteration.accumulate > 1  # in the budget that the plan was given
+        self._gradients_counted = iteration.accumulate > 1 and iteration.updates is None  # in the budget
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
         self.norm: Tensor | None = None
@@ -263,36 +270,48 @@ class PlannedStep:
             if self.cycle is not None:
                 self.cycle.end_jobs()  # they may still copy from and to what the frames hold
             forget_frames(error, but=handled)  # else they hold the iteration's memory
-            if not self._undone(residents):
-                self._give_up()
-                error.add_note(LOST)
-            else:
-                error.add_note(UNDONE)
+            lost = self._left_changed()
+            if lost <= self._sums:
+                self._put_back(residents)
                 if numbers is not None:
                     restore_generator(self.device, numbers)
+                if lost:
+                    self._forget_sums()
+                error.add_note(BEGINS_ANEW if lost else UNDONE)
+            else:
+                self._give_up()
+                error.add_note(LOST)
             if self._optimizer is not None:
                 self._optimizer.undo()
             raise
 
-    def _undone(self, residents: Sequence[Tensor]) -> bool:
-        """Put back what the journal has kept; False where it has not kept all."""
-        if self.cycle is not None and self.cycle.salvage():
-            return False
+    def _left_changed(self) -> set[int]:
+        """The storages that a failed iteration has changed, or lost, and nobody has kept."""
+        lost = set[int]() if self.cycle is None else self.cycle.salvage()
         self.device.synchronize()
-        if self.journal.overwritten:
-            return False
+        return lost | self.journal.overwritten
+
+    def _put_back(self, residents: Sequence[Tensor]) -> None:
+        """What the journal has kept."""
         moved = frozenset[int]() if self.cycle is None else self.cycle.moved
         for value, tensor in zip(self.program.residents, residents, strict=True):
             storage = self.program.values[value].storage
             if storage in self.journal.kept and storage not in moved:
                 self.device.copy(self.journal.kept[storage].bytes, raw(tensor))
         self.device.synchronize()
-        return True
+
+    def _forget_sums(self) -> None:
+        """The sums of gradients alone are lost: others are made where the next iteration wants them."""
+        assert self._optimizer is not None
+        if self.cycle is not None:
+            self._custody.give_up(self._sums, _refuse)
+            self.cycle.lost.clear()
+        self._optimizer.forget_sums()
 
     def _give_up(self) -> None:
         """Weights and states are those neither before the iteration nor after it: nobody may have them."""
         updates = filter(updates_weights, self.program.operations)
-        updated = {storage for operation in updates for storage in operation.mutates}
+        updated = self._sums | {storage for operation in updates for storage in operation.mutates}
         if self.cycle is not None:
             self._custody.give_up(updated, _refuse)
             self.cycle.lost.clear()
@@ -361,7 +380,10 @@ class PlannedStep:
 def _changed_by_others(program: Program) -> set[int]:
     """The storages that something else than an update changes: buffers, mostly."""
     return {
-        x for operation in program.operations if not updates_weights(operation) for x in operation.mutates
+        x
+        for operation in program.operations
+        if not (updates_weights(operation) or adds_up(operation))
+        for x in operation.mutates
     }
 
 

@@ -75,4 +75,4 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
         }
     if ema is not None:
         found = {name: with_average(rule, ema) for name, rule in found.items()}
-    return with_updates(program, found, when, clip=clipping is not None)
+    return with_updates(program, found, when, clip=clipping is not None, sums=iteration.accumulate > 1)

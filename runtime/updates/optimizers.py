@@ -112,7 +112,7 @@ class Rule(NamedTuple):
 
 
 _FOLLOWED = ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum", "dampening")
-_HEAD = 2
+_HEAD = 3
 _REFUSED = ("differentiable", "capturable")
 _SWITCHES = ("amsgrad", "maximize", "fused", "nesterov", "decoupled_weight_decay")
 
@@ -124,7 +124,8 @@ def numbers(group: Mapping[str, Any]) -> list[float]:
 
 
 def setting(group: int, name: str, example: float) -> Setting:
-    """One of a group's numbers. The first two settings are which update it is, and the norm to clip to."""
+    """One of a group's numbers. The first settings are which update it is, the norm
+    to clip to, whether it is the first batch of its update."""
     return Setting(_HEAD + len(_FOLLOWED) * group + _FOLLOWED.index(name), example)
 
 

@@ -277,6 +277,7 @@ RULES: dict[str, Callable[..., None]] = {
         sgd_fused,
         sgd_momentum_fused,
         on_master,
+        on_average,
     )
 }
 _FUSED = {adamw_fused: 7, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}

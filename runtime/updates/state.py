@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
+from ..model.accumulated import Accumulated, accumulated, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
 from ..storage.away import Fill
@@ -22,6 +23,8 @@ from ..torch_internals import count_as_stepped
 from .averaged import AVERAGE
 from .masters import MASTER
 from .optimizers import check_fixed, fixed, numbers
+from .sums import SUM, sums_of
+from .updates import updates_weights
 
 COUNT = "step"
 """Under this name AdamW keeps, beside a parameter's states, how often it was updated."""
@@ -44,6 +47,10 @@ class OptimizerState:
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
+        self._of = iteration.accumulate if sums_of(program) else 1
+        self._adds = self._of > 1 and not any(map(updates_weights, program.operations))
+        self._begun: Accumulated | None = None
+        self._new = False
         self._counts = any("exp_avg" in states for states in self._names.values())
         self._made: list[tuple[str, str]] = []
         self._forms = {state: program.values[value] for state, value in program.states.items()}
@@ -66,13 +73,14 @@ class OptimizerState:
         return self._optimizer.register_step_pre_hook(check).remove
 
     def begin(self) -> tuple[list[Tensor], list[float]]:
-        """The states, in the program's order, and the settings: which step it is, the norm to clip to, each
-        group's numbers.
+        """The states, in the program's order, and the settings: which step it is, the norm to clip to,
+        whether the batch is the first of its update, each group's numbers.
 
         Without counts (SGD) the step is 1 where the states were not there, 2 where they were. Raises
         MismatchError where the optimizer has changed otherwise.
         """
         self._check()
+        self._begun = self._accumulated()
         rows = self._rows()
         self._made = []
         try:
@@ -80,7 +88,8 @@ class OptimizerState:
         except BaseException:
             self.undo()
             raise
-        counts = {float(made == {False})}
+        self._new = made == {True} if self._begun is None else self._begun.new
+        counts = {float(not self._new)}
         if self._counts:
             counts = set(_numbers([row[COUNT] for row in rows.values()]))
         for parameter, state in self._states:
@@ -94,23 +103,35 @@ class OptimizerState:
         settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
         most = inf if self._clipping is None else self._clipping.max_norm
         states = [rows[parameter][state] for parameter, state in self._states]
-        return states, [1 + max(counts), most, *settings]
+        return states, [1 + max(counts), most, float(self._begun is None), *settings]
 
     def undo(self) -> None:
         """The iteration is as if it had not begun: the states that it made are not there."""
         for name, state in self._made:
             weight = self._module.get_parameter(name)
-            del self._optimizer.state[weight][state]
+            self._optimizer.state[weight].pop(state, None)
             if not self._optimizer.state[weight]:
                 del self._optimizer.state[weight]
         self._made = []
 
     def end(self) -> None:
-        """Count the step, for learning rate schedules too, which warn of optimizers that don't step."""
+        """Count the batch, or the step, for learning rate schedules too, which warn of optimizers that don't
+        step."""
+        if self._adds:
+            batches = 0 if self._begun is None else self._begun.batches
+            note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new))
+            return
+        note_accumulated(self._optimizer, None)
         count_as_stepped(self._optimizer)
         if self._counts:
             for row in self._rows().values():
                 row[COUNT] += 1
+
+    def forget_sums(self) -> None:
+        """The update begins anew with the next batch."""
+        note_accumulated(self._optimizer, None)
+        for row in self._rows().values():
+            row.pop(SUM, None)
 
     def tensor(self, parameter: str, state: str) -> Tensor:
         return self._optimizer.state[self._module.get_parameter(parameter)][state]
@@ -121,6 +142,16 @@ class OptimizerState:
             raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
             check_fixed(group, number, then)
+
+    def _accumulated(self) -> Accumulated | None:
+        """Raises MismatchError: the sums are of another number of batches."""
+        now = accumulated(self._optimizer)
+        if now is not None and (now.of != self._of or now.batches >= now.of):
+            raise MismatchError(
+                f"the optimizer holds sums of {now.batches} of {now.of} batches; the plan has accumulate="
+                f"{self._of}"
+            )
+        return now
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         """By parameter name what the optimizer holds for it."""
@@ -137,7 +168,7 @@ class OptimizerState:
 
     def _first(self, parameter: str, state: str) -> Fill:
         """A master is its weight as it is when it is made; an average its master, where it has one."""
-        if state not in _OURS:
+        if state not in (MASTER, AVERAGE):
             return zeros
         weight = self._module.get_parameter(parameter)
         master = self._optimizer.state[weight].get(MASTER) if state == AVERAGE else None
@@ -156,7 +187,7 @@ class OptimizerState:
         return bool(own)
 
 
-_OURS = (MASTER, AVERAGE)
+_OURS = (MASTER, AVERAGE, SUM)
 
 
 def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:

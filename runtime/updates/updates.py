@@ -5,6 +5,9 @@ The states become residents, like the parameters; the gradients that are used up
 Rules and places as there: `in-backward` right behind the last operation that contributes to the gradient or
 reads the weight, by storage, so that tied and packed tensors are counted whole. Clipped updates read the
 coefficient, behind the norms of all gradients (clipping.py).
+
+Of several batches (sums.py) this is the last one's program. An update right behind its gradient adds that to
+the sum itself; others read the sum, to which the gradient is added as soon as it is there.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -26,21 +29,30 @@ from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
 from . import clipping
 from .optimizers import Rule, setting
+from .sums import FIRST, SUM, add, with_sum
 
 STEP = Setting(0, 2.0)
 """Which update of the weights it is, from 1; an example is one behind the first."""
 
 
-def with_updates(program: Program, rules: Mapping[str, Rule], when: When, *, clip: bool = False) -> Program:
+def with_updates(
+    program: Program, rules: Mapping[str, Rule], when: When, *, clip: bool = False, sums: bool = False
+) -> Program:
     """rules: by parameter. A gradient whose parameter has none stays a result.
 
-    clip: by the norm of all gradients. Raises InputError where one of these has no update.
+    clip: by the norm of all gradients. Raises InputError where one of these has no update. sums: of several
+    batches for one update.
     """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
     made, read = _places(program, updated)
     behind: dict[int, list[Operation]] = {}
     clipped = -1
+    if sums and when == "in-backward" and not clip:
+        updated = {name: with_sum(rule) for name, rule in updated.items()}
+    elif sums:
+        for name, place in made.items():
+            behind.setdefault(place, []).append(writer.add(name))
     if clip and made:
         if left := [name for name in program.gradients if name not in updated]:
             raise InputError(
@@ -91,7 +103,10 @@ def _places(program: Program, names: Iterable[str]) -> tuple[dict[str, int], dic
 
 
 class _Writer:
-    """Appends states, norms and the coefficient to the program's storages and values."""
+    """Appends states, norms and the coefficient to the program's storages and values.
+
+    gradients: what norms and updates read, by parameter: the sums where there are some.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -99,6 +114,7 @@ class _Writer:
         self.values = list(program.values)
         self.states: dict[tuple[str, str], int] = {}
         self.norms: dict[str, int] = {}
+        self.gradients = dict(program.gradients)
         self.total: int | None = None
         self.coefficient: int | None = None
         self.names = Names()
@@ -110,7 +126,7 @@ class _Writer:
             self.operations.unique(operation.name)
 
     def update(self, name: str, rule: Rule) -> Operation:
-        weight, gradient = self.program.parameters[name], self.program.gradients[name]
+        weight, gradient = self.program.parameters[name], self.gradients[name]
         states = [self._state(name, state, rule.dtype) for state in rule.states]
         settings = (setting(rule.group, "lr", 1e-3), STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
@@ -121,8 +137,15 @@ class _Writer:
         call = Call(rule.target, arguments, keywords, (), several=False)
         return self._operation(f"{name}/update", Phase.UPDATE, weight, call, reads, tuple(changed))
 
+    def add(self, name: str) -> Operation:
+        weight, gradient = self.program.parameters[name], self.program.gradients[name]
+        total = self.gradients[name] = self._state(name, SUM, None)
+        call = Call(add, (Ref(total), Ref(gradient), FIRST), {}, (), several=False)
+        changed = (self.values[total].storage,)
+        return self._operation(f"{name}/add", Phase.BACKWARD, weight, call, (gradient,), changed)
+
     def norm(self, name: str) -> Operation:
-        gradient = self.program.gradients[name]
+        gradient = self.gradients[name]
         with self.mode:
             fake = clipping.norm(self._fake(gradient))
         made = self.norms[name] = self._new(f"{name}.grad.norm", fake, Kind.GRADIENT)
@@ -159,11 +182,11 @@ class _Writer:
         return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
 
     def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
-        """A new resident of the parameter's form, as `torch.zeros_like` makes it."""
+        """A new resident of the parameter's form, as `torch.zeros_like` makes it. A sum is of its type."""
         weight = self.program.parameters[name]
         layer = self.program.storages[self.values[weight].storage].layer
         with self.mode:
-            made = torch.zeros_like(self._fake(weight), dtype=dtype)
+            made = torch.zeros_like(self._fake(weight), dtype=None if state == SUM else dtype)
         self.states[name, state] = self._new(f"{name}.{state}", made, Kind.OPTIMIZER_STATE, layer)
         return self.states[name, state]
 

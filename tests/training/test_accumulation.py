@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 MANY = 3
 pytestmark = pytest.mark.filterwarnings("ignore:.*the sums of gradients take")
+MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5}
 
 
 def model() -> nn.Module:
@@ -37,6 +38,11 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), 0.1, 0.9)
 
 
+def nadam(module: nn.Module) -> torch.optim.Optimizer:
+    """No plan has its updates."""
+    return torch.optim.NAdam(module.parameters(), 0.01)
+
+
 def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
     x, labels = batches()[0]
     given = {"targets": labels, "loss_fn": functional.cross_entropy, "budget": "95%", "solver": "rotor"}
@@ -44,18 +50,28 @@ def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
     return memplan.optimize(module, x, **(given | options))
 
 
-@pytest.mark.parametrize(("make", "moved"), [(adamw, False), (sgd, True)])
-def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, moved: bool) -> None:
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (adamw, {"clip_norm": None, "budget": "100%"}),
+        (adamw, {"update": "after"}),
+        (adamw, {**MOVED, "budget": "85%"}),
+        (sgd, {**MOVED, "budget": "85%", "clip_norm": None}),
+        (nadam, {}),
+    ],
+    ids=["right behind each gradient", "clipped", "clipped and moved", "moved", "without a plan"],
+)
+def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, options: Any) -> None:
     module, given = model(), batches()
     plain = copy.deepcopy(module)
     optimizer, other = make(module), make(plain)
-    machine = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5}
-    step = planned(module, optimizer, **(machine if moved else {}))
+    step = planned(module, optimizer, **options)
     rates, others = OneCycleLR(optimizer, 0.02, total_steps=8), OneCycleLR(other, 0.02, total_steps=8)
     torch.manual_seed(11)
-    seen = []
+    seen: list[Any] = []
     for x, labels in given:
         seen.append(step(x, targets=labels))
+        assert step.updated or step.norm is None
         if step.updated:
             seen.append(step.norm)
             rates.step()
@@ -65,19 +81,21 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, mo
     seen.append(step.norm)
 
     torch.manual_seed(11)
-    expected = []
+    expected: list[Any] = []
     for number, (x, labels) in enumerate(given, start=1):
         loss = functional.cross_entropy(plain(x), labels)
         (loss / MANY).backward()
         expected.append(loss.detach())
         if number % MANY == 0 or number == len(given):
-            expected.append(nn.utils.clip_grad_norm_(plain.parameters(), 0.3))
+            clipped = options.get("clip_norm", 0.3) is not None
+            expected.append(nn.utils.clip_grad_norm_(plain.parameters(), 0.3) if clipped else None)
             other.step()
             other.zero_grad()
             if number % MANY == 0:
                 others.step()
-    assert len(seen) == len(expected)
-    assert all(map(torch.equal, seen, expected))
+    step.recall()
+    for mine, theirs in zip(seen, expected, strict=True):
+        assert mine is theirs if theirs is None else torch.equal(mine, theirs)
     assert all(map(torch.equal, module.parameters(), plain.parameters()))
 
 
@@ -108,7 +126,7 @@ def test_a_batch_that_is_refused_adds_nothing() -> None:
         ({"accumulate": 2.0}, r"accumulate=2\.0"),
         ({"accumulate": True}, "accumulate=True"),
         ({"optimizer": None, "clip_norm": None}, "accumulate goes with optimizer=.*loss / N"),
-        ({"undo": True}, "undo=True is for planned updates"),
+        ({"undo": True, "optimizer": nadam(model())}, "undo=True is for planned updates"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], message: str) -> None:

@@ -1,0 +1,121 @@
+"""The schedule of a part of a graph: that of the whole, without what the part has not.
+
+A part has the whole's tensors under the same numbers, and some of its operations. Steps that compute others
+go, and steps of tensors that only those touch. What is left keeps every rule, takes no more memory at any
+step, and has each persistent tensor start and end where it does in the whole: the two can follow each other.
+
+    whole   … prefetch m, update w m, offload m, delete m        m, a state, lies on the host
+    part    … prefetch m,             offload m, delete m        needless: nobody looks at it, and
+            …                                                    it still lies where it is copied to
+
+Needless transfers go too, unless the host, or the disk, has no room for what then stays there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ..errors import InvalidScheduleError
+from ..schedule.schedule import Initial, Schedule, Step, Verb
+from .clock import SOURCE
+from .simulate import simulate
+from .walk import TRANSFERS
+
+
+def part_of(
+    schedule: Schedule, part: Graph, places: Sequence[int], *, budget: int | None, machine: Machine | None
+) -> Schedule:
+    """places: of the part's operations in the whole graph, in order."""
+    index = {place: number for number, place in enumerate(places)}
+    touched = (*part.input_lists, *part.operations.writes.lists())
+    there = {x for row in touched for x in row} | set(part.persistent.nonzero()[0].tolist())
+    kept = Schedule.of(
+        (
+            step._replace(target=index[step.target]) if step.verb == Verb.COMPUTE else step
+            for step in schedule
+            if step.target in (index if step.verb == Verb.COMPUTE else there)
+        ),
+        schedule.initial,
+    )
+    fewer = _without_needless(part, kept)
+    try:
+        simulate(part, fewer, budget=budget, machine=machine)
+    except InvalidScheduleError:
+        return kept
+    return fewer
+
+
+class _Event(NamedTuple):
+    """What a step does with a tensor. memory: of the copy that it uses, changes, deletes or makes. source:
+    of the copy that it makes that from."""
+
+    step: int
+    memory: Memory
+    source: Memory | None = None
+    changes: bool = False
+    deletes: bool = False
+
+
+def _without_needless(graph: Graph, schedule: Schedule) -> Schedule:
+    steps = list(schedule)
+    events: dict[int, list[_Event]] = {}
+    for number, step in enumerate(steps):
+        for x, event in _events(graph, number, step):
+            events.setdefault(x, []).append(event)
+    dropped: set[int] = set()
+    for x, own in events.items():
+        while graph.persistent[x] and (needless := _needless(own, _homes(schedule.initial, x))):
+            dropped |= needless
+            own = [event for event in own if event.step not in needless]
+    return Schedule.of((step for n, step in enumerate(steps) if n not in dropped), schedule.initial)
+
+
+def _events(graph: Graph, number: int, step: Step) -> Iterator[tuple[int, _Event]]:
+    verb, target, where = step
+    if verb == Verb.COMPUTE:
+        mode = graph.operations.modes[target][where - 1] if where else None
+        for x in graph.input_lists[target]:
+            on_host = mode is not None and (mode.on_host or x in mode.reads_host)
+            memory = Memory.HOST if on_host else Memory.DEVICE
+            yield x, _Event(number, memory, changes=x in graph.mutate_lists[target])
+    elif verb == Verb.DELETE:
+        yield target, _Event(number, Memory(where), deletes=True)
+    else:
+        yield target, _Event(number, Memory(where), Memory(SOURCE[TRANSFERS[verb, where]]))
+
+
+def _homes(initial: Initial, x: int) -> set[Memory]:
+    if x in initial.both:
+        return {Memory.DEVICE, Memory.HOST}
+    return {Memory.HOST if x in initial.host else Memory.DISK if x in initial.disk else Memory.DEVICE}
+
+
+def _needless(events: Sequence[_Event], homes: set[Memory]) -> set[int]:
+    """Steps of a persistent tensor that can go together, the first that are found."""
+    fresh = set(homes)
+    made: dict[Memory, int] = {}  # copies that nobody has used, by the transfer
+    left: dict[Memory, int] = {}  # copies deleted since the last change, where the tensor is at home
+    for event in events:
+        memory = event.memory
+        if event.source is not None:
+            if memory in fresh:
+                return {event.step}
+            if memory in left:
+                return {left[memory], event.step}
+            made.pop(event.source, None)
+            made[memory] = event.step
+            fresh.add(memory)
+        elif event.deletes:
+            if memory in made:
+                return {made[memory], event.step}
+            if memory in fresh and memory in homes and memory != Memory.DEVICE:
+                left[memory] = event.step
+            fresh.discard(memory)
+        else:
+            made.pop(memory, None)
+            if event.changes:
+                fresh, left = {memory}, {}
+    return set()

@@ -1,0 +1,34 @@
+"""How far an update over several batches has come: noted in the optimizer's groups, so that it is saved and
+loaded with them. Only there in the midst of an update."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+KEY = "accumulated"
+
+
+class Accumulated(NamedTuple):
+    """batches: in the sums of gradients, of how many in an update. new: the optimizer's own states are of
+    this update."""
+
+    batches: int
+    of: int
+    new: bool
+
+
+def accumulated(optimizer: torch.optim.Optimizer) -> Accumulated | None:
+    """None between updates."""
+    noted: Any = optimizer.param_groups[0].get(KEY)
+    return None if noted is None else Accumulated(**noted)
+
+
+def note_accumulated(optimizer: torch.optim.Optimizer, now: Accumulated | None) -> None:
+    for group in optimizer.param_groups:
+        group.pop(KEY, None)
+        if now is not None:
+            group[KEY] = now._asdict()

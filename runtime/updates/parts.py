@@ -1,0 +1,72 @@
+"""The programs of an update over several batches, from one trace.
+
+    update     … B2 ─dw2─▶ w2/update …                         the last batch: adds, then updates
+               … B2 ─dw2─▶ w2/add ─▶ norm ─▶ clip ─▶ w2/update …        clipped, or behind backward
+    adding     … B2 ─dw2─▶ w2/add …                            each batch before it
+    updating   w2/update …                                     what is left at an epoch's end: no batch
+
+The first is the one that is traced and planned (updates.py). The others are parts of it: storages and values
+have the same indices, and whatever a part does not use is nowhere in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..program.fingerprint import fingerprint
+from ..program.outputs import NOTHING
+from ..program.program import Call, Operation, Program
+from .clipping import clip, norm
+from .rules import RULES
+from .sums import FIRST, add, on_sum
+from .updates import updates_weights
+
+
+class Part(NamedTuple):
+    """places: of its operations in the whole."""
+
+    program: Program
+    places: Sequence[int]
+
+
+def adding(program: Program) -> Part:
+    """The program of a batch that is not the last of its update."""
+    return _part(program, replace(program, norm=None), _adding)
+
+
+def updating(program: Program) -> Part:
+    """The program of an update with the sums as they are."""
+    part = replace(program, inputs={}, loss=None, outputs={}, output=NOTHING, gradients={})
+    return _part(program, part, _updating)
+
+
+def _part(whole: Program, part: Program, own: Callable[[Operation], Operation | None]) -> Part:
+    found = [(place, own(operation)) for place, operation in enumerate(whole.operations)]
+    operations = [operation for _place, operation in found if operation is not None]
+    part = replace(part, operations=operations)
+    places = [place for place, operation in found if operation is not None]
+    return Part(replace(part, fingerprint=fingerprint(part)), places)
+
+
+def _adding(operation: Operation) -> Operation | None:
+    call = operation.call
+    if call.target is on_sum:
+        _weight, gradient, *_states, total, _lr, _step = call.arguments
+        name = operation.name.replace("/update", "/add")
+        only = Call(add, (total, gradient, FIRST), {}, (), several=False)
+        return operation._replace(name=name, call=only, mutates=operation.mutates[-1:])
+    return None if call.target in (norm, clip) or updates_weights(operation) else operation
+
+
+def _updating(operation: Operation) -> Operation | None:
+    call = operation.call
+    if call.target is on_sum:
+        weight, _gradient, *states, total, lr, step = call.arguments
+        keywords = {name: value for name, value in call.keywords.items() if name != "on"}
+        only = Call(
+            RULES[call.keywords["on"]], (weight, total, *states, lr, step), keywords, (), several=False
+        )
+        return operation._replace(call=only, reads=operation.mutates[-1:], mutates=operation.mutates[:-1])
+    return operation if call.target in (norm, clip) or updates_weights(operation) else None

@@ -1,0 +1,50 @@
+"""Gradients summed over several batches before one update: the sum of each is a state beside the optimizer's
+own, in the gradient's type.
+
+The first batch's gradient is copied, as `.grad` begins: no sum need be made zero, and the bits are those of
+`.grad`.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..program.program import Operation, Program, Setting
+from .optimizers import Rule
+from .rules import RULES
+
+SUM = "sum"
+FIRST = Setting(2, 0.0)
+"""The third of an iteration's settings: whether the batch is the first of its update."""
+
+
+def add(total: Tensor, gradient: Tensor, first: float) -> None:
+    if first:
+        total.copy_(gradient)
+    else:
+        total.add_(gradient)
+
+
+def on_sum(weight: Tensor, gradient: Tensor, *rest: Any, on: str, **hyperparameters: Any) -> None:
+    """The last batch of an update: a rule by its name, on the sum with this gradient added. rest: as the
+    rule's, the sum before the step's numbers."""
+    *states, total, lr, step = rest
+    RULES[on](weight, total.add_(gradient), *states, lr, step, **hyperparameters)
+
+
+def with_sum(rule: Rule) -> Rule:
+    keywords = {"on": rule.target.__name__, **rule.keywords}
+    return rule._replace(target=on_sum, states=(*rule.states, SUM), keywords=keywords)
+
+
+def sums_of(program: Program) -> set[int]:
+    """Their storages."""
+    return {program.values[value].storage for (_, state), value in program.states.items() if state == SUM}
+
+
+def adds_up(operation: Operation) -> bool:
+    return operation.call.target is add

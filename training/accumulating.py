@@ -1,0 +1,48 @@
+"""Several batches for one planned update: each adds its gradients to their sums, the last one updates too.
+
+The sums are states of the optimizer, moved and saved as others are (runtime/updates/sums.py). A shape has one
+plan with two parts, which share weights and states with it (training/plan.py, `Parts`):
+
+    adding    adding    the plan    adding    …    updating     at an epoch's end: what is left
+    └───────── one update ────────┘
+"""
+
+from __future__ import annotations
+
+from ..runtime.model.accumulated import accumulated
+from ..runtime.model.iteration import Inputs
+from ..runtime.run.execute import Outcome, PlannedStep
+from .step import Step
+
+
+class AccumulatingStep(Step):
+    @property
+    def updated(self) -> bool:
+        return self._waiting == 0
+
+    def update(self) -> None:
+        if self._waiting:
+            plan = self.plans[0]
+            plan.norm = self._planner.parts[plan].updating.iterate(()).norm
+
+    def recall(self) -> None:
+        super().recall()
+        for plan in self.plans:
+            for part in self._planner.parts[plan]:
+                part.recall()
+
+    @property
+    def _waiting(self) -> int:
+        """Batches in the sums."""
+        assert self._own is not None
+        now = accumulated(self._own)
+        return 0 if now is None else now.batches
+
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+        last = self._waiting + 1 == self._iteration.accumulate
+        part = plan if last else self._planner.parts[plan].adding
+        outcome = super()._iterate(inputs, part)
+        plan.output, plan.norm = part.output, part.norm
+        if part is not plan:
+            part.output = None
+        return outcome

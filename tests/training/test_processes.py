@@ -18,6 +18,8 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 RANKS = 2
+NORM = 0.1
+"""What gradients are clipped to: the averages' norm, the same on all ranks."""
 
 
 def model() -> nn.Module:
@@ -81,25 +83,31 @@ def both(rank: int, updates: bool, moved: bool) -> tuple[Found, Found]:
                 loss_fn=nn.CrossEntropyLoss(),
                 budget="75%",
                 optimizer=optimizer if updates else None,
+                clip_norm=NORM if updates else None,
                 machine=Machine(links=Links(1e9, 1e9)) if moved else None,
                 solver="l2l" if moved else "chen-sqrt",
                 time_limit=0.5,
                 keep=False,
             )
         seen: list[Tensor] = []
+        norms: list[Tensor] = []
         torch.manual_seed(11 + rank)
         for x, labels in given:
             if step is None:
                 loss = nn.functional.cross_entropy(parallel(x), labels)
             else:
                 loss = step(x, targets=labels)
+            norm = step and step.norm
             seen.append(loss.detach())
             if step is None or not updates:
                 loss.backward()
+                norm = nn.utils.clip_grad_norm_(module.parameters(), NORM)
                 optimizer.step()
                 optimizer.zero_grad()
+            assert norm is not None
+            norms.append(norm.detach().clone())
         weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-        found.append({"losses": torch.stack(seen), **weights})
+        found.append({"losses": torch.stack(seen), "norms": torch.stack(norms), **weights})
     return found[0], found[1]
 
 
@@ -114,7 +122,9 @@ def test_ranks_train_as_in_distributed_data_parallel(tmp_path: Path, updates: bo
         planned, plain = result
         assert [name for name in plain if not torch.equal(planned[name], plain[name])] == []
     (first, _), (second, _) = results
-    names = [name for name, _parameter in model().named_parameters()]
+    names = ["norms", *(name for name, _parameter in model().named_parameters())]
+    assert (first["norms"] > NORM).any()
+    assert (first["norms"] < NORM).any()
     assert [name for name in names if not torch.equal(first[name], second[name])] == []
     assert not torch.equal(first["losses"], second["losses"])
 

@@ -41,14 +41,14 @@ class Plan(NamedTuple):
 
 
 def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
-    """None where there is none for this program that is whole. asked: all that it depends on beside program
-    and surroundings."""
+    """None where there is none for this program that is whole. machine: where its graph names none. asked:
+    all that it depends on beside program and surroundings."""
     place = _place(folder, program, asked)
     with suppress(MemplanError, OSError):
         graph = load_graph(place / "graph.json")
         held = load_schedule(place / "schedule.json", graph)
         if held.budget is not None and held.graph_sha256 == graph_digest(graph):
-            simulate(graph, held.schedule, budget=held.budget, machine=machine)
+            simulate(graph, held.schedule, budget=held.budget, machine=graph.machine or machine)
             return Plan(aligned(program, graph), graph, held.schedule, held.budget)
     return None
 

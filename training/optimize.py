@@ -64,6 +64,7 @@ def optimize(
     keep: bool | str | Path = True,
     compare: bool = True,
     undo: bool = False,
+    adapt: bool = True,
     outputs: bool | str | Sequence[str] = False,
     pad: Mapping[str, Any] | None = None,
     buckets: int | Sequence[int] | None = None,
@@ -109,6 +110,9 @@ def optimize(
     and states neither as before it nor as after it; they are refused until others are loaded. With True it
     is as if it had not begun: what updates overwrite is first copied to host memory, as many bytes as weights
     and optimizer states have, and iterations do not overlap.
+    adapt: iterations that take 10 % longer or shorter than planned have their plan's transfers moved, and
+    solved again in the background, by the times that they take (training/adapt.py). The same bits within the
+    same bytes. With False it is only told. Not with DistributedDataParallel.
     outputs: tensors that the module returns and that `step.output` then has: True for all, or names like
     'logits' and 'hidden_states.0'. They are kept to the iteration's end, within the budget.
     pad, buckets: batches are padded to the shortest of these lengths that they fit in, so that these have
@@ -161,7 +165,7 @@ def optimize(
     if padded is not None and compare:
         check_ignored(iteration, padded)
     book = Book(given_progress(progress))
-    planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo, book)
+    planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo, book, adapt)
     with nullcontext() if processes is None else processes.planning():
         if outside is not None:
             return OutsideStep(iteration, planner, plans, padded, outside, clipping)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..graphs.graph import Graph
-from ..graphs.machine import Machine
+from ..graphs.machine import Links, Machine
 from ..planner.budget import Budget
 from ..planner.plain import baseline
 from ..planner.simulator.part import part_of
@@ -44,7 +44,8 @@ class Parts(NamedTuple):
 @dataclass
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
-    a share is one of the first plan's peak, with what lies beside it on the device. parts: by plan."""
+    a share is one of the first plan's peak, with what lies beside it on the device. parts: by plan. links:
+    the machine's by the times of iterations, for plans to come."""
 
     budget: Budget
     solver: str
@@ -54,10 +55,15 @@ class Planner:
     compare: bool
     undo: bool
     book: Book
+    adapt: bool = True
+    links: Links | None = None
     bytes: int | None = None
     beside: int = 0
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
+    )
+    _asked: WeakKeyDictionary[PlannedStep, tuple[Any, ...]] = field(
+        default_factory=WeakKeyDictionary[PlannedStep, "tuple[Any, ...]"]
     )
 
     def __call__(self, iteration: Iteration, less: int = 0) -> PlannedStep:
@@ -83,10 +89,30 @@ class Planner:
                 same = compared(iteration, step, plan.graph, self._in_turn(iteration, step))
             if same is None:
                 warn_user(NOT_COMPARED)
-        if found is None and self.folder is not None:
-            keep(self.folder, plan, self.machine, asked)
-        self.book.opened(step, plan, self.machine)
+        self._asked[step] = asked
+        if found is None:
+            self.keep(step, plan)
+        self.book.opened(step, plan, self.machine_of(plan))
         return step
+
+    def machine_of(self, plan: Plan) -> Machine | None:
+        """What it is planned for: by the times of iterations (adapt.py), else as it was given."""
+        return plan.graph.machine or self.machine
+
+    def keep(self, step: PlannedStep, plan: Plan) -> None:
+        """On disk, where plans are: in the place of the step's."""
+        if self.folder is not None and (asked := self._asked.get(step)) is not None:
+            keep(self.folder, plan, self.machine_of(plan), asked)
+
+    def instead(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> PlannedStep:
+        """The same program by another schedule, which takes over the weights where they lie: the device has
+        first less, then more, never more than both plans have between iterations. Raises MemplanError, …;
+        the step goes on then."""
+        made = self._step(iteration, plan, step)
+        made.place()
+        if step in self._asked:
+            self._asked[made] = self._asked[step]
+        return made
 
     def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
         """The same iteration as the step's, which is given up, for so many bytes; plans of other shapes are
@@ -95,15 +121,16 @@ class Planner:
         plan = self._solved(program, graph, self.solver, budget)
         self.bytes = budget
         made = self._step(iteration, plan)
-        self.book.opened(made, plan, self.machine)
+        self.book.opened(made, plan, self.machine_of(plan))
         return made
 
-    def _step(self, iteration: Iteration, plan: Plan) -> PlannedStep:
-        step = self._planned(iteration, plan)
+    def _step(self, iteration: Iteration, plan: Plan, before: PlannedStep | None = None) -> PlannedStep:
+        """before: whose host memory it is to have."""
+        step = self._planned(iteration, plan, 0 if before is None else before.host_bytes)
         if iteration.updates is not None and iteration.accumulate > 1:
             first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
             parts = Parts(self._planned(iteration, first), self._planned(iteration._replace(inputs=()), rest))
-            self.book.opened(parts.adding, first, self.machine)
+            self.book.opened(parts.adding, first, self.machine_of(plan))
             self.parts[step] = parts
         return step
 
@@ -111,12 +138,14 @@ class Planner:
         """By the whole's schedule: each tensor lies in the same place between iterations."""
         with self.book.phase("measure"):
             graph = graph_of_part(part, whole.program, whole.graph)
-        schedule = part_of(whole.schedule, graph, part.places, budget=whole.budget, machine=self.machine)
+        graph = replace(graph, machine=whole.graph.machine)
+        machine = self.machine_of(whole)
+        schedule = part_of(whole.schedule, graph, part.places, budget=whole.budget, machine=machine)
         return Plan(part.program, graph, schedule, whole.budget)
 
-    def _planned(self, iteration: Iteration, plan: Plan) -> PlannedStep:
-        terms, undo = Terms(plan.graph, plan.budget, self.machine), self.undo and iteration.trains
-        return PlannedStep(iteration, plan.program, plan.schedule, terms, undo=undo)
+    def _planned(self, iteration: Iteration, plan: Plan, left: int = 0) -> PlannedStep:
+        terms = Terms(plan.graph, plan.budget, self.machine_of(plan), left=left)
+        return PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo and iteration.trains)
 
     def _in_turn(self, iteration: Iteration, step: PlannedStep) -> Sequence[PlannedStep] | None:
         """What is compared one after the other, where that is not the step alone: a first batch, another, the
@@ -132,6 +161,8 @@ class Planner:
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
+        if self.machine is not None and self.links is not None:
+            graph = replace(graph, machine=replace(self.machine, links=self.links))
         budget = (
             size
             if size is not None
@@ -140,7 +171,7 @@ class Planner:
         return self._solved(program, graph, solver, budget)
 
     def _solved(self, program: Program, graph: Graph, solver: str, budget: int) -> Plan:
-        problem, tell = Problem(graph, budget, self.machine), self.book.solving
+        problem, tell = Problem(graph, budget, graph.machine or self.machine), self.book.solving
         with self.book.phase("solve"):  # nobody asks for a gap
             solution = solve(solver, problem, self.time_limit, report=tell, bound_seconds=0)
         return Plan(program, graph, solution.schedule, budget)

@@ -40,7 +40,8 @@ DRIFT = 0.1
 class PlanReport:
     """One shape. Times in seconds of an iteration, sizes in bytes. time: the median of the last iterations,
     without the first; peak: of the first, where the device's allocator counts (CUDA). None: not measured.
-    setup: seconds by phase; a plan that was found on disk was neither measured nor solved."""
+    setup: seconds by phase; a plan that was found on disk was neither measured nor solved. notes: where times
+    drifted, and what became of the plan, a line each."""
 
     shapes: dict[str, tuple[int, ...]]
     budget: int | None
@@ -52,6 +53,7 @@ class PlanReport:
     peak: int | None
     host: int
     setup: dict[str, float]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Report:
         rows = [heads, *map(_row, self.plans)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (zip(row, widths, strict=True) for row in rows)
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
+        table = ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines]
+        return "\n".join([*table, *(note for plan in self.plans for note in plan.notes)])
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,17 @@ class Prediction:
 
 @dataclass
 class Record:
-    """Of one plan. setup: seconds by phase."""
+    """Of one plan. setup: seconds by phase. slower: than its figures say, when iterations were timed.
+    notes: what became of it when its times drifted."""
 
     plan: Plan
     machine: Machine | None
     figures: Figures
     setup: dict[str, float]
+    slower: float = 1.0
     iterations: int = 0
-    drift_told: bool = False
+    first: bool = True
+    notes: list[str] = field(default_factory=list[str])
     seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=_KEPT))
     pending: deque[tuple[Stamp, Stamp]] = field(default_factory=deque[tuple[Stamp, Stamp]])
 
@@ -103,6 +109,10 @@ class Record:
             begun, ended = self.pending.popleft()
             self.seconds.append(begun.elapsed_time(ended) / 1000)
         return median(self.seconds) if self.seconds else None
+
+    @property
+    def expected(self) -> float:
+        return self.figures.time * self.slower
 
 
 class Book:
@@ -150,19 +160,53 @@ class Book:
         if record is None:
             return
         record.iterations += 1
-        if record.iterations > 1:
+        if not record.first:
             record.pending.append((begun, step.device.stamp()))
+        record.first = False
         time = record.time()
         figures = record.figures
-        done = sum(each.iterations for each in self._records.values())
+        done = self._iterations()
         planned = (figures.peak, figures.host_peak)
         self.tell(Told("train", done, loss=loss.detach(), seconds=time, planned=planned))
-        if time is not None and len(record.seconds) >= ENOUGH and not record.drift_told:
-            off = time / figures.time - 1
-            if abs(off) > DRIFT:
-                record.drift_told = True
-                text = f"iterations take {time:.3g} s, {off:+.0%} against the plan's {figures.time:.3g} s"
-                self.tell(Told("train", done, text=text))
+
+    def drift(self, step: PlannedStep) -> tuple[float, float] | None:
+        """Seconds of an iteration, measured and expected, where enough are measured and they differ."""
+        record = self._records.get(step)
+        time = None if record is None or len(record.seconds) < ENOUGH else record.time()
+        if record is None or time is None or abs(time / record.expected - 1) <= DRIFT:
+            return None
+        return time, record.expected
+
+    def note(self, step: PlannedStep, text: str) -> None:
+        self._records[step].notes.append(text)
+        self.tell(Told("train", self._iterations(), text=text))
+
+    def replanned(self, step: PlannedStep, plan: Plan, machine: Machine | None, measured: float) -> Figures:
+        """The same schedule by other times, with which its iterations took `measured` seconds."""
+        record = self._records[step]
+        record.plan, record.machine = plan, machine
+        record.figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        record.slower = measured / record.figures.time
+        self.afresh(step)
+        return record.figures
+
+    def afresh(self, step: PlannedStep) -> None:
+        """Its times from now on."""
+        record = self._records[step]
+        record.seconds.clear()
+        record.pending.clear()
+
+    def succeeded(self, step: PlannedStep, made: PlannedStep, plan: Plan) -> float:
+        """By another schedule of the same graph: the seconds that an iteration is now expected to take."""
+        record = self._records.pop(step)
+        self.opened(made, plan, record.machine)
+        new = self._records[made]
+        new.slower, new.iterations = record.slower, record.iterations
+        new.setup, new.notes = record.setup, record.notes
+        return new.expected
+
+    def _iterations(self) -> int:
+        return sum(each.iterations for each in self._records.values())
 
     def report(self, steps: Sequence[PlannedStep]) -> Report:
         return Report([_report(step, self._records[step]) for step in steps if step in self._records])
@@ -182,6 +226,7 @@ def _report(step: PlannedStep, record: Record) -> PlanReport:
         peak=step.measured_peak,
         host=moved + step.undo_bytes,
         setup=record.setup,
+        notes=tuple(record.notes),
     )
 
 

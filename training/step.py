@@ -23,6 +23,7 @@ from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.home import at_home
 from ..runtime.updates.averaged import averages
 from . import checkpoint
+from .adapt import Adapter
 from .buckets import Buckets
 from .evaluation import Evaluation, Forward
 from .loss import Losses
@@ -49,6 +50,9 @@ class Step:
         if self._scaling is not None:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
         self._plans = Plans(iteration, plan, most, buckets)
+        several = iteration.updates is not None and iteration.accumulate > 1  # parts beside the plan
+        alone = iteration.processes is None and not several
+        self._adapter = Adapter(planner, on=planner.adapt and alone)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))
@@ -70,6 +74,7 @@ class Step:
         if self._scaling is not None:
             inputs = self._scaling.of(inputs)
         plan, inputs = self._plans.serving(inputs)
+        plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
             outcome = iterate(plan)

@@ -47,7 +47,7 @@ class Terms(NamedTuple):
     """What a schedule holds for. budget: device bytes, None for no limit. machine: the graph's by default.
 
     folder: where to offload to the disk; by default where the system has temporary files. device: where to
-    compute, the program's by default.
+    compute, the program's by default. left: bytes of host memory that another step is about to leave.
     """
 
     graph: Graph
@@ -55,6 +55,7 @@ class Terms(NamedTuple):
     machine: Machine | None = None
     folder: Path | None = None
     device: Device | None = None
+    left: int = 0
 
     @staticmethod
     def unlimited(program: Program) -> Terms:
@@ -78,14 +79,14 @@ class Cycle:
 
         Raises MemplanError: the schedule does not hold, or can't be run here.
         """
-        graph, budget, machine, folder, device = terms
+        graph, budget, machine, folder, device, left = terms
         machine = machine or graph.machine
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
         self.program, self.graph, self.schedule = program, graph, schedule
         self.device = device or device_of(program.device)
         self.places = _places(graph, schedule)
         self.moved = frozenset(storage for _memory, storage in self.places)
-        self.host = Host(figures.host_peak, self.device)
+        self.host = Host(figures.host_peak, self.device, left)
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
         self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
         self.sources: list[str] = []

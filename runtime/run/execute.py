@@ -336,6 +336,11 @@ class PlannedStep:
         return self._watch.peak
 
     @property
+    def host_bytes(self) -> int:
+        """In host memory, what the schedule has moved there."""
+        return 0 if self.cycle is None else self.cycle.host.count.bytes
+
+    @property
     def undo_bytes(self) -> int:
         """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
         return self.journal.host.count.bytes if self.journal.complete else 0

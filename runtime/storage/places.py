@@ -48,19 +48,19 @@ class Count:
 
 
 class Host:
-    """needed: bytes. device: for copies from and to it.
+    """needed: bytes. device: for copies from and to it. left: bytes of `needed` that are about to be free.
 
     A block that goes while a copy of it is still queued is held until that has ended; it is waited for where
     the room is needed, since the thread that gives copies to a device runs ahead of them.
     """
 
-    def __init__(self, needed: int = 0, device: Device | None = None) -> None:
+    def __init__(self, needed: int = 0, device: Device | None = None, left: int = 0) -> None:
         """Raises InputError where the machine has not that much."""
         self.count = Count()
         self._device, self.needed = device, needed
         self._going, self._taking = deque[tuple[int, Event]](), RLock()
         free = available_bytes()
-        if free is not None and needed > free:
+        if free is not None and needed > free + left:
             raise InputError(
                 f"the schedule needs {needed:,} bytes of host memory, {free:,} are available here"
             )

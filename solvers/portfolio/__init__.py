@@ -1,1 +1,4 @@
-"""Several solvers side by side."""
+"""Several solvers side by side.
+
+Doors: process.
+"""

@@ -1,8 +1,9 @@
-"""The child's side of process.py: `python -m memplan.solvers.portfolio.child FOLDER`.
+"""The child's side of process.py: `python -m memplan.solvers.portfolio.child FOLDER NICENESS`.
 
-FOLDER has the problem. Each line of standard input is a solver's name and its seconds; the answer goes into
-a file of the current folder, whose name is then told on standard output. When the input is closed the process
-ends with all that it started, whatever it is at.
+FOLDER has the problem. NICENESS: by which we and all that we start step back behind others. Each line of
+standard input is a solver's name and its seconds; the answer goes into a file of the current folder, whose
+name is then told on standard output. When the input is closed the process ends with all that it started,
+whatever it is at.
 """
 
 from __future__ import annotations
@@ -59,4 +60,6 @@ def answer(problem: Problem, solver: str, seconds: float, path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if os.name == "posix":
+        os.nice(int(sys.argv[2]))
     main(Path(sys.argv[1]))

@@ -46,8 +46,9 @@ class ProcessFaultError(Exception):
 class Processes:
     """Those of one problem, as many as lines are under way at once."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.folder = Scratch("lines")
+    def __init__(self, problem: Problem, niceness: int = 0) -> None:
+        """niceness: by which the processes step back behind others."""
+        self.folder, self._niceness = Scratch("lines"), niceness
         self.idle: SimpleQueue[_Process] = SimpleQueue()
         self.all: list[_Process] = []
         machine = problem.machine or problem.graph.machine
@@ -63,7 +64,7 @@ class Processes:
         try:
             process = self.idle.get_nowait()
         except Empty:
-            process = _Process(Path(mkdtemp(dir=self.path)), self.path)
+            process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness)
             self.all.append(process)
         answer = process.ask(solver, seconds, cancelled)
         self.idle.put(process)  # one that failed is not used again
@@ -81,8 +82,8 @@ class Processes:
 
 
 class _Process(Dialogue):
-    def __init__(self, folder: Path, problem: Path) -> None:
-        super().__init__("memplan.solvers.portfolio.child", folder, str(problem))
+    def __init__(self, folder: Path, problem: Path, niceness: int) -> None:
+        super().__init__("memplan.solvers.portfolio.child", folder, str(problem), str(niceness))
 
     def ask(self, solver: str, seconds: float, cancelled: Cancelled) -> Path:
         """The file with the answer."""

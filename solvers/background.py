@@ -1,0 +1,51 @@
+"""A problem solved beside a program that has better to do: in a process of the lowest priority.
+
+The thread that waits for it sleeps; the program asks now and then whether there is an answer. The process
+ends with the program, or when nobody holds this any more.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from threading import Event, Thread
+
+from ..planner.schedule.schedule import Schedule
+from .portfolio.process import Processes
+from .problem import Problem
+
+LOWEST = 19
+"""Of priorities, as `nice` counts them."""
+
+
+class Background:
+    """schedule: what was found, within its time limit; None until then. fault: why there is none."""
+
+    def __init__(self, solver: str, problem: Problem, seconds: float) -> None:
+        self.schedule: Schedule | None = None
+        self.fault: str | None = None
+        self.ended, cancelled = Event(), Event()
+        work = partial(_solve, weakref.ref(self), self.ended, cancelled, solver, problem, seconds)
+        Thread(target=work, name="memplan background", daemon=True).start()
+        weakref.finalize(self, cancelled.set)
+
+
+def _solve(
+    result: weakref.ref[Background],
+    ended: Event,
+    cancelled: Event,
+    solver: str,
+    problem: Problem,
+    seconds: float,
+) -> None:
+    found, fault = None, None
+    try:
+        with Processes(problem, LOWEST) as processes:
+            found = processes.solve(solver, seconds, cancelled.is_set).schedule
+    except KeyboardInterrupt:
+        fault = "it was ended"
+    except Exception as error:
+        fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if (given := result()) is not None:
+        given.schedule, given.fault = found, fault
+    ended.set()

@@ -1,0 +1,169 @@
+"""Plans that go with the times: where iterations take longer or shorter than planned, they are timed.
+
+    median 10 % off the plan's ──▶ some iterations note their own times ──▶ the same runs, transfers moved
+                                                                       └──▶ solved again, in the background
+
+Each change is one between two iterations, and of the schedule alone: the operations and what they depend on
+are the program's, so results keep their bits, and the simulator has counted the bytes. A change that would
+gain less than `MARGIN` is left. After each look the next is twice as many iterations away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from weakref import WeakKeyDictionary
+
+from ..graphs.errors import MemplanError
+from ..graphs.machine import Machine
+from ..graphs.units import format_bytes
+from ..planner.bounds import time_bound
+from ..planner.errors import InvalidScheduleError
+from ..planner.residence.absences import residence_of
+from ..planner.residence.transfers import placed
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.clock import rate
+from ..planner.simulator.simulate import simulate
+from ..runtime.code.code import is_plain
+from ..runtime.compare.verdict import is_out_of_memory
+from ..runtime.model.iteration import Iteration
+from ..runtime.run.execute import PlannedStep
+from ..runtime.run.stopwatch import Times
+from ..solvers.background import Background
+from ..solvers.problem import Problem
+from .drift import remeasured, unevenness
+from .kept import Plan
+from .plan import Planner
+from .report import DRIFT, ENOUGH
+
+TURNS = 5
+"""Iterations that are timed."""
+
+MARGIN = 0.02
+"""So much faster must another schedule be."""
+
+WORTH = 0.05
+"""So far above its lower bound must a plan be for it to be solved again."""
+
+SECONDS = 100.0
+"""For the solver in the background, where `optimize` names no time limit."""
+
+
+@dataclass
+class _Case:
+    """Of one plan. seen: iterations since the last look; the next is after `wait` of them. left: iterations
+    still to be timed. taken: seconds of one, when it was found to drift."""
+
+    wait: float = 0
+    seen: int = 0
+    left: int = 0
+    taken: float = 0.0
+    solving: Background | None = None
+
+
+class Adapter:
+    """For the plans of a step. on: else a drift is only told, once."""
+
+    def __init__(self, planner: Planner, *, on: bool) -> None:
+        self._planner, self._book, self._on = planner, planner.book, on
+        self._cases = WeakKeyDictionary[PlannedStep, _Case]()
+
+    def before(self, step: PlannedStep, iteration: Iteration) -> PlannedStep:
+        """Before an iteration: its step, or one of a faster plan in its place."""
+        case = self._cases.setdefault(step, _Case())
+        if case.left:
+            case.left -= 1
+            return step if case.left else self._timed(step, case, iteration)
+        if case.solving is not None:
+            return self._solved(step, case, iteration) if case.solving.ended.is_set() else step
+        case.seen += 1
+        if case.seen > case.wait and (drift := self._book.drift(step)) is not None:
+            self._drifted(step, case, *drift)
+        return step
+
+    def _drifted(self, step: PlannedStep, case: _Case, taken: float, expected: float) -> None:
+        off = f"{taken / expected - 1:+.0%} against the plan's {expected:.3g} s"
+        self._book.note(step, f"iterations take {taken:.3g} s, {off}")
+        case.seen, case.wait, case.taken = 0, 2 * max(case.wait, ENOUGH), taken
+        if self._on:
+            step.begin_timing()
+            case.left = TURNS
+        else:
+            case.wait = inf
+
+    def _timed(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:
+        times, plan = step.end_timing(), self._book.plan(step)
+        if times is None:
+            return step
+        machine = self._planner.machine_of(plan)
+        uneven = unevenness(plan.graph, machine, times)
+        plan = plan._replace(graph=remeasured(plan.graph, machine, times))
+        now = self._planner.machine_of(plan)
+        figures = self._book.replanned(step, plan, now, case.taken)
+        self._planner.keep(step, plan)
+        self._planner.links = now and now.links
+        said = _links(times, machine)
+        moved = _moved(plan, now, figures.time)
+        if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
+            problem = Problem(plan.graph, plan.budget, now)
+            case.solving = Background(self._planner.solver, problem, self._planner.time_limit or SECONDS)
+            said.append("solved again in the background")
+        if moved is None:
+            self._book.note(step, "; ".join(["timed again", *said]))
+            return step
+        return self._switched(step, case, iteration, moved, "; ".join([*said, "transfers moved"]))
+
+    def _solved(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:
+        solving, case.solving = case.solving, None
+        assert solving is not None
+        self._book.afresh(step)  # while it was solved they had the processor to share
+        plan = self._book.plan(step)
+        now = self._planner.machine_of(plan)
+        before = self._book.prediction(step).figures.time
+        faster = None if solving.schedule is None else _faster(plan, now, solving.schedule, before)
+        if faster is None:
+            self._book.note(step, f"solved again: {solving.fault or 'nothing is faster'}")
+            return step
+        return self._switched(step, case, iteration, faster, "solved again")
+
+    def _switched(
+        self, step: PlannedStep, case: _Case, iteration: Iteration, plan: Plan, said: str
+    ) -> PlannedStep:
+        try:
+            made = self._planner.instead(iteration, step, plan)
+        except Exception as error:
+            if not isinstance(error, MemplanError) and not is_out_of_memory(error):
+                raise
+            self._book.note(step, f"{said}, but there is no room to change: {error}")
+            return step
+        expected = self._book.succeeded(step, made, plan)
+        self._cases[made] = _Case(case.wait, solving=case.solving)
+        self._planner.keep(made, plan)
+        self._book.note(made, f"{said}: {expected:.3g} s expected")
+        return made
+
+
+def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
+    """The same runs and absences with transfers elsewhere, where that is faster."""
+    if machine is None or is_plain(plan.schedule):
+        return None
+    found = placed(plan.graph, machine, plan.budget, residence_of(plan.graph, plan.schedule))
+    return found and _faster(plan, machine, found[0], seconds)
+
+
+def _faster(plan: Plan, machine: Machine | None, schedule: Schedule, seconds: float) -> Plan | None:
+    """With this schedule, where it holds and takes less by the margin."""
+    try:
+        figures = simulate(plan.graph, schedule, budget=plan.budget, machine=machine).figures
+    except InvalidScheduleError:
+        return None
+    return plan._replace(schedule=schedule) if figures.time < (1 - MARGIN) * seconds else None
+
+
+def _links(times: Times, machine: Machine | None) -> list[str]:
+    """Those whose rate has drifted."""
+    return [
+        f"{queue.name.lower()} {format_bytes(int(now))}/s, not {format_bytes(int(planned))}/s"
+        for queue, now in times.rates.items()
+        if (planned := machine and rate(machine.links, queue)) and abs(now / planned - 1) > DRIFT
+    ]

@@ -1,0 +1,66 @@
+"""A graph and a machine by the times that iterations took, and what these say of a schedule.
+
+Only times change: what an operation reads, makes and needs of memory stays, so a schedule that held for the
+graph before holds for this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import fsum
+
+import numpy as np
+
+from ..graphs.graph import Graph
+from ..graphs.machine import Links, Machine
+from ..planner.schedule.schedule import PLAIN
+from ..planner.simulator.clock import Queue, rate
+from ..runtime.run.stopwatch import Times
+
+_LINKS = (Queue.D2H, Queue.H2D, Queue.DISK_READ, Queue.DISK_WRITE)
+"""In the order of `Links`."""
+
+
+def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
+    """Its machine is the one that was found. What did not run, a link or an operation in one of its modes,
+    keeps its time, changed by as much as all that ran on the same processor."""
+    ran = {way: (graph.seconds(*way), seconds) for way, seconds in times.seconds.items()}
+    slower = [
+        _ratio([both for way, both in ran.items() if graph.on_host(*way) == on_host])
+        for on_host in (False, True)
+    ]
+    seconds = [
+        times.seconds.get((operation, PLAIN), before * slower[False])
+        for operation, before in enumerate(graph.operations.time.tolist())
+    ]
+    modes = {
+        operation: tuple(
+            replace(mode, time=times.seconds.get((operation, index), mode.time * slower[mode.on_host]))
+            for index, mode in enumerate(of, 1)
+        )
+        for operation, of in graph.operations.modes.items()
+    }
+    operations = replace(graph.operations, time=np.array(seconds), modes=modes)
+    if machine is not None and times.rates:
+        d2h, h2d, read, write = (times.rates.get(queue, rate(machine.links, queue)) for queue in _LINKS)
+        machine = replace(machine, links=Links(d2h, h2d, read, write))
+    return replace(graph, operations=operations, machine=machine)
+
+
+def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
+    """How far times have moved against each other, as a share. 0: all by one factor, which leaves the fastest
+    schedule the fastest. Of computations the mean by time; of links the largest."""
+    ran = [(graph.seconds(*way), seconds) for way, seconds in times.seconds.items()]
+    factor = _ratio(ran)
+    apart = fsum(abs(now - factor * before) for before, now in ran) / fsum(now for _before, now in ran)
+    if machine is None:
+        return apart
+    before = {queue: rate(machine.links, queue) for queue in times.rates}
+    moved = (abs((before[queue] or now) / now / factor - 1) for queue, now in times.rates.items())
+    return max(apart, *moved, 0.0)
+
+
+def _ratio(pairs: list[tuple[float, float]]) -> float:
+    """Seconds now for each second before."""
+    before = fsum(one for one, _now in pairs)
+    return fsum(now for _before, now in pairs) / before if before > 0 else 1.0

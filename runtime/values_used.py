@@ -164,6 +164,11 @@ class ValuesUsed:
                     )
         return None
 
+    def told(self) -> list[str]:
+        """The answers, as text."""
+        told = (item for item in self._items if isinstance(item, _Told))
+        return [f"{item.place}{item.value.dtype} {item.value.tolist()}" for item in told]
+
     def _here(self, tensor: Tensor) -> Tensor:
         here = tensor.detach().cpu()
         return here.clone() if self._changes and here.data_ptr() == tensor.data_ptr() else here

@@ -4,7 +4,8 @@ A plan is a folder of two files, graph.json and schedule.json, as `plan show` an
 is found under the hash of all that it depends on: the traced program, when it updates weights, the budget,
 the machine, the solver and its seconds, PyTorch, memplan, and the computer with its threads, since times are
 measured on it. What is broken or does not hold is planned anew; what was found is compared with plain PyTorch
-like any other plan.
+like any other plan, once: compared.json has on what grounds it was found equal (runtime/compare/grounds.py).
+Where these still hold, with this very plan, it is not compared again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graphs.errors import InputError, MemplanError
+from ..graphs.files.documents import read_document, write_document
 from ..graphs.files.files import graph_digest, load_graph, save_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
@@ -57,6 +59,30 @@ def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ..
     """A disk that is full or read-only costs the copy, not the plan."""
     with suppress(MemplanError):
         save(_place(folder, plan.program, asked), plan, machine)
+
+
+def vouch(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> None:
+    """This plan was compared with plain PyTorch, on these grounds, and found equal."""
+    place = _place(folder, plan.program, asked)
+    with suppress(MemplanError):
+        write_document({"grounds": _of(plan, grounds)}, place / "compared.json")
+
+
+def vouched(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> bool:
+    """Whether it was, on the same grounds."""
+    place = _place(folder, plan.program, asked)
+    with suppress(MemplanError):
+        return read_document(place / "compared.json") == {"grounds": _of(plan, grounds)}
+    return False
+
+
+def _of(plan: Plan, grounds: str) -> str:
+    """With the plan itself: another process may have kept another one in its place meanwhile."""
+    schedule, away = plan.schedule, plan.schedule.initial
+    columns = [column.tolist() for column in (schedule.verbs, schedule.targets, schedule.wheres)]
+    initial = [sorted(map(int, there)) for there in (away.host, away.disk, away.both)]
+    text = json.dumps([grounds, graph_digest(plan.graph), columns, initial])
+    return sha256(text.encode()).hexdigest()
 
 
 def save(place: Path, plan: Plan, machine: Machine | None) -> None:

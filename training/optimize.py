@@ -62,7 +62,7 @@ def optimize(
     plans: int = 8,
     weights: str | Path | None = None,
     keep: bool | str | Path = True,
-    compare: bool = True,
+    compare: bool | None = None,
     undo: bool = False,
     adapt: bool = True,
     outputs: bool | str | Sequence[str] = False,
@@ -105,7 +105,8 @@ def optimize(
     in the user's cache, in this folder, or nowhere (False).
     compare: run three iterations of the plan and of plain PyTorch, which may need more than the budget, and
     compare all that they make, bit by bit; weights, buffers and random numbers are afterwards as before.
-    Where memory does not suffice there is a warning instead.
+    Where memory does not suffice there is a warning instead. None: unless it was done before with this plan,
+    code, state and settings (runtime/compare/grounds.py), which is kept with the plan; True: always.
     undo: an iteration that fails after it has updated a weight (out of memory, a full disk) leaves weights
     and states neither as before it nor as after it; they are refused until others are loaded. With True it
     is as if it had not begun: what updates overwrite is first copied to host memory, as many bytes as weights
@@ -162,7 +163,7 @@ def optimize(
     if weights is not None:
         read_weights(module, weights, next(iter(tensors_in(given).values())).device)
         compare = False
-    if padded is not None and compare:
+    if padded is not None and compare is not False:
         check_ignored(iteration, padded)
     book = Book(given_progress(progress))
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo, book, adapt)

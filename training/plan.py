@@ -13,6 +13,7 @@ from ..graphs.machine import Links, Machine
 from ..planner.budget import Budget
 from ..planner.plain import baseline
 from ..planner.simulator.part import part_of
+from ..runtime.compare.grounds import grounds
 from ..runtime.compare.verdict import NOT_COMPARED, compared
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.part import graph_of_part
@@ -26,7 +27,7 @@ from ..runtime.updates.averages import averaged, with_talks
 from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import Problem
 from ..solvers.registry.run import solve
-from .kept import Plan, find, keep
+from .kept import Plan, find, keep, vouch, vouched
 from .report import Book
 
 FORWARD = "auto"
@@ -44,15 +45,15 @@ class Parts(NamedTuple):
 @dataclass
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
-    a share is one of the first plan's peak, with what lies beside it on the device. parts: by plan. links:
-    the machine's by the times of iterations, for plans to come."""
+    a share is one of the first plan's peak, with what lies beside it on the device. compare: None where it
+    was not on the same grounds. parts: by plan. links: the machine's by the times of iterations, for plans to come."""
 
     budget: Budget
     solver: str
     time_limit: float | None
     machine: Machine | None
     folder: Path | None
-    compare: bool
+    compare: bool | None
     undo: bool
     book: Book
     adapt: bool = True
@@ -80,20 +81,35 @@ class Planner:
         if iteration.processes is not None:
             iteration.processes.check({x: program.values[v].shape for x, v in averaged(program).items()})
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
+        keeps = self.folder is not None and self.compare is not False
+        base = grounds(iteration, program, self.undo) if keeps else None
         found = None if self.folder is None else find(self.folder, program, self.machine, asked)
         plan = found or self._made(iteration, program, solver, size)
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
-        if self.compare:
+        steady = self._compared(iteration, step, plan, asked, base)
+        self._asked[step] = asked
+        if found is None:
+            self.keep(step, plan)
+        if steady and base is not None and self.folder is not None:
+            vouch(self.folder, plan, asked, base)
+        self.book.opened(step, plan, self.machine_of(plan))
+        return step
+
+    def _compared(
+        self, iteration: Iteration, step: PlannedStep, plan: Plan, asked: tuple[Any, ...], base: str | None
+    ) -> bool:
+        """Whether a comparison was made that need not be made again."""
+        known = base is not None and self.folder is not None and vouched(self.folder, plan, asked, base)
+        if self.compare is None and known:
+            self.book.compared_before()
+        elif self.compare is not False:
             with self.book.phase("compare"):
                 same = compared(iteration, step, plan.graph, self._in_turn(iteration, step))
             if same is None:
                 warn_user(NOT_COMPARED)
-        self._asked[step] = asked
-        if found is None:
-            self.keep(step, plan)
-        self.book.opened(step, plan, self.machine_of(plan))
-        return step
+            return same is not None and same.steady
+        return False
 
     def machine_of(self, plan: Plan) -> Machine | None:
         """What it is planned for: by the times of iterations (adapt.py), else as it was given."""

@@ -41,7 +41,8 @@ class PlanReport:
     """One shape. Times in seconds of an iteration, sizes in bytes. time: the median of the last iterations,
     without the first; peak: of the first, where the device's allocator counts (CUDA). None: not measured.
     setup: seconds by phase; a plan that was found on disk was neither measured nor solved. notes: where times
-    drifted, and what became of the plan, a line each."""
+    drifted, and what became of the plan, a line each. compared_before: the plan was not compared with plain
+    PyTorch: it was before, on the same grounds."""
 
     shapes: dict[str, tuple[int, ...]]
     budget: int | None
@@ -54,6 +55,7 @@ class PlanReport:
     host: int
     setup: dict[str, float]
     notes: tuple[str, ...] = ()
+    compared_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Record:
     figures: Figures
     setup: dict[str, float]
     slower: float = 1.0
+    compared_before: bool = False
     iterations: int = 0
     first: bool = True
     notes: list[str] = field(default_factory=list[str])
@@ -121,6 +124,7 @@ class Book:
     def __init__(self, tell: Progress) -> None:
         self.tell = tell
         self._setup: dict[str, float] = {}
+        self._compared_before = False
         self._records = WeakKeyDictionary[PlannedStep, Record]()
 
     @contextmanager
@@ -139,11 +143,17 @@ class Book:
     def solving(self, line: str) -> None:
         self.tell(Told("solve", text=line))
 
+    def compared_before(self) -> None:
+        self._compared_before = True
+        self.tell(Told("compare", text="compared before"))
+
     def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """It is made, by the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
-        self._records[step] = Record(plan, machine, figures, self._setup)
-        self._setup = {}
+        self._records[step] = Record(
+            plan, machine, figures, self._setup, compared_before=self._compared_before
+        )
+        self._setup, self._compared_before = {}, False
 
     def plan(self, step: PlannedStep) -> Plan:
         return self._records[step].plan
@@ -227,6 +237,7 @@ def _report(step: PlannedStep, record: Record) -> PlanReport:
         host=moved + step.undo_bytes,
         setup=record.setup,
         notes=tuple(record.notes),
+        compared_before=record.compared_before,
     )
 
 
@@ -241,5 +252,6 @@ def _row(plan: PlanReport) -> tuple[str, ...]:
         "-" if plan.peak is None else format_bytes(plan.peak),
         format_bytes(plan.predicted_peak),
         format_bytes(plan.host),
-        ", ".join(f"{name} {seconds:.1f} s" for name, seconds in plan.setup.items()),
+        ", ".join(f"{name} {seconds:.1f} s" for name, seconds in plan.setup.items())
+        + (", compared before" if plan.compared_before else ""),
     )

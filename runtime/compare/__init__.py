@@ -1,4 +1,4 @@
 """A planned iteration beside plain PyTorch's.
 
-Doors: eager, peaks, side_by_side, verdict.
+Doors: eager, grounds, peaks, side_by_side, verdict.
 """

@@ -46,6 +46,8 @@ class Comparison(NamedTuple):
     plain: eager ran the functions of the model's own checkpoints once, as the trace did.
     spread: by how much eager differs from itself, the same iteration run again; 0 where it does not.
     suspects: what may make the difference.
+    steady: eager drew no random numbers but PyTorch's, and changed nothing in Python's state any more once it
+    had run: as far as it can be seen, its later iterations are like these.
     """
 
     first: str | None
@@ -55,6 +57,7 @@ class Comparison(NamedTuple):
     plain: bool = False
     spread: float = 0.0
     suspects: tuple[str, ...] = ()
+    steady: bool = False
 
     @property
     def equal(self) -> bool:
@@ -157,32 +160,37 @@ def compare(
     for flag in (False, True) if step.program.compiling else (False,):
         for plain in (False, True):
             with compiling(flag), without_checkpoints() if plain else nullcontext():
-                eager, changes = plainly()
-            comparison = _difference(eager, planned)._replace(compiling=flag, plain=plain)
+                eager, changes, steady = plainly()
+            comparison = _difference(eager, planned)._replace(compiling=flag, plain=plain, steady=steady)
             if comparison.equal:
                 return comparison
             found = found or comparison._replace(suspects=_suspects(iteration, changes))
             if not plain:
                 found = _within_its_own([plainly()[0] for _ in range(REPEATS)], eager, planned) or found
                 if found.equal:
-                    return found._replace(compiling=flag)
+                    return found._replace(compiling=flag, steady=steady)
     assert found is not None
     return found
 
 
 def _eager(
     iteration: Iteration, step: PlannedStep, updating: Sequence[bool]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """What eager makes, and the paths of all that it changes in Python's state. updating: by iteration."""
+) -> tuple[dict[str, Tensor], list[str], bool]:
+    """What eager makes, the paths of all that it changes in Python's state, and whether it is `steady`.
+    updating: by iteration."""
     sums: dict[str, Tensor] = {}
     outcomes: list[Outcome] = []
+    since: PythonState | None = None
     with _alone(iteration, step) as before:
         for last in updating:
             outcomes.append(_left(iteration, step.program, run_eager(iteration, sums, last=last)))
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
                 del sums[name]
+            since = since or PythonState(iteration, tensors=True)
         everything = _everything(iteration, step.program, outcomes)
-        return everything | copies({f"{name}.{SUM}": x for name, x in sums.items()}), before.changes()
+        everything |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
+        steady = since is not None and not since.changes() and not before.drawn()
+        return everything, before.changes(), steady
 
 
 @contextmanager

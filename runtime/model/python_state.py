@@ -44,11 +44,13 @@ _LARGEST = 2**26
 
 
 class _Noted(NamedTuple):
-    """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not."""
+    """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not.
+    draws: it is a random generator."""
 
     path: Path
     changes: Callable[[], list[object]]
     put_back: Callable[[], None]
+    draws: bool = False
 
 
 class PythonState:
@@ -79,6 +81,10 @@ class PythonState:
     def changes(self) -> list[str]:
         """The paths of what is different now."""
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
+
+    def drawn(self) -> bool:
+        """Whether random numbers of Python, NumPy or a generator of its own were drawn since."""
+        return any(kept.draws and kept.changes() for kept in self._things)
 
     def put_back(self) -> None:
         for kept in self._things:
@@ -290,7 +296,10 @@ def _of_tensor(path: Path, thing: Tensor) -> _Noted:
 def _of_state(path: Path, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
     known = pickle.dumps(read())
     return _Noted(
-        path, lambda: [] if pickle.dumps(read()) == known else [""], lambda: write(pickle.loads(known))
+        path,
+        lambda: [] if pickle.dumps(read()) == known else [""],
+        lambda: write(pickle.loads(known)),
+        draws=True,
     )
 
 

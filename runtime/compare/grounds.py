@@ -1,0 +1,257 @@
+"""All that a comparison with plain PyTorch rests on, as one hash: where it is the same, so is its verdict.
+
+The plan is traced anew at each start, so what the trace sees is in the program. What plain PyTorch may do
+otherwise without the trace's seeing it is here:
+
+    the code      bytecode of all functions that the iteration reaches; the files of the user's modules, of
+                  libraries when and how large they are; versions
+    the state     plain values that this code can reach: attributes, configurations, closures, globals
+    the form      of weights, buffers and the optimizer; their values do not decide, nor do the batch's
+    the settings  of PyTorch, and what of the environment its kernels read
+
+Rather too much: where one of it changes for no reason, a comparison is made that need not be.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from hashlib import sha256
+from pathlib import Path as File
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..model.iteration import Iteration, others_in
+from ..program.program import Program
+from ..reach import Parts, is_of_library, parts_with_code, reachable
+from ..torch_internals import HOOKS_OF_STEPS
+
+_BEGUN = time.time()
+_OURS = __name__.partition(".")[0]
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_SPELLED = (*_PLAIN, torch.dtype, torch.device, torch.Size, torch.layout, range, slice, np.generic, File)
+_SPACES = (Namespace, SimpleNamespace)
+_HASH = 2**32
+"""Whole numbers from here on are hashes and addresses, other ones in each process: only that there is one
+counts."""
+_READ_BY_KERNELS = (
+    "ATEN_",
+    "CUBLAS_",
+    "CUDNN_",
+    "MKL_",
+    "NVIDIA_TF32",
+    "OMP_",
+    "ONEDNN_",
+    "PYTORCH_",
+    "TORCH_",
+)
+
+
+def grounds(iteration: Iteration, program: Program, *more: object) -> str | None:
+    """None where the code can't be told: some has no file (a notebook's), or one that was written after this
+    process began and may not be what runs. more: what else counts, told by its `str`."""
+    files = _users_files()
+    if files is None:
+        return None
+    lines = [
+        program.fingerprint,
+        *map(str, more),
+        *(program.used.told() if program.used else ()),
+        *_options(iteration),
+        *_forms(iteration),
+        *sorted(_reached(iteration)),
+        *files,
+        *_libraries(),
+        *_settings(program.device.type),
+    ]
+    return sha256("\n".join(lines).encode(errors="replace")).hexdigest()
+
+
+def _options(iteration: Iteration) -> Iterator[str]:
+    """Numbers of the optimizer count by their sign: schedules move them, and with zero nothing is seen."""
+    yield repr(
+        (
+            iteration.purpose,
+            iteration.outputs,
+            iteration.autocast,
+            iteration.accumulate,
+            iteration.scaler is None,
+        )
+    )
+    if iteration.updates is None:
+        return
+    optimizer, when, clipping, masters, ema = iteration.updates
+    yield f"{type(optimizer)} {when} {clipping is None} {masters} {ema} {bool(optimizer.state)}"
+    for group in optimizer.param_groups:
+        yield repr(sorted((name, _option(value)) for name, value in group.items() if name != "params"))
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, bool | str | None):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return repr([_option(each) for each in value])
+    number = float(value) if isinstance(value, int | float) or getattr(value, "numel", list)() == 1 else 1.0
+    return f"{type(value)} {np.sign(number)}"
+
+
+def _forms(iteration: Iteration) -> Iterator[str]:
+    for tensors in (iteration.module.named_parameters(), iteration.module.named_buffers()):
+        yield from (f"{name} {_form(tensor)}" for name, tensor in tensors)
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{type(tensor)} {tensor.dtype} {list(tensor.shape)} {tensor.stride()} {tensor.requires_grad}"
+
+
+# ── code and state that are reached ─────────────────────────────────────────────────────────────────
+
+
+def _reached(iteration: Iteration) -> Iterator[str]:
+    """Each thing by its path, and its plain parts; in any order, as sets have none."""
+    roots: dict[str, Any] = {"module": iteration.module, "loss_fn": iteration.loss_fn}
+    roots["inputs"] = others_in(iteration.inputs)
+    if iteration.updates is not None:
+        roots |= {name: vars(iteration.updates.optimizer).get(name) for name in HOOKS_OF_STEPS}
+    for path, thing in reachable(roots, _parts):
+        where = "/".join(map(_key, path))
+        yield f"{where} {_what(thing)}"
+        plain = ((key, part) for key, part in _parts(thing) if isinstance(part, _PLAIN))
+        yield from (f"{where}/{_key(key)} {_spelled(part)}" for key, part in plain)
+
+
+def _parts(thing: Any) -> Parts:
+    """As a walk's; what is of this package is an end."""
+    kind = thing if isinstance(thing, FunctionType | type) else type(thing)
+    if str(kind.__module__).partition(".")[0] == _OURS:
+        return
+    yield from vars(thing).items() if isinstance(thing, _SPACES) else parts_with_code(thing)
+
+
+def _key(key: object) -> str:
+    return _spelled(key) if isinstance(key, _SPELLED) else str(type(key))
+
+
+def _spelled(thing: object) -> str:
+    return "a large number" if isinstance(thing, int) and abs(thing) >= _HASH else repr(thing)
+
+
+def _what(thing: Any) -> str:
+    if isinstance(thing, _SPELLED):
+        return _spelled(thing)
+    if isinstance(thing, Tensor):
+        return _form(thing)
+    if isinstance(thing, np.ndarray):
+        return f"{thing.dtype} {thing.shape} {sha256(thing.tobytes()).hexdigest()}"
+    if isinstance(thing, Enum | type):
+        return str(thing)
+    if isinstance(thing, FunctionType):
+        return f"{thing.__module__} {code_hash(thing.__code__)}"
+    sized = isinstance(thing, dict | list | tuple | set | frozenset)
+    return f"{type(thing)} {len(thing) if sized else ''} {getattr(thing, '__qualname__', '')}"
+
+
+@cache
+def code_hash(code: CodeType) -> str:
+    """Of what it does: neither its file nor its lines, so a comment changes nothing."""
+    constants = [
+        code_hash(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)
+    return sha256(repr((code.co_code, constants, names, code.co_flags)).encode()).hexdigest()
+
+
+def _constant(constant: Any) -> str:
+    if isinstance(constant, CodeType):
+        return code_hash(constant)
+    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+
+
+# ── code on disk ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _users_files() -> list[str] | None:
+    """The modules that are neither a library's nor Python's own, nor ours."""
+    found: list[str] = []
+    for name, file in _modules():
+        if file is None or _is_of_others(name, file):
+            continue
+        try:
+            if os.stat(file).st_mtime > process_began():
+                return None
+            found.append(f"{name} {sha256(File(file).read_bytes()).hexdigest()}")
+        except OSError:
+            return None
+    main = sys.modules.get("__main__")
+    return found if getattr(main, "__file__", None) else None
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Of those that are loaded when it is first asked: planning itself loads more. PyTorch has a version."""
+    stated = [f"Python {sys.version}", f"PyTorch {torch.__version__} {torch.version.git_version}"]
+    files = {file for name, file in _modules() if file and _is_of_others(name, file)}
+    for file in sorted(files | set(torch.ops.loaded_libraries)):
+        with suppress(OSError):
+            about = os.stat(file)
+            stated.append(f"{file} {about.st_size} {about.st_mtime_ns}")
+    return tuple(stated)
+
+
+def _modules() -> Iterator[tuple[str, str | None]]:
+    """By name, with their files; without PyTorch's, Python's and ours."""
+    for name, module in sorted(sys.modules.items()):
+        top = name.partition(".")[0]
+        if top not in ("torch", _OURS) and top not in sys.stdlib_module_names:
+            yield name, getattr(module, "__file__", None)
+
+
+def _is_of_others(name: str, file: str) -> bool:
+    return name.startswith("__editable__") or is_of_library(file)
+
+
+@cache
+def process_began() -> float:
+    """Seconds since the epoch, a second early at most; where nobody tells, when this was imported."""
+    with suppress(OSError, ValueError, IndexError):
+        ticks = int(File("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        booted = next(
+            line for line in File("/proc/stat").read_text().splitlines() if line.startswith("btime")
+        )
+        return int(booted.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    return _BEGUN
+
+
+def _settings(device: str) -> Iterator[str]:
+    """Of PyTorch, and of the environment that kernels read."""
+    cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+    yield repr(
+        [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.get_float32_matmul_precision(),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
+            (torch.get_num_threads(), torch.get_num_interop_threads()),
+            torch.backends.cpu.get_cpu_capability(),
+            (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
+            (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+            (cuda.cudnn_sdp_enabled(), cuda.matmul.allow_tf32),
+            (cuda.matmul.allow_fp16_reduced_precision_reduction, mkldnn.enabled),
+            (cuda.matmul.allow_bf16_reduced_precision_reduction, mkldnn.deterministic),
+        ]
+    )
+    yield from (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(tuple(_READ_BY_KERNELS)))

@@ -46,7 +46,8 @@ class Parts(NamedTuple):
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
     a share is one of the first plan's peak, with what lies beside it on the device. compare: None where it
-    was not on the same grounds. parts: by plan. links: the machine's by the times of iterations, for plans to come."""
+    was not on the same grounds. parts: by plan. links: the machine's by the times of
+    iterations, for plans to come."""
 
     budget: Budget
     solver: str

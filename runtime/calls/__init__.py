@@ -1,4 +1,4 @@
 """What is known of single calls of torch.
 
-Doors: batch_norm, ctc, fused, grouped, in_layout, randomness.
+Doors: batch_norm, ctc, fused, grouped, in_layout, randomness, scatters.
 """

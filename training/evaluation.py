@@ -19,6 +19,7 @@ from ..graphs.graph import Kind
 from ..runtime.model.iteration import Inputs, Iteration, Purpose
 from ..runtime.run.execute import PlannedStep
 from .plans import Plans
+from .retry import with_less
 
 
 class Evaluation(NamedTuple):
@@ -32,12 +33,17 @@ class Forward:
     """Evaluations, or predictions, for batches of any shape. plans: those made so far."""
 
     def __init__(
-        self, iteration: Iteration, purpose: Purpose, plan: Callable[..., PlannedStep], training: Plans
+        self,
+        iteration: Iteration,
+        purpose: Purpose,
+        plan: Callable[..., PlannedStep],
+        smaller: Callable[..., PlannedStep],
+        training: Plans,
     ) -> None:
-        """training: the plans that this one shares the weights with."""
+        """plan, smaller: the planner's. training: the plans that this one shares the weights with."""
         outputs = iteration.outputs or purpose == "predict"
         self._iteration = iteration._replace(updates=None, processes=None, purpose=purpose, outputs=outputs)
-        self._plan, self._training = plan, training
+        self._plan, self._smaller, self._training = plan, smaller, training
         self._beside = 0
         self.plans = self._none()
 
@@ -51,8 +57,12 @@ class Forward:
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
             step.count_gradients()
-            outcome = step.run(inputs)
+            outcome = with_less(step, lambda each: each.run(inputs), partial(self._less, inputs))
         return outcome.loss, step.program.output.nest(outcome.outputs)
+
+    def _less(self, inputs: Inputs, step: PlannedStep, budget: int) -> PlannedStep:
+        iteration = self._iteration._replace(inputs=inputs)
+        return self.plans.replace(step, self._smaller(iteration, step, budget))
 
     def recall(self) -> None:
         for step in self.plans.steps:

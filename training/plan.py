@@ -132,11 +132,12 @@ class Planner:
         return made
 
     def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
-        """The same iteration as the step's, which is given up, for so many bytes; plans of other shapes are
-        made for as many from now on. Raises InfeasibleError."""
+        """The same iteration as the step's, which is given up, for so many bytes; where it trains, plans of
+        other shapes are made for as many from now on. Raises InfeasibleError."""
         program, graph, *_ = self.book.plan(step)
-        plan = self._solved(program, graph, self.solver, budget)
-        self.bytes = budget
+        plan = self._solved(program, graph, self.solver if iteration.trains else FORWARD, budget)
+        if iteration.trains:
+            self.bytes = budget
         made = self._step(iteration, plan)
         self.book.opened(made, plan, self.machine_of(plan))
         return made

@@ -31,6 +31,11 @@ class Plans:
         """As many of another kind, none yet."""
         return Plans(iteration, plan, self._most, self._buckets)
 
+    def replace(self, step: PlannedStep, made: PlannedStep) -> PlannedStep:
+        """By one for the same shape."""
+        self.steps[self.steps.index(step)] = made
+        return made
+
     def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
         """The one for their shape, or their bucket's, made where there is none, and what it is given; where
         there are as many as allowed, that of a larger bucket. Raises MismatchError, … as `check` does."""

@@ -110,7 +110,8 @@ class Step:
     ) -> tuple[Tensor | None, Any]:
         self.plans[0].output = None
         if purpose not in self._forward:
-            self._forward[purpose] = Forward(self._iteration, purpose, self._plan, self._plans)
+            smaller = self._planner.smaller
+            self._forward[purpose] = Forward(self._iteration, purpose, self._plan, smaller, self._plans)
         return self._forward[purpose](self.plans[0].given(arguments, keywords))
 
     @property
@@ -194,9 +195,8 @@ class Step:
         return outcome
 
     def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
-        made = self._planner.smaller(self._iteration._replace(inputs=inputs), plan, budget)
-        self.plans[self.plans.index(plan)] = made
-        return made
+        iteration = self._iteration._replace(inputs=inputs)
+        return self._plans.replace(plan, self._planner.smaller(iteration, plan, budget))
 
 
 def _device(iteration: Iteration) -> torch.device:

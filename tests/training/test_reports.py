@@ -1,11 +1,9 @@
-"""What a step tells of itself, and iterations that run out of memory in spite of their plan."""
+"""What a step tells of itself."""
 
 from __future__ import annotations
 
-import copy
 import io
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.device.cpu import Cpu
 from memplan.training.progress import Told
 from memplan.training.report import ENOUGH
 from torch import Tensor, nn
@@ -130,85 +127,3 @@ def test_true_writes_a_line_where_there_is_a_terminal(monkeypatch: pytest.Monkey
         assert "\n" not in stream.getvalue()
     with pytest.raises(InputError, match="progress=3: give a function"):
         optimized(module, None, progress=3)
-
-
-# ── out of memory ───────────────────────────────────────────────────────────────────────────────────
-
-
-class Full:
-    """The n-th call of a planned iteration finds no memory. calls: so far."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls, self.at = 0, set[int]()
-        monkeypatch.setattr(Cpu, "launched", self.launched)
-
-    def launched(self, _program: Any, operation: Any, _workspace: int) -> Callable[..., Any]:
-        target = operation.call.target
-
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            self.calls += 1
-            if self.calls in self.at:
-                raise torch.OutOfMemoryError("out of memory, on purpose")
-            return target(*arguments, **keywords)
-
-        return run
-
-
-@pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
-@pytest.mark.parametrize("undo", [False, True], ids=["no undo", "undo"])
-def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
-    moved: bool, undo: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it failed, twice running too, with the results of plain PyTorch."""
-    module, plain = model(), model()
-    optimizer, eager = adamw(module), adamw(plain)
-    full = Full(monkeypatch)
-    options: dict[str, Any] = {"undo": undo}
-    if moved:
-        options |= {
-            "machine": Machine(links=Links(1e9, 1e9)),
-            "solver": "l2l",
-            "budget": "100%",
-        }
-    step = optimized(module, optimizer, **options)
-    budget = step.plans[0].budget
-    torch.manual_seed(1)
-    step(INPUTS)
-    each = full.calls
-    full.at = {full.calls + (each - 2 if undo else 2)}
-    with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of the budget") as warned:
-        step(INPUTS)
-    assert warned[0].filename == __file__
-    assert step.plans[0].budget == int(0.95 * budget)
-    full.at = {full.calls + 1, full.calls + 3}
-    with pytest.warns(UserWarning, match=r"90% of the budget"):
-        step(INPUTS)
-    assert step.plans[0].budget == int(0.9 * int(0.95 * budget))
-    assert step.report().plans[0].iterations == 1
-    step.recall()
-    torch.manual_seed(1)
-    for _turn in range(3):
-        eager.zero_grad()
-        loss_of(plain(INPUTS)).backward()
-        eager.step()
-    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failed between updates; another error; no plan for less. The last names it, and all is as before."""
-    module = model()
-    full = Full(monkeypatch)
-    step = optimized(module, adamw(module), budget="100%", solver="store-all")
-    step(INPUTS)
-    before = copy.deepcopy(module.state_dict())
-    full.at = {full.calls + 3}
-    with pytest.raises(torch.OutOfMemoryError) as failed:
-        step(INPUTS)
-    assert any("there is no plan either" in note for note in failed.value.__notes__)
-    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
-    step(INPUTS)
-    full.at = {full.calls + len(step.plans[0].program.operations) - 1}
-    with pytest.raises(torch.OutOfMemoryError) as failed:
-        step(INPUTS)
-    assert any("load the weights" in note for note in failed.value.__notes__)

@@ -1,0 +1,204 @@
+"""Iterations that run out of memory in spite of their plan: repeated by a plan for less, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.machine import Links, Machine
+from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.run import cycle, execute
+from memplan.runtime.simulated.simulated import SimulatedDevice
+from torch import Tensor, nn
+
+INPUTS = torch.randn(16, 8)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    inner = [nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.2)) for _ in range(4)]
+    return nn.Sequential(nn.Linear(8, 32), *inner, nn.Linear(32, 1))
+
+
+def loss_of(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+def optimized(module: nn.Module, optimizer: Any, **options: Any) -> Any:
+    chosen = {"solver": "rotor", "keep": False, "compare": False, "budget": "90%", **options}
+    return memplan.optimize(module, INPUTS, loss_fn=loss_of, optimizer=optimizer, **chosen)
+
+
+def adamw(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), 0.01, foreach=False)
+
+
+class Full:
+    """The n-th call of a planned iteration finds no memory. calls: so far."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls, self.at = 0, set[int]()
+        monkeypatch.setattr(Cpu, "launched", self.launched)
+
+    def launched(self, _program: Any, operation: Any, _workspace: int) -> Callable[..., Any]:
+        target = operation.call.target
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            self.calls += 1
+            if self.calls in self.at:
+                raise torch.OutOfMemoryError("out of memory, on purpose")
+            return target(*arguments, **keywords)
+
+        return run
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
+@pytest.mark.parametrize("undo", [False, True], ids=["no undo", "undo"])
+def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
+    moved: bool, undo: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it failed, twice running too, with the results of plain PyTorch."""
+    module, plain = model(), model()
+    optimizer, eager = adamw(module), adamw(plain)
+    full = Full(monkeypatch)
+    options: dict[str, Any] = {"undo": undo}
+    if moved:
+        options |= {
+            "machine": Machine(links=Links(1e9, 1e9)),
+            "solver": "l2l",
+            "budget": "100%",
+        }
+    step = optimized(module, optimizer, **options)
+    budget = step.plans[0].budget
+    torch.manual_seed(1)
+    step(INPUTS)
+    each = full.calls
+    full.at = {full.calls + (each - 2 if undo else 2)}
+    with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of the budget") as warned:
+        step(INPUTS)
+    assert warned[0].filename == __file__
+    assert step.plans[0].budget == int(0.95 * budget)
+    full.at = {full.calls + 1, full.calls + 3}
+    with pytest.warns(UserWarning, match=r"90% of the budget"):
+        step(INPUTS)
+    assert step.plans[0].budget == int(0.9 * int(0.95 * budget))
+    assert step.report().plans[0].iterations == 1
+    step.recall()
+    assert_same(module, trained(plain, eager, 3))
+
+
+def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed between updates; another error; no plan for less. The last names it, and all is as before."""
+    module = model()
+    full = Full(monkeypatch)
+    step = optimized(module, adamw(module), budget="100%", solver="store-all")
+    step(INPUTS)
+    before = copy.deepcopy(module.state_dict())
+    full.at = {full.calls + 3}
+    with pytest.raises(torch.OutOfMemoryError) as failed:
+        step(INPUTS)
+    assert any("there is no plan either" in note for note in failed.value.__notes__)
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    step(INPUTS)
+    full.at = {full.calls + len(step.plans[0].program.operations) - 1}
+    with pytest.raises(torch.OutOfMemoryError) as failed:
+        step(INPUTS)
+    assert any("load the weights" in note for note in failed.value.__notes__)
+
+
+def adafactor(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(module.parameters(), 0.01)
+
+
+def trained(
+    module: nn.Module, optimizer: torch.optim.Optimizer, turns: int, accumulate: int = 1
+) -> nn.Module:
+    """By plain PyTorch."""
+    torch.manual_seed(1)
+    for turn in range(turns):
+        (loss_of(module(INPUTS)) / accumulate).backward()
+        if (turn + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return module
+
+
+def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_behind_the_plan_the_optimizer_steps_once_for_an_iteration_that_is_repeated(
+    accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = model()
+    full = Full(monkeypatch)
+    with pytest.warns(UserWarning, match="is not in the plan"):
+        step = optimized(module, adafactor(module), accumulate=accumulate, budget="130%")
+    budget = step.plans[0].budget
+    torch.manual_seed(1)
+    for turn in range(4):
+        if turn != 1:
+            step(INPUTS)
+            continue
+        full.at = {full.calls + 10}
+        with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of the budget"):
+            step(INPUTS)
+    assert step.plans[0].budget == int(0.95 * budget)
+    plain = model()
+    assert_same(module, trained(plain, adafactor(plain), 4, accumulate))
+
+
+@pytest.mark.parametrize("make", [adamw, adafactor])
+def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = model()
+    full = Full(monkeypatch)
+    with pytest.warns(UserWarning, match="in the plan") if make is adafactor else nullcontext():
+        step = optimized(module, make(module), outputs=True)
+    torch.manual_seed(1)
+    step(INPUTS)
+    expected, output = step.evaluate(INPUTS)
+    before, training = torch.get_rng_state(), step.plans[0].budget
+    held = step._forward["evaluate"].plans.steps[0].budget
+    full.at = {full.calls + 3, full.calls + 5}
+    with pytest.warns(UserWarning, match=r"repeated by a plan for 9[05]% of the budget") as warned:
+        loss, again = step.evaluate(INPUTS)
+    assert len(warned) == 2
+    assert warned[0].filename == __file__
+    assert torch.equal(loss, expected)
+    assert torch.equal(again, output)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [plan.budget for plan in step._forward["evaluate"].plans.steps] == [int(0.9 * held)]
+    assert module.training
+    step(INPUTS[:7])
+    assert step.plans[0].budget == training
+    step.recall()
+    assert step.predict(INPUTS).shape == output.shape
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
+def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allocations, copies and launches that fail, while streams still run."""
+    device = SimulatedDevice(seed=3)
+    for room in (execute, cycle):
+        monkeypatch.setattr(room, "device_of", lambda _name: device)
+    module = model()
+    options: dict[str, Any] = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "budget": "100%"}
+    step = optimized(module, adamw(module), undo=True, **(options if moved else {"budget": "150%"}))
+    torch.manual_seed(1)
+    step(INPUTS)
+    for turn, kind in enumerate(["allocation", "launch", "copy", "allocation"]):
+        device.faults.plan(kind, 7 + turn, torch.OutOfMemoryError("out of memory, on purpose"))
+        with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
+            step(INPUTS)
+    device.synchronize()
+    step.recall()
+    device.synchronize()
+    plain = model()
+    assert_same(module, trained(plain, adamw(plain), 5))

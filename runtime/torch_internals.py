@@ -289,6 +289,26 @@ def norm_of(tensor: Tensor) -> Tensor:
     return torch._foreach_norm([tensor], 2.0)[0]
 
 
+def check_and_unscale(gradient: Tensor, infinite: Tensor, inverse: Tensor) -> None:
+    """What `GradScaler.unscale_` does in place: times the inverse. infinite: 1 where it is not finite."""
+    torch._amp_foreach_non_finite_check_and_unscale_([gradient], infinite, inverse)
+
+
+def takes_scaled_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `GradScaler.step` leaves gradients as they are and hands the optimizer the scale."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def tell_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, infinite: Tensor) -> None:
+    """As `scaler.step(optimizer)` leaves it for `scaler.update()`. infinite: 1.0 or 0.0."""
+    scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {infinite.device: infinite}
+
+
+def told_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """What `scaler.step(optimizer)` has found. Waits for the device."""
+    return any(scaler._found_inf_per_device(optimizer).values())
+
+
 def grouped_by_dtype(tensors: list[Tensor]) -> list[int]:
     """Their places, those of one type together, as `clip_grad_norm_` groups gradients of one device."""
     groups: Any = _group_tensors_by_device_and_dtype([tensors], with_indices=True)  # pyright: ignore

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
@@ -18,6 +17,7 @@ from ..runtime.model.arguments import (
     check_autocast,
     check_module,
     check_plans,
+    check_scaled,
     check_updates,
     given_budget,
     given_clipping,
@@ -92,7 +92,8 @@ def optimize(
     autocast: torch.bfloat16, or torch.float16 with a scaler: forward and loss run under torch.autocast to it;
     a step needs none around it.
     scaler: a torch.amp.GradScaler: backward is of the loss times its scale as it is then; the loss that is
-    returned is not scaled. The loop around the step goes on as ever: scale, unscale_, step and update.
+    returned is not scaled. With an optimizer the step unscales the gradients, skips the update where one is
+    not finite (`step.updated`), and updates the scaler. Else the loop does: scale, unscale_, step and update.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
     The sums are states of planned updates; of other optimizers they stay on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
@@ -130,8 +131,6 @@ def optimize(
     check_updates(optimizer, update)
     check_autocast(autocast, scaled=scaler is not None)
     scaler = given_scaler(scaler)
-    if scaler is not None and optimizer is not None:
-        raise InputError("scaler= goes with a loop that steps itself: leave optimizer= out")
     check_plans(plans)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
@@ -139,6 +138,7 @@ def optimize(
     check_weights(module, weights)
     check_accumulate(accumulate, updates=optimizer is not None, alone=processes is None)
     planned = optimizer is not None and is_planned(optimizer)
+    check_scaled(scaler, accumulate, planned=planned)
     outside = None if planned else optimizer
     if masters:
         given_masters(module, optimizer if outside is None else None)

@@ -85,19 +85,27 @@ class OutsideStep(Step):
 
     @property
     def updated(self) -> bool:
-        return self._waiting == 0
+        return self._waiting == 0 and super().updated
 
     def update(self) -> None:
         try:
             if self._waiting:
                 with interrupts_at_the_end():
-                    if self._clipping is not None:
-                        parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
-                        self.plans[0].norm = nn.utils.clip_grad_norm_(parameters, most)
-                    self._outside.step()
+                    self._step()
         finally:
             self._waiting = 0
             self._outside.zero_grad(set_to_none=True)
+
+    def _step(self) -> None:
+        if self._scaling is not None and self._clipping is not None:
+            self._scaling.scaler.unscale_(self._outside)
+        if self._clipping is not None:
+            parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
+            self.plans[0].norm = nn.utils.clip_grad_norm_(parameters, most)
+        if self._scaling is None:
+            self._outside.step()
+        else:
+            self._scaling.step(self._outside)
 
     def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
         """Raises InfeasibleError, …: its bytes are the whole budget's."""

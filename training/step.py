@@ -80,6 +80,8 @@ class Step:
             outcome = iterate(plan)
         else:
             outcome = with_less(plan, iterate, partial(self._smaller, inputs))
+        if self._scaling is not None and self._iteration.updates is not None:
+            self._scaling.updated(self._iteration.updates.optimizer, infinite=outcome.infinite)
         return self._losses.of(self.plans[0], outcome, scale_of(inputs))
 
     @property
@@ -127,8 +129,9 @@ class Step:
 
     @property
     def updated(self) -> bool:
-        """Whether the last call has updated the weights: with accumulation not every one does."""
-        return True
+        """Whether the last call has updated the weights: with accumulation not every one does, nor one whose
+        scaled loss had a gradient that is not finite."""
+        return self._scaling is None or not self._scaling.skipped
 
     def update(self) -> None:
         """With accumulation: update the weights with the gradients that were added up since the last update,

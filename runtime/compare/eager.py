@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import isfinite, sqrt
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..below_autograd import without_autocast
 from ..model.accumulated import note_accumulated
-from ..model.iteration import Iteration, differentiated, forward
+from ..model.iteration import Iteration, Scaled, differentiated, forward, scale_of, unscaled
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState, state_put_back
 from ..model.unchanged import changing, copies, unchanged
 from ..program.program import Program
@@ -24,9 +24,8 @@ from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
-from ..updates.averaged import averaging
-from ..updates.masters import step_on_masters
 from ..updates.sums import SUM
+from .updates import scaled_update, update
 
 CYCLE = 3
 """How many iterations are compared: what one leaves behind, the others show."""
@@ -107,32 +106,19 @@ def run_eager(iteration: Iteration, sums: dict[str, Tensor] | None = None, *, la
                 with without_autocast(loss.device):
                     differentiated(iteration, loss, iteration.inputs).backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-        norm = None
+        norm, scale = None, scale_of(iteration.inputs)
+        infinite = scale is not None and not all(g.isfinite().all() for g in gradients.values())
         sums.clear()
         if not last:
             sums.update(gradients)
-        elif iteration.updates is not None:
-            if (clipping := iteration.updates.clipping) is not None:
-                norm = nn.utils.clip_grad_norm_(parameters.values(), clipping.max_norm)
-            way = step_on_masters if iteration.updates.masters else None
-            decay = iteration.updates.ema
-            _step(iteration.updates.optimizer, way if decay is None else averaging(decay, way))
+        elif iteration.updates is not None and scale is None:
+            norm = update(iteration.updates, parameters.values())
+        elif iteration.updates is not None and scale is not None:
+            norm = scaled_update(iteration.updates, parameters.values(), scale, infinite=infinite)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
-    return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm)
-
-
-def _step(optimizer: torch.optim.Optimizer, way: Callable[[torch.optim.Optimizer], None] | None) -> None:
-    """One tensor after the other, as the updates are defined. way: None for its own step."""
-    ways = [group["foreach"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["foreach"] = False
-    try:
-        optimizer.step() if way is None else way(optimizer)
-    finally:
-        for group, foreach in zip(optimizer.param_groups, ways, strict=True):
-            group["foreach"] = foreach
+    return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm, infinite)
 
 
 def compare(
@@ -147,7 +133,7 @@ def compare(
     The module, all that its code can reach and the generators are afterwards as they were. Where plain eager
     differs, it is compared on the path for `torch.compile` if the trace took it, and without the model's own
     checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
-    count as equal.
+    count as equal. A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
     """
     turns = (step,) * CYCLE if turns is None else turns
     with _alone(iteration, step):
@@ -155,6 +141,10 @@ def compare(
         for each in {*turns}:
             each.recall()
         planned = _everything(iteration, step.program, outcomes)
+    scale = scale_of(iteration.inputs)
+    if scale is not None and scale > 1 and any(outcome.infinite for outcome in outcomes):
+        inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
+        return compare(iteration._replace(inputs=inputs), step, turns)
     plainly = partial(_eager, iteration, step, [each is step for each in turns])
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):

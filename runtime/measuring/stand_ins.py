@@ -66,13 +66,13 @@ class StandIns:
         return [partial(call.func, *with_ends(call.args, ends)) for ends in routings(call.args)]
 
     def calls_on_host(self) -> list[Callable[[], Any]]:
-        """Alike, with all tensors in host memory. For calls without true storages."""
+        """Alike, with all tensors in host memory. For calls that change no true storages."""
         call = self._program.operations[self._position].call
         forms = {v: self._program.values[v]._replace(device=torch.device("cpu")) for v in values_read(call)}
         size = sum(elements_spanned(form) * form.dtype.itemsize for form in forms.values())
 
         def bound() -> Callable[[], Any]:
-            tensors = {value: self._stand_in(form) for value, form in forms.items()}
+            tensors = {value: self._on_host(form) for value, form in forms.items()}
             arguments = substitute(call.arguments, tensors)
             return partial(call.target, *arguments, **substitute(call.keywords, tensors))
 
@@ -127,6 +127,12 @@ class StandIns:
         if is_grouped(call.target, arguments) and not self._is_exact(call.arguments[ENDS]):
             arguments = with_ends(arguments, routings(arguments)[0])
         return partial(call.target, *arguments, **substitute(call.keywords, tensors))
+
+    def _on_host(self, form: Value) -> torch.Tensor:
+        true = self._true.get(form.storage)
+        if true is None:
+            return self._stand_in(form)
+        return torch.empty(0, dtype=form.dtype).set_(true.cpu(), form.offset, form.shape, form.strides)
 
     def _is_exact(self, argument: Ref) -> bool:
         return self._program.values[argument.value].storage in self.exact

@@ -80,6 +80,15 @@ def check_accumulate(accumulate: object, *, updates: bool, alone: bool) -> None:
         )
 
 
+def check_scaled(scaler: torch.amp.GradScaler | None, accumulate: int, *, planned: bool) -> None:
+    """planned: updates are."""
+    if scaler is not None and accumulate > 1 and planned:
+        raise InputError(
+            "scaler and accumulate are not planned together: leave optimizer= out, and let the loop "
+            "accumulate, with scaler.scale(loss / N).backward()"
+        )
+
+
 def given_clipping(clip_norm: object, *, updates: bool) -> Clipping | None:
     if clip_norm is None:
         return None

@@ -112,7 +112,8 @@ class Program:
     loss: its value, None where there is none. gradients: per parameter that gets one which no update uses
     up, its value.
     outputs: of the tensors that the module returns those that are wanted. output: the nest that they lie in.
-    norm: the value of the norm of all gradients, where they are clipped by it.
+    norm: the value of the norm of all gradients, where they are clipped by it. infinite: whether one is not
+    finite, where they are of a scaled loss.
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
     used: what the trace has used of the values of inputs and buffers, if anything.
@@ -134,6 +135,7 @@ class Program:
     outputs: Mapping[str, int] = field(default_factory=dict[str, int])
     output: Output = NOTHING
     norm: int | None = None
+    infinite: int | None = None
     compiling: bool = False
     used: ValuesUsed | None = field(default=None, compare=False)
     fingerprint: str = ""
@@ -147,9 +149,11 @@ class Program:
 
     @property
     def returned(self) -> tuple[int, ...]:
-        """The values that an iteration leaves behind: the loss, the outputs, the gradients, their norm."""
-        loss, norm = (() if one is None else (one,) for one in (self.loss, self.norm))
-        return (*loss, *self.outputs.values(), *self.gradients.values(), *norm)
+        """The values that an iteration leaves behind: the loss, the outputs, the gradients, their norm, and
+        whether one is infinite."""
+        single = (self.loss, self.norm, self.infinite)
+        loss, norm, infinite = (() if one is None else (one,) for one in single)
+        return (*loss, *self.outputs.values(), *self.gradients.values(), *norm, *infinite)
 
     @property
     def results(self) -> tuple[int, ...]:

@@ -47,12 +47,13 @@ from .stopwatch import Stopwatch, Times
 class Outcome(NamedTuple):
     """What an iteration computes. gradients: by parameter name, those that no update has used up. outputs:
     of the tensors that the module returns those that are wanted. norm: of all gradients, where they are
-    clipped by it."""
+    clipped by it. infinite: one is, of a scaled loss, so that nothing was updated."""
 
     loss: Tensor | None
     gradients: dict[str, Tensor]
     outputs: dict[str, Tensor]
     norm: Tensor | None = None
+    infinite: bool = False
 
 
 UNDONE = "the iteration is as if it had not begun: it can be repeated"
@@ -246,9 +247,10 @@ class PlannedStep:
                     self._stopwatch.lap()
                 with self._watch.iteration(), as_traced(self.program.device):
                     results = self._run(residents, settings)
+            outcome = self._outcome(results)
             if self._optimizer is not None:
-                self._optimizer.end()
-        return self._outcome(results)
+                self._optimizer.end(skipped=outcome.infinite)
+        return outcome
 
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:
         """results: by the program's order, wherever the schedule has left them."""
@@ -256,7 +258,8 @@ class PlannedStep:
         loss = None if self.program.loss is None else next(following)
         outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
         gradients = {name: next(following) for name in self.program.gradients}
-        return Outcome(loss, gradients, outputs, next(following, None))
+        norm = None if self.program.norm is None else next(following)
+        return Outcome(loss, gradients, outputs, norm, bool(next(following, False)))
 
     @contextmanager
     def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:

@@ -71,7 +71,7 @@ class Launch:
                     raise DeviceFaultError(f"{self._name}: an input changed while it was read")
 
         stream = device.launch(run)
-        if self._random and not draws_now:
+        if getattr(self._target, "waits", False) or (self._random and not draws_now):
             stream.synchronize()
         results = [None if form is None else value(rooms[form.storage], form) for form in self._forms]
         del workspace, rooms

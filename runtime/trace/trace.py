@@ -10,7 +10,7 @@ from time import perf_counter
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
 from ..model.granted import refuse
-from ..model.iteration import Iteration
+from ..model.iteration import Iteration, scale_of
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
@@ -20,6 +20,7 @@ from ..updates.averaged import with_average
 from ..updates.averages import with_averages
 from ..updates.masters import with_master
 from ..updates.optimizers import rules
+from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_updates
 from .forms import Forms
 from .joint import WAYS, Way, joint_graph
@@ -75,4 +76,9 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
         }
     if ema is not None:
         found = {name: with_average(rule, ema) for name, rule in found.items()}
-    return with_updates(program, found, when, clip=clipping is not None, sums=iteration.accumulate > 1)
+    clip, scaled = clipping is not None, scale_of(iteration.inputs) is not None
+    divides = scaled and divided(optimizer, clip=clip)
+    if scaled:
+        check_scaled(iteration.module, found, divides=divides)
+    sums = iteration.accumulate > 1
+    return with_updates(program, found, when, clip=clip, sums=sums, scaled=scaled, divides=divides)

@@ -9,6 +9,7 @@ the bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -73,7 +74,13 @@ def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
     optimizer.register_load_state_dict_post_hook(put)
 
 
-def step_on_masters(optimizer: torch.optim.Optimizer) -> None:
+def _own_step(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+
+
+def step_on_masters(
+    optimizer: torch.optim.Optimizer, step: Callable[[torch.optim.Optimizer], None] = _own_step
+) -> None:
     """What a plan does, by the optimizer's own step: in the place of each low weight stands its master."""
     low: list[tuple[Tensor, Tensor, Tensor]] = []
     for weight in (p for group in optimizer.param_groups for p in group["params"]):
@@ -85,7 +92,7 @@ def step_on_masters(optimizer: torch.optim.Optimizer) -> None:
             weight.data = master
             weight.grad = gradient.float()
     try:
-        optimizer.step()
+        step(optimizer)
     finally:
         for weight, data, gradient in low:
             master, weight.grad = weight.data, None

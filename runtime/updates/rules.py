@@ -230,6 +230,14 @@ def on_average(
     average.lerp_(states[-1] if of == on_master.__name__ else weight, 1 - decay)
 
 
+def if_finite(
+    weight: Tensor, gradient: Tensor, *rest: Any, update: str, infinite: Tensor, **hyperparameters: Any
+) -> None:
+    """A rule by its name, where no gradient is infinite."""
+    if not infinite:
+        RULES[update](weight, gradient, *rest, **hyperparameters)
+
+
 class Effort(NamedTuple):
     """passes: how often a rule reads or writes as many bytes as the gradient has.
     temporaries: as many bytes it takes beside its inputs."""
@@ -245,6 +253,8 @@ ADAMW = Effort(20, 1)
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Counted from the lines above, one operation of PyTorch at a time; a fused kernel reads and writes each
     tensor once."""
+    if target is if_finite:
+        return effort(RULES[keywords["update"]], keywords)
     clip = 2 * ("clip" in keywords)
     if target is on_average:
         inner = effort(RULES[keywords["of"]], keywords)

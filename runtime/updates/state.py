@@ -114,9 +114,12 @@ class OptimizerState:
                 del self._optimizer.state[weight]
         self._made = []
 
-    def end(self) -> None:
+    def end(self, *, skipped: bool = False) -> None:
         """Count the batch, or the step, for learning rate schedules too, which warn of optimizers that don't
-        step."""
+        step. skipped: it has changed nothing."""
+        if skipped:
+            self.undo()
+            return
         if self._adds:
             batches = 0 if self._begun is None else self._begun.batches
             note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new))

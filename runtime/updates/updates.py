@@ -4,7 +4,8 @@ run.
 The states become residents, like the parameters; the gradients that are used up are no results any more.
 Rules and places as there: `in-backward` right behind the last operation that contributes to the gradient or
 reads the weight, by storage, so that tied and packed tensors are counted whole. Clipped updates read the
-coefficient, behind the norms of all gradients (clipping.py).
+coefficient, behind the norms of all gradients (clipping.py); those of a scaled loss whether any gradient is
+infinite (scaling.py).
 
 Of several batches (sums.py) this is the last one's program. An update right behind its gradient adds that to
 the sum itself; others read the sum, to which the gradient is added as soon as it is there.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,12 +25,14 @@ from torch import Tensor
 from ...graphs.errors import InputError
 from ...graphs.graph import Kind, Phase
 from ...graphs.transformations.updates import When
+from ..model.iteration import SCALE
 from ..program.names import Names
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
 from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
-from . import clipping
+from . import clipping, scaling
 from .optimizers import Rule, setting
+from .rules import if_finite
 from .sums import FIRST, SUM, add, with_sum
 
 STEP = Setting(0, 2.0)
@@ -36,35 +40,50 @@ STEP = Setting(0, 2.0)
 
 
 def with_updates(
-    program: Program, rules: Mapping[str, Rule], when: When, *, clip: bool = False, sums: bool = False
+    program: Program,
+    rules: Mapping[str, Rule],
+    when: When,
+    *,
+    clip: bool = False,
+    sums: bool = False,
+    scaled: bool = False,
+    divides: bool = False,
 ) -> Program:
     """rules: by parameter. A gradient whose parameter has none stays a result.
 
-    clip: by the norm of all gradients. Raises InputError where one of these has no update. sums: of several
-    batches for one update.
+    clip: by the norm of all gradients. sums: of several batches for one update. scaled: the gradients are of
+    a loss times a scale, see scaling.py; divides: they are to be divided by it. Clipped or scaled, raises
+    InputError where one of all has no update.
     """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
     made, read = _places(program, updated)
     behind: dict[int, list[Operation]] = {}
-    clipped = -1
+    all_made = -1
     if sums and when == "in-backward" and not clip:
         updated = {name: with_sum(rule) for name, rule in updated.items()}
     elif sums:
         for name, place in made.items():
             behind.setdefault(place, []).append(writer.add(name))
-    if clip and made:
+    if (clip or scaled) and made:
         if left := [name for name in program.gradients if name not in updated]:
             raise InputError(
-                f"clip_norm: {left[0]} has a gradient and is none of the optimizer's parameters: give it to "
-                "the optimizer, or freeze it with requires_grad_(False)"
+                f"{'clip_norm' if clip else 'scaler'}: {left[0]} has a gradient and is none of the "
+                "optimizer's parameters: give it to the optimizer, or freeze it with requires_grad_(False)"
             )
+        all_made = max(made.values())
         for name, place in made.items():
-            behind.setdefault(place, []).append(writer.norm(name))
-        clipped = max(made.values())
-        behind[clipped].append(writer.clip())
+            own = behind.setdefault(place, [])
+            if scaled:
+                own.append(writer.unscale(name, updated[name], divides=divides))
+            if clip:
+                own.append(writer.norm(name))
+        if scaled:
+            behind[all_made].append(writer.found())
+        if clip:
+            behind[all_made].append(writer.clip())
     for name, rule in updated.items():
-        early = max(made[name], read[name], clipped)
+        early = max(made[name], read[name], all_made)
         place = early if when == "in-backward" else len(program.operations) - 1
         behind.setdefault(place, []).append(writer.update(name, rule))
     operations: list[Operation] = []
@@ -79,6 +98,7 @@ def with_updates(
         gradients=left,
         states=writer.states,
         norm=writer.total,
+        infinite=writer.any_infinite,
     )
 
 
@@ -105,7 +125,7 @@ def _places(program: Program, names: Iterable[str]) -> tuple[dict[str, int], dic
 class _Writer:
     """Appends states, norms and the coefficient to the program's storages and values.
 
-    gradients: what norms and updates read, by parameter: the sums where there are some.
+    gradients: what norms and updates read, by parameter: the sums where there are some, or unscaled.
     """
 
     def __init__(self, program: Program) -> None:
@@ -113,6 +133,8 @@ class _Writer:
         self.storages = list(program.storages)
         self.values = list(program.values)
         self.states: dict[tuple[str, str], int] = {}
+        self.infinite: list[int] = []
+        self.any_infinite: int | None = None
         self.norms: dict[str, int] = {}
         self.gradients = dict(program.gradients)
         self.total: int | None = None
@@ -131,10 +153,15 @@ class _Writer:
         settings = (setting(rule.group, "lr", 1e-3), STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
-        reads, keywords = (gradient,), rule.keywords
+        target, reads, keywords = rule.target, [gradient], dict(rule.keywords)
         if self.coefficient is not None:
-            reads, keywords = (gradient, self.coefficient), {**keywords, "clip": Ref(self.coefficient)}
-        call = Call(rule.target, arguments, keywords, (), several=False)
+            reads.append(self.coefficient)
+            keywords["clip"] = Ref(self.coefficient)
+        if self.any_infinite is not None:
+            reads.append(self.any_infinite)
+            keywords |= {"update": target.__name__, "infinite": Ref(self.any_infinite)}
+            target = if_finite
+        call = Call(target, arguments, keywords, (), several=False)
         return self._operation(f"{name}/update", Phase.UPDATE, weight, call, reads, tuple(changed))
 
     def add(self, name: str) -> Operation:
@@ -143,6 +170,28 @@ class _Writer:
         call = Call(add, (Ref(total), Ref(gradient), FIRST), {}, (), several=False)
         changed = (self.values[total].storage,)
         return self._operation(f"{name}/add", Phase.BACKWARD, weight, call, (gradient,), changed)
+
+    def unscale(self, name: str, rule: Rule, *, divides: bool) -> Operation:
+        weight, scaled = self.program.parameters[name], self.program.gradients[name]
+        storage, scale = self.values[scaled].storage, self.program.inputs[SCALE]
+        layer = self.storages[self.values[weight].storage].layer
+        self.storages[storage] = self.storages[storage]._replace(kind=Kind.GRADIENT)
+        keywords: dict[str, Any] = {"divides": divides, "dtype": rule.dtype}
+        with self.mode:
+            made, infinite = scaling.unscale(self._fake(scaled), self._fake(scale), **keywords)
+        self.gradients[name] = self._new(f"{name}.grad.unscaled", made, Kind.PARAMETER_GRADIENT, layer)
+        self.infinite.append(self._new(f"{name}.grad.infinite", infinite, Kind.GRADIENT))
+        outputs = (self.gradients[name], self.infinite[-1])
+        call = Call(scaling.unscale, (Ref(scaled), Ref(scale)), keywords, outputs, several=True)
+        return self._operation(f"{name}/unscale", Phase.BACKWARD, weight, call, (scaled, scale))
+
+    def found(self) -> Operation:
+        """Behind all of them."""
+        with self.mode:
+            infinite = scaling.FOUND(*map(self._fake, self.infinite))
+        self.any_infinite = self._new("infinite", infinite, Kind.GRADIENT)
+        call = Call(scaling.FOUND, tuple(map(Ref, self.infinite)), {}, (self.any_infinite,), several=False)
+        return self._operation("gradients/found", Phase.BACKWARD, None, call, self.infinite)
 
     def norm(self, name: str) -> Operation:
         gradient = self.gradients[name]

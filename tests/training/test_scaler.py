@@ -9,6 +9,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.graphs.machine import Links, Machine
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
@@ -36,10 +37,11 @@ def scaler(first: float = 2.0**20, **options: Any) -> torch.amp.GradScaler:
     return torch.amp.GradScaler("cpu", init_scale=first, **(given | options))
 
 
-def planned(module: nn.Module, **options: Any) -> memplan.Step:
+def planned(module: nn.Module, inputs: Tensor | None = None, **options: Any) -> memplan.Step:
     x, labels = batches(1)[0]
     given: dict[str, Any] = {"budget": "95%", "solver": "rotor", "autocast": HALF, "keep": False}
-    return memplan.optimize(module, x, targets=labels, loss_fn=functional.cross_entropy, **(given | options))
+    given |= {"loss_fn": functional.cross_entropy}
+    return memplan.optimize(module, x if inputs is None else inputs, targets=labels, **(given | options))
 
 
 def loop(
@@ -109,6 +111,145 @@ def test_a_loop_around_a_step_scales_as_ever(norm: float | None) -> None:
     assert_same(module, optimizer, plain, other)
 
 
+def decays(module: nn.Module) -> torch.optim.Optimizer:
+    """Two groups, fused."""
+    small = [p for p in module.parameters() if p.dim() == 1]
+    large = [p for p in module.parameters() if p.dim() > 1]
+    return torch.optim.AdamW([{"params": large}, {"params": small, "weight_decay": 0.0}], lr=0.01, fused=True)
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), 0.1, 0.9, weight_decay=0.01, dampening=0.1)
+
+
+def radam(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.RAdam(module.parameters())
+
+
+MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5, "update": "after"}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step", "ignore:RAdam is not in the plan")
+@pytest.mark.parametrize(
+    ("make", "norm", "options"),
+    [
+        (adamw, None, {}),
+        (adamw, 0.3, MOVED),
+        (decays, None, MOVED),
+        (decays, 0.3, {}),
+        (sgd, None, {}),
+        (radam, 0.3, {"budget": "300%"}),
+    ],
+)
+def test_updates_of_a_scaled_loss_are_those_of_plain_pytorch(
+    make: Any, norm: float | None, options: dict[str, Any]
+) -> None:
+    module = model()
+    plain = copy.deepcopy(module)
+    optimizer, other = make(module), make(plain)
+    own, scales = scaler(), scaler()
+    expected = loop(plain, other, scales, norm)
+    step = planned(module, scaler=own, optimizer=optimizer, clip_norm=norm, **options)
+    assert own.state_dict() == scaler().state_dict()
+    rates = OneCycleLR(optimizer, 0.02, total_steps=20)
+    torch.manual_seed(11)
+    seen: list[Any] = []
+    for x, labels in batches():
+        before = own.get_scale()
+        loss = step(x, targets=labels)
+        assert step.updated == (own.get_scale() >= before)
+        seen += [*([] if norm is None else [step.norm]), loss, own.get_scale()]
+        rates.step()
+    assert_falls_and_grows(seen[2 if norm else 1 :: 3 if norm else 2])
+    assert same(seen, expected)
+    assert own.state_dict() == scales.state_dict()
+    assert_same(module, optimizer, plain, other)
+
+
+def test_a_skipped_update_leaves_all_as_it_is() -> None:
+    """States that the first iteration would have made are not there; with an average and undo."""
+    module = model()
+    optimizer, own = adamw(module), scaler(2.0**30, growth_interval=100)
+    step = planned(module, scaler=own, optimizer=optimizer, ema=0.9, undo=True, **MOVED)
+    x, labels = batches(1)[0]
+    known = copies(module, optimizer)
+    while True:
+        step(x, targets=labels)
+        now = copies(module, optimizer)
+        if step.updated:
+            break
+        assert now.keys() == known.keys()
+        assert all(torch.equal(now[name], known[name]) for name in now)
+    assert own.get_scale() < 2.0**20
+    assert {name.rpartition(" ")[2] for name in now if " " in name} == {
+        "exp_avg",
+        "exp_avg_sq",
+        "ema",
+        "step",
+    }
+    step(x * torch.inf, targets=labels)
+    assert not step.updated
+    after = copies(module, optimizer)
+    assert all(torch.equal(after[name], now[name]) for name in now)
+    assert step.ema_state_dict().keys() == module.state_dict().keys()
+
+
+def copies(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    found = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+    for name, parameter in module.named_parameters():
+        row: dict[str, Tensor] = optimizer.state.get(parameter, {})
+        found |= {f"{name} {state}": tensor.clone() for state, tensor in row.items()}
+    return found
+
+
+@pytest.mark.parametrize("norm", [None, 0.3])
+def test_float16_weights_with_masters_are_those_of_a_loop_by_hand(norm: float | None) -> None:
+    """The masters have the gradients in float32, unscaled and clipped there."""
+    module = model().half().eval()
+    plain = copy.deepcopy(module)
+    optimizer, own, scales = adamw(module), scaler(), scaler()
+    masters = [nn.Parameter(p.detach().float()) for p in plain.parameters()]
+    other = torch.optim.AdamW(masters, lr=0.01)
+    given = [(x.half(), labels) for x, labels in batches()]
+    step = planned(
+        module,
+        inputs=given[0][0],
+        budget="100%",
+        autocast=None,
+        loss_fn=in_float,
+        scaler=own,
+        optimizer=optimizer,
+        masters=True,
+        clip_norm=norm,
+    )
+    for x, labels in given:
+        loss = in_float(plain(x), labels)
+        scales.scale(loss).backward()
+        for weight, master in zip(plain.parameters(), masters, strict=True):
+            assert weight.grad is not None
+            master.grad, weight.grad = weight.grad.float(), None
+        scales.unscale_(other)
+        total = None
+        if norm is not None:
+            total = nn.utils.clip_grad_norm_(masters, norm)
+        scales.step(other)
+        scales.update()
+        with torch.no_grad():
+            for weight, master in zip(plain.parameters(), masters, strict=True):
+                weight.copy_(master)
+        assert torch.equal(step(x, targets=labels), loss)
+        assert own.state_dict() == scales.state_dict()
+        assert norm is None or same([step.norm], [total])
+    assert scales.get_scale() < 2.0**20
+    for ours, theirs, master in zip(module.parameters(), plain.parameters(), masters, strict=True):
+        assert torch.equal(ours, theirs)
+        assert torch.equal(optimizer.state[ours]["master"], master)
+
+
+def in_float(output: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(output.float(), labels)
+
+
 def gradients(module: nn.Module) -> list[Tensor]:
     found = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     module.zero_grad()
@@ -160,3 +301,19 @@ def test_one_that_is_not_enabled_is_none() -> None:
     with torch.autocast("cpu", dtype=HALF):
         functional.cross_entropy(module(x), labels).backward()
     assert same(found, gradients(module))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"accumulate": 2}, "scaler and accumulate are not planned together: leave optimizer= out"),
+        ({"module": model().half(), "autocast": None}, "scaler: 0.weight is torch.float16, .* masters=True"),
+        ({"first": 1}, "scaler: 0.weight has a gradient and is none of the optimizer's"),
+    ],
+)
+def test_what_is_not_planned_of_a_scaled_loss_is_refused(wrong: dict[str, Any], message: str) -> None:
+    module = wrong.pop("module", model())
+    parameters = list(module.parameters())[wrong.pop("first", 0) :]
+    x = batches(1)[0][0].to(parameters[-1].dtype)
+    with pytest.raises(memplan.InputError, match=message):
+        planned(module, inputs=x, scaler=scaler(), optimizer=torch.optim.AdamW(parameters), **wrong)

@@ -1,0 +1,64 @@
+"""Gradients of a scaled loss: the very operations of `torch.amp.GradScaler`, a gradient at a time.
+
+    dw2 · scale ─▶ unscale ─▶ dw2, infinite? ─┐
+    dw1 · scale ─▶ unscale ─▶ dw1, infinite? ─┴▶ found ─▶ updates, which do nothing where one is
+
+A gradient is unscaled beside it and not in place, since what reads it may run again. Infinite means not
+finite: NaN too. That one is, is told to the host, which waits for it once an iteration, as GradScaler does.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError
+from ..torch_internals import check_and_unscale, takes_scaled_gradients
+from .optimizers import Rule
+
+
+def unscale(
+    gradient: Tensor, scale: Tensor, *, divides: bool = False, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gradient, in a type of less rounding if asked for, and whether it is infinite.
+
+    divides: by the scale, as the fused kernels do that GradScaler hands it to; else its inverse multiplies.
+    """
+    made = gradient.to(gradient.dtype if dtype is None else dtype, copy=True)
+    infinite = torch.zeros((), device=gradient.device)
+    inverse = torch.ones_like(scale) if divides else scale.double().reciprocal().float()
+    check_and_unscale(made, infinite, inverse)
+    return made.div_(scale) if divides else made, infinite.bool()
+
+
+class Found:
+    """The target that tells the host of all. waits: whoever calls it, for the device."""
+
+    __name__ = "found"
+    once = waits = True
+
+    def __call__(self, *infinite: Tensor) -> Tensor:
+        return torch.stack(infinite).any().cpu()
+
+
+FOUND = Found()
+
+
+def divided(optimizer: torch.optim.Optimizer, *, clip: bool) -> bool:
+    """Whether GradScaler leaves it to the optimizer's kernels to unscale; not what is to be clipped."""
+    return takes_scaled_gradients(optimizer) and not clip
+
+
+def check_scaled(module: nn.Module, found: Mapping[str, Rule], *, divides: bool) -> None:
+    """Raises InputError, one line, for weights whose gradients GradScaler does not unscale, or not so."""
+    for name, rule in found.items():
+        dtype = module.get_parameter(name).dtype if rule.dtype is None else rule.dtype
+        if dtype == torch.float16 or (divides and dtype.itemsize < torch.float32.itemsize):
+            raise InputError(
+                f"scaler: {name} is {dtype}, whose gradients can't be unscaled: keep weights in float32 "
+                "under autocast, or give masters=True"
+            )

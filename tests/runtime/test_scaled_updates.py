@@ -1,0 +1,167 @@
+"""Updates of a scaled loss: GradScaler's bits, in any schedule, on late devices; peaks as planned."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from iterations import seeded
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.compare.side_by_side import side_by_side
+from memplan.runtime.measuring.stand_ins import StandIns
+from memplan.runtime.model.clipping import Clipping
+from memplan.runtime.model.iteration import Iteration, Scaled, Updates
+from memplan.runtime.profile.profile import graph_from, measure_program, residents
+from memplan.runtime.program.graph import Cost, graph_of
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.simulated.simulated import SimulatedDevice
+from memplan.runtime.trace.trace import trace
+from memplan.runtime.updates.scaling import unscale
+from memplan.runtime.updates.updates import updates_weights
+from memplan.solvers.problem import Problem
+from memplan.solvers.registry.run import solve
+from recomputing import recomputing
+from torch import Tensor, nn
+
+AdamW = torch.optim.AdamW
+
+
+def scaled(name: str, scale: float, norm: float | None = None) -> Iteration:
+    iteration = seeded(name)
+    clipping = None if norm is None else Clipping(norm)
+    updates = Updates(AdamW(iteration.module.parameters(), 1e-2), "in-backward", clipping)
+    return iteration._replace(inputs=Scaled(iteration.inputs, torch.tensor(scale)), updates=updates)
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("name", ["tied", "frozen", "in_place", "half_precision"])
+def test_any_schedule_has_the_bits_of_a_loop_with_a_scaler(name: str) -> None:
+    rng = random.Random(name)
+    iteration = scaled(name, rng.uniform(1, 300), rng.choice((None, 0.1)))
+    program = trace(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    comparison = compare(iteration, PlannedStep(iteration, program, recomputing(graph, rng)))
+    assert comparison.equal, comparison
+
+
+@pytest.mark.parametrize("scale", [2.0**7, 2.0**140, 77.7])
+def test_a_late_device_waits_for_what_was_found(scale: float) -> None:
+    """2 ** 140 is infinite in float32."""
+    iteration = scaled("perceptron", scale)
+    plain = iteration._replace(module=copy.deepcopy(iteration.module))
+    plain = plain._replace(updates=Updates(AdamW(plain.module.parameters(), 1e-2)))
+    program = trace(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    device = SimulatedDevice(seed=1)
+    step = PlannedStep(iteration, program, recomputing(graph, random.Random(1)), Terms(graph, device=device))
+    before = weights(plain.module)
+    for _ in range(2):
+        torch.manual_seed(5)
+        outcome = step.run(iteration.inputs)
+        torch.manual_seed(5)
+        assert outcome.infinite == run_eager(plain).infinite == (scale > 2.0**127)
+    device.synchronize()
+    assert all(map(torch.equal, weights(iteration.module), weights(plain.module)))
+    assert outcome.infinite == all(map(torch.equal, before, weights(plain.module)))
+
+
+@pytest.mark.parametrize("norm", [None, 0.1])
+def test_the_peak_is_as_planned(norm: float | None) -> None:
+    iteration = scaled("perceptron", 100.0, norm)
+    program = trace(iteration)
+    graph = graph_from(program, measure_program(program, residents(program, iteration)))
+    schedule = recomputing(graph, random.Random(2))
+    measured = side_by_side(iteration, PlannedStep(iteration, program, schedule), repeats=1)
+    assert measured.comparison is not None
+    assert measured.comparison.equal
+    assert abs(measured.planned.peak_bytes - simulate(graph, schedule).figures.peak) <= 2 * 5056
+
+
+def test_on_an_emulated_device_with_weights_in_host_memory() -> None:
+    """Updates on the CPU beside it read what was found there."""
+    iteration = scaled("perceptron", 100.0)
+    plain = iteration._replace(module=copy.deepcopy(iteration.module))
+    plain = plain._replace(updates=Updates(AdamW(plain.module.parameters(), 1e-2)))
+    program = trace(iteration)
+    costs = [Cost(1e-3, host_seconds=1e-6 if updates_weights(o) else None) for o in program.operations]
+    graph = graph_of(program, costs, block_bytes=512)
+    machine = Machine(links=Links(1e9, 1e9))
+    budget = simulate(graph, solve("store-all", Problem(graph, 2**40)).schedule).figures.peak * 7 // 10
+    schedule = solve("zero-offload", Problem(graph, budget, machine)).schedule
+    assert schedule.wheres[schedule.verbs == Verb.COMPUTE].any()
+    device = SimulatedDevice(seed=3)
+    step = PlannedStep(iteration, program, schedule, Terms(graph, budget, machine, device=device))
+    for scale in (100.0, 2.0**140, 200.0):
+        inputs = Scaled(iteration.inputs.inputs, torch.tensor(scale))
+        torch.manual_seed(5)
+        infinite = step.run(inputs).infinite
+        torch.manual_seed(5)
+        assert infinite == run_eager(plain._replace(inputs=inputs)).infinite
+    device.synchronize()
+    assert device.peak_bytes() <= budget
+    step.recall()
+    device.synchronize()
+    assert all(map(torch.equal, weights(iteration.module), weights(plain.module)))
+
+
+def test_updates_are_measured_where_nothing_is_infinite() -> None:
+    """In host memory too: one that is skipped takes no time."""
+    iteration = scaled("perceptron", 100.0)
+    program = trace(iteration)
+    stand_ins = StandIns(program, residents(program, iteration))
+    seen = 0
+    for operation in program.operations:
+        if updates_weights(operation):
+            for call in (stand_ins.call(), *stand_ins.calls_on_host()):
+                assert not call.keywords["infinite"]
+                seen += 1
+        stand_ins.advance()
+    assert seen > 2
+
+
+def numbers(rng: random.Random, dtype: torch.dtype) -> Tensor:
+    made = torch.randn(33) * 10.0 ** rng.randint(-40, 30)
+    if rng.random() < 0.3:
+        made[rng.randrange(33)] = rng.choice((float("inf"), float("nan"), -float("inf")))
+    return made.to(dtype).reshape(11, 3).t()
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_unscaling_is_that_of_gradscaler(seed: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype = rng.choice((torch.float32, torch.float64, torch.bfloat16))
+    scale = rng.choice((1.0, 2.0 ** rng.randint(-20, 40), rng.uniform(1e-5, 1e9)))
+    gradient = numbers(rng, dtype)
+    weight = nn.Parameter(torch.zeros_like(gradient))
+    weight.grad = gradient.clone()
+    scaler: Any = torch.amp.GradScaler("cpu", init_scale=scale)
+    scaler.scale(torch.ones(()))
+    optimizer = torch.optim.SGD([weight], 1.0)
+    scaler.unscale_(optimizer)
+    made, infinite = unscale(gradient, torch.tensor(scale))
+    assert torch.equal(bits(made), bits(weight.grad))
+    assert made.stride() == gradient.stride()
+    assert bool(infinite) == any(scaler._found_inf_per_device(optimizer).values())
+    if dtype == torch.bfloat16:
+        return
+    fused = torch.optim.SGD([weight], 1.0, fused=True)
+    weight.data, weight.grad = torch.zeros_like(gradient), gradient.clone()
+    scaler.step(fused)
+    made, infinite = unscale(gradient, torch.tensor(scale), divides=True)
+    expected = torch.zeros_like(made) if infinite else -made
+    assert torch.equal(weight, expected)

@@ -30,12 +30,14 @@ def strangers():
     from strangers_timm import TIMM
     from strangers_torch import TORCH
     from strangers_torchvision import TORCHVISION
-    from strangers_transformers import TRANSFORMERS
+    from strangers_transformers_mixed import MIXED
+    from strangers_transformers_text import TEXT
+    from strangers_transformers_vision import VISION
 
     return {
         "PyTorch": TORCH,
         "PyTorch Geometric": GRAPHS,
-        "transformers": TRANSFORMERS,
+        "transformers": {**TEXT, **VISION, **MIXED},
         "diffusers": DIFFUSERS,
         "timm": TIMM,
         "torchvision": TORCHVISION,

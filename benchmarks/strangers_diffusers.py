@@ -11,7 +11,8 @@ VIDEO = (1, 4, 3, 16, 16)
 
 
 def sample_of(output):
-    sample = output[0] if isinstance(output, tuple) else next(iter(output.values()))
+    sample = next(iter(output.values())) if isinstance(output, dict) else output
+    sample = sample[0] if isinstance(output, tuple) else sample
     if isinstance(sample, tuple | list):
         return sum(map(square, sample))
     if not isinstance(sample, torch.Tensor):  # a distribution, of an encoder
@@ -100,20 +101,9 @@ DIFFUSERS = {
         down_block_types=("CrossAttnDownBlock3D", "DownBlock3D"),
         up_block_types=("UpBlock3D", "CrossAttnUpBlock3D"),
     ),
-    "UNetMotion": made(
-        "UNetMotionModel",
-        noisy(shape=VIDEO, encoder_hidden_states=(1, 6, 16)),
-        **BLOCKS,
-        sample_size=16,
-        cross_attention_dim=16,
-        num_attention_heads=2,
-        motion_num_attention_heads=2,
-        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"),
-        up_block_types=("UpBlockMotion", "CrossAttnUpBlockMotion"),
-    ),
     "ControlNet": made(
         "ControlNetModel",
-        noisy(encoder_hidden_states=TEXT, controlnet_cond=(2, 3, 128, 128)),
+        noisy(encoder_hidden_states=TEXT, controlnet_cond=(2, 3, 32, 32)),
         **{key: value for key, value in CONDITIONAL.items() if key != "sample_size"},
         conditioning_embedding_out_channels=(16, 32),
     ),

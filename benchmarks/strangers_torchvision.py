@@ -139,7 +139,7 @@ TORCHVISION = {
     "wide resnet": resnet(models.resnet.Bottleneck, width_per_group=128),
     "densenet": densenet,
     "googlenet": named("googlenet", 2, 3, 64, 64, init_weights=False),
-    "inception v3": named("inception_v3", 2, 3, 96, 96, init_weights=False),
+    "inception v3": named("inception_v3", 2, 3, 96, 96, init_weights=False, aux_logits=False),
     "squeezenet": named("squeezenet1_1"),
     "mobilenet v2": named("mobilenet_v2"),
     "mobilenet v3": named("mobilenet_v3_small"),

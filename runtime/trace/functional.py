@@ -8,7 +8,7 @@ PyTorch's functionalisation rewrites what operators declare; batch norms need th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,31 +17,68 @@ from torch import Tensor, fx
 from ..below_autograd import without_autocast
 from ..calls.batch_norm import FUNCTIONAL, batch_norm
 from ..calls.in_layout import changes_first, in_layout, splits
+from ..refusals import TraceError
 from ..torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
 from .layers import MARK, stamp
 
+CHANGED = (
+    "a view of a tensor {} from outside is changed in place, which is no buffer: make it one "
+    "(register_buffer), so that it goes on from iteration to iteration"
+)
+
 
 def functional_graph(
-    graph: fx.GraphModule, examples: Sequence[Tensor], given: Sequence[Tensor]
+    graph: fx.GraphModule,
+    examples: Sequence[Tensor],
+    given: Sequence[Tensor],
+    fake: Callable[[Tensor], Tensor],
 ) -> fx.GraphModule:
     """Changes of the graph's inputs become `copy_` at its end.
 
-    examples: the inputs to trace with. given: the real tensors they stand for.
+    examples: the inputs to trace with. given: the real tensors they stand for. fake: of a constant, which
+    comes in as an input too, so that views of it lie in its memory.
     """
-    run = _Rewriting(graph, given).run_flat
+    constants = _constants(graph, given)
+    fakes = list(map(fake, constants))
+    run = _Rewriting(graph, [*given, *constants]).run_flat
 
     def functionalised(*tensors: Tensor) -> Any:
         with functionalising():
             changed = [to_functional(tensor) for tensor in tensors]
             results = [from_functional(result) for result in run(*changed)]
             changed = [from_functional(tensor) for tensor in changed]
-        for tensor, new in zip(tensors, changed, strict=True):
+        for number, (tensor, new) in enumerate(zip(tensors, changed, strict=True)):
+            if new is not tensor and number >= len(examples):
+                raise TraceError(CHANGED.format(list(tensor.shape)))
             if new is not tensor:
                 tensor.copy_(new)
         return results
 
     with torch.no_grad(), without_autocast(examples[0].device):
-        return make_fx(functionalised)(*(tensor.detach() for tensor in examples))
+        made = make_fx(functionalised)(*(tensor.detach() for tensor in (*examples, *fakes)))
+    _put_back(made, constants)
+    return made
+
+
+def _constants(graph: fx.GraphModule, given: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that the model's code holds itself."""
+    held = (getattr(graph, node.target) for node in graph.graph.find_nodes(op="get_attr"))
+    apart = {id(tensor) for tensor in given}
+    return list({id(tensor): tensor for tensor in held if id(tensor) not in apart}.values())
+
+
+def _put_back(graph: fx.GraphModule, constants: Sequence[Tensor]) -> None:
+    """The constants in the place of the last inputs."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    for number, constant in enumerate(constants):
+        old = placeholders[number - len(constants)]
+        name = f"constant{number}"
+        graph.register_buffer(name, constant)
+        with graph.graph.inserting_before(old):
+            new = graph.graph.get_attr(name)
+        new.meta = old.meta
+        old.replace_all_uses_with(new)
+        graph.graph.erase_node(old)
 
 
 class _Rewriting(fx.Interpreter):

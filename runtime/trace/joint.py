@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -105,7 +106,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
             traced = make_fx(forward_backward)(*examples)
         held = captured.held_by(iteration)
         with mode:
-            graph = functional_graph(traced, examples, flat)
+            graph = functional_graph(traced, examples, flat, partial(_fake, mode))
     output, gradients, _tensors = made[0]
     trains = iteration.purpose != "predict"
     return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0])

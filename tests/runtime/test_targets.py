@@ -11,6 +11,7 @@ from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration, with_targets
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import settled
 from memplan.runtime.trace.trace import trace
 from torch import nn
 from torch.nn import functional
@@ -214,3 +215,29 @@ def test_state_that_changes_in_place_must_be_a_buffer():
         TraceError, match=r"test_targets.py:\d+: changes a tensor from outside.*register_buffer"
     ):
         trace(Iteration(Counting(), (torch.ones(2, 3),)))
+
+
+class Positions(nn.Linear):
+    """Reads a part of its table, as VideoMAE does, and may change it."""
+
+    def __init__(self, *, changes):
+        super().__init__(3, 2)
+        self.table, self.changes = torch.randn(3, 2), changes
+
+    def forward(self, x):
+        part = self.table.detach()[1:]
+        if self.changes:
+            part.add_(1)
+        return (super().forward(x) + part).square().mean()
+
+
+def test_a_view_of_a_table_lies_in_the_table():
+    iteration = Iteration(Positions(changes=False), (torch.randn(2, 3),))
+    program = settled(iteration)
+    assert not [operation for operation in program.operations if "slice" in operation.name]
+    assert compare(iteration, planned(iteration)).equal
+
+
+def test_a_part_of_a_table_that_changes_in_place_must_be_in_a_buffer():
+    with pytest.raises(TraceError, match=r"a view of a tensor \[3, 2\] from outside.*register_buffer"):
+        trace(Iteration(Positions(changes=True), (torch.randn(2, 3),)))

@@ -92,6 +92,7 @@ class Bands(nn.Module):
         x = self.before(x)
         made = x.new_zeros(x.shape)
         made[:, 2, 1:4] = x[:, 1, 2:5]
+        made[:, 3, 2:] = x[:, 1, 2:].double()
         made[:, 5:, 3:] = x[:, :3, :3].exp()
         made[:, -1][:, 2:] = 2 * x[:, 0, 2:]
         made[0].diagonal().copy_(x[1, 0])

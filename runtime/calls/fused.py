@@ -58,7 +58,8 @@ def drop_copies(graph: fx.Graph) -> None:
         target, source = copy.args[:2]
         one, other = target.meta["val"], source.meta["val"]
         alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-        placed = one.stride() == other.stride() or all(user.target in SCATTERS for user in copy.users)
+        written = all(user.target in SCATTERS and user.args[0] is not copy for user in copy.users)
+        placed = written or one.stride() == other.stride()
         viewed = any(_lies_in(user.meta.get("val"), copy.meta["val"]) for user in copy.users)
         if source.op != "placeholder" and alike and placed and not viewed:
             copy.replace_all_uses_with(source)

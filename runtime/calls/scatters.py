@@ -1,4 +1,4 @@
-"""A part of a tensor replaced, as functionalising writes a change in place of a view of a view.
+"""A tensor replaced, or a part of one, as functionalising writes a change in place.
 
 PyTorch's kernels copy all of the memory that the tensor lies in, however small a part of it the tensor is,
 and the result keeps its place there; their fake kernels know nothing of that. Ours copy the tensor alone.
@@ -15,6 +15,10 @@ import torch
 from torch import Tensor, fx
 
 aten: Any = torch.ops.aten
+
+
+def copy(tensor: Tensor, source: Tensor, *_others: Any) -> Tensor:
+    return torch.empty_like(tensor).copy_(source)
 
 
 def slice_scatter(tensor: Tensor, part: Tensor, *where: Any, **named: Any) -> Tensor:
@@ -36,6 +40,7 @@ def diagonal_scatter(tensor: Tensor, part: Tensor, *where: Any, **named: Any) ->
 
 
 SCATTERS: Mapping[Any, Callable[..., Tensor]] = {
+    aten.copy.default: copy,
     aten.slice_scatter.default: slice_scatter,
     aten.select_scatter.default: select_scatter,
     aten.diagonal_scatter.default: diagonal_scatter,

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from math import ceil
 from typing import Any, Protocol
 
 import torch
@@ -143,7 +142,9 @@ class StandIns:
             uniform = torch.rand(POOL_ELEMENTS, generator=torch.Generator().manual_seed(0))
             pool = self._pools[value.dtype, value.device] = uniform.to(value.device, value.dtype)
         extent = elements_spanned(value)
-        flat = pool.repeat(ceil(extent / POOL_ELEMENTS)) if extent > POOL_ELEMENTS else pool[:extent].clone()
+        flat = torch.empty(extent, dtype=value.dtype, device=value.device)
+        for part in flat.split(POOL_ELEMENTS):
+            part.copy_(pool[: len(part)])
         return flat.as_strided(value.shape, value.strides)
 
 

@@ -295,6 +295,15 @@ def test_a_storage_larger_than_its_tensor_counts_whole():
     assert graph.tensor(graph.tensor_index["loss"]).bytes == 4 * 50 * 100
 
 
+def test_a_stand_in_lies_in_memory_of_its_own_size():
+    """Some kernels copy all of the memory that a tensor lies in."""
+    iteration = Iteration(nn.Linear(300, 400), (torch.ones(2, 300),), lambda y: y.sum())
+    call = StandIns(trace(iteration), {}).call()
+    tensors = [leaf for leaf in call.args if isinstance(leaf, torch.Tensor)]
+    assert {(300, 400), (2, 300), (400,)} == {tuple(tensor.shape) for tensor in tensors}
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
+
+
 @pytest.mark.parametrize(
     "build", [buckets, kitchen, lambda: example("transformer")], ids=["buckets", "kitchen", "transformer"]
 )

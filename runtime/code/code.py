@@ -44,7 +44,7 @@ class Code(NamedTuple):
         """tools: more free names."""
         names = {**self.names, **tools}
         exec(compile(self.source, "<memplan schedule>", "exec"), names)
-        return names["step"]
+        return names.pop("step")  # else it would hold itself, and what it holds
 
 
 def is_plain(schedule: Schedule) -> bool:

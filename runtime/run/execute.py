@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, cast
@@ -133,7 +133,7 @@ class PlannedStep:
         _check_host(terms, kept, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
         self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
-        self.cycle.when_lost = self._give_up
+        self.cycle.when_lost = _weakly(self._give_up)
         self._watch = Watch(schedule, terms, self.device, self.cycle)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
@@ -410,6 +410,17 @@ def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
             f"undo=True keeps {kept:,} bytes in host memory beside the {planned:,} of the schedule; "
             f"the machine has {capacity:,}"
         )
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """The method of an object that this does not hold."""
+    weak = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (found := weak()) is not None:
+            found()
+
+    return call
 
 
 def _refuse() -> NoReturn:

@@ -1,0 +1,63 @@
+"""One schedule in the place of another: weights go over tensor by tensor, within the bytes of both."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from unittest.mock import patch
+
+import pytest
+import torch
+from hostile import NETS, Lateness, case, eagerly, planned_step
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.run import over_plan
+from recomputing import recomputing
+from transfers import assert_equal, everything
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_a_step_takes_over_from_another(number: int) -> None:
+    """Random schedules on the hostile device; each third goes over to one without transfers, or from it. What
+    the first one held is gone with it, without the garbage collector."""
+    net, optimizer = NETS[number % 3]
+    first = case(net, optimizer, random.Random(f"{number} first"))
+    second = case(net, optimizer, random.Random(f"{number} second"))._replace(iteration=first.iteration)
+    if number % 3 == 1:
+        plain = recomputing(second.graph, random.Random(number))
+        second = second._replace(schedule=plain, budget=None)
+        first, second = (first, second) if number % 2 else (second, first)
+    peak = simulate(second.graph, second.schedule, budget=second.budget, machine=second.machine).figures.peak
+    late = Lateness(number)
+    device, outcomes = late.device(), []
+
+    def turn(step, number):
+        torch.manual_seed(number)
+        outcome = step.run(first.iteration.inputs)
+        device.synchronize()
+        outcomes.append(outcome._replace(loss=outcome.loss.clone(), gradients={}))
+
+    gc.disable()
+    try:
+        with late.jobs(), patch.object(over_plan, "TURNS", 0):
+            before = planned_step(first, device)
+            turn(before, 0)
+            turn(before, 1)
+            there = device.allocated_bytes()
+            device.reset_peak()
+            after = planned_step(second, device)
+            after.place()
+            device.synchronize()
+            assert device.peak_bytes() <= max(there, device.allocated_bytes())
+            gone = weakref.ref(before)
+            del before
+            assert gone() is None
+            device.allocated_bytes()
+            device.reset_peak()
+            turn(after, 2)
+            assert device.peak_bytes() <= max(there, peak)
+            after.recall()
+            device.synchronize()
+    finally:
+        gc.enable()
+    assert_equal((outcomes, everything(first.iteration)), eagerly(net, optimizer, 3))

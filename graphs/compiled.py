@@ -50,6 +50,16 @@ def compiled(function: Function) -> Function:
     return cast("Function", compiler)
 
 
+def is_at_hand(function: Callable[..., Any]) -> bool:
+    """Whether it is compiled: in this process, or kept from another one."""
+    compiler: Any = function
+    if compiler.signatures:
+        return True
+    with suppress(AttributeError, OSError):  # nothing is kept
+        return any(Path(compiler._cache.cache_path).glob(f"*.{function.__name__}-*.nbc"))
+    return False
+
+
 class _Cache(FunctionCache):
     """Numba's cache of one function. A fault of the cache is no fault of the program."""
 

@@ -11,7 +11,8 @@ schedule fits, no operation has a faster way and there are no links, that is the
 of its own; with one core, line 1 has a third of the time and line 0 the rest. Annealing from the file's order
 is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close
 to the least memory, the second line has a head start. Given enough time for all moves, the same problem gives
-the same answer; with a time limit, what is best by then.
+the same answer; with a time limit, what is best by then. A budget below the floor on memory is refused at
+once; what can be reached is then looked for in seconds, where the search is compiled.
 
     lines.py     lines side by side: one that fails costs its own answer alone
     moving.py    the lines where tensors can move, then joint from the fastest
@@ -28,21 +29,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from threading import Event
 from time import monotonic
 
 from joblib import cpu_count
 
 from ...graphs.machine import Machine
-from ...planner.bounds import time_bound
+from ...planner.bounds import memory_floor, time_bound
 from ...planner.schedule.sequence import runs_of
+from ..bounds.offload.offload_bound import moves
 from ..bounds.residency.schedule import residency_schedule
 from ..candidates import Candidate, device_limit, judged, plain_candidate
 from ..problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ..recomputation.rockmate import rk_rotor
 from ..recomputation.search import search
 from ..recomputation.search.instance import instance_of
-from ..recomputation.search.rounds import load
+from ..recomputation.search.rounds import at_hand, load
 from ..settings_text import check_workers
 from ..stages.slots import has_faster_ways
 from . import lines as portfolio
@@ -52,6 +55,9 @@ from .lines import Cancelled, Line
 NAME = "auto"
 
 _MOST_LINES = 8
+_LOOK_SECONDS = 2.0
+"""For the least memory, where the budget is refused anyway."""
+
 _RESIDENCY_OPERATIONS = 2000
 """Up to this size the residency program in whole numbers is worth a try."""
 
@@ -73,7 +79,11 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     workers = settings.workers or min(_MOST_LINES, cpu_count())
     machine = problem.machine or problem.graph.machine or Machine()
-    if machine.links.d2h is not None and machine.links.h2d is not None:
+    floor = memory_floor(problem.graph, machine)
+    if device_limit(problem) < floor:
+        least = None if moves(machine) else _least(problem, options, settings)
+        raise InfeasibleError(NAME, device_limit(problem), least, floor)
+    if moves(machine):
         return auto_moving.solve(problem, options, NAME, workers)
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
@@ -88,6 +98,19 @@ def solve(problem: Problem, options: Options) -> Answer:
     fastest = outcomes.fastest
     notes = (*fastest.notes, *outcomes.faults)
     return replace(fastest, status=status, interrupted=outcomes.interrupted, notes=notes)
+
+
+def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
+    """The least memory that annealing reaches in a moment, bytes."""
+    if len(problem.graph.operations) > _RESIDENCY_OPERATIONS or not at_hand():
+        return None
+    seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
+    chosen = search.Settings(settings.moves, settings.seed)
+    try:
+        search.solve(problem, replace(options, settings=chosen, time_limit=seconds))
+    except InfeasibleError as refusal:
+        return refusal.least
+    return None
 
 
 def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleError:

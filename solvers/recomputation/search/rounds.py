@@ -13,6 +13,7 @@ from time import monotonic
 import numpy as np
 
 from ....graphs.arrays import Ints
+from ....graphs.compiled import is_at_hand
 from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Schedule
@@ -44,6 +45,11 @@ def load(instance: Instance, options: Options) -> None:
         nothing = np.zeros(0, np.int64)
         at = sequence(instance, nothing)
         anneal(instance, at, 1, 0, 1.0, 0.5, no_best(len(at.way)))
+
+
+def at_hand() -> bool:
+    """Whether `load` has nothing to compile."""
+    return is_at_hand(anneal)
 
 
 def no_best(slots: int) -> Best:

@@ -132,7 +132,8 @@ def _starts_within_budget(problem: Problem, rounds: Rounds) -> Iterator[list[Run
 def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     """The least memory that annealing finds, whatever the budget; from there on, within the budget.
 
-    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out, and
+    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out unless the
+    budget is below the floor: then the least so far is named. And
     KeyboardInterrupt where the user ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
@@ -153,6 +154,6 @@ def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     if rounds.interrupted and not rounds.fits:
         raise KeyboardInterrupt
     if limit < floor:
-        raise InfeasibleError(NAME, limit, None, floor)
+        raise InfeasibleError(NAME, limit, nearest, floor)
     if not rounds.fits:
         raise NotFoundError(NAME, limit, floor, nearest)

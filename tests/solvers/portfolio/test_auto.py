@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from threading import Timer
+from time import monotonic
 
 import pytest
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.portfolio import auto
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry
+from tiny_graphs import tiny_graphs
 
 GRAPHS = [chain(6, seed=4), unet(2), layered(20, width=4)]
 QUICK = {"moves": "300"}
@@ -52,6 +56,36 @@ def test_a_refusal_is_its_own_and_names_a_budget_that_it_reaches() -> None:
     assert caught.value.least is not None
     found = registry.solve("auto", Problem(graph, caught.value.least), settings=QUICK, bound_seconds=0)
     assert found.figures.peak <= caught.value.least
+
+
+@pytest.mark.parametrize("links", [Links(), Links(2**20, 2**20)], ids=["alone", "links"])
+def test_below_the_floor_it_refuses_in_seconds(links: Links) -> None:
+    """`search` would look for the least memory with all its moves."""
+    graph, machine = layered(300), Machine(links=links)
+    floor = memory_floor(graph, machine)
+    begin = monotonic()
+    with pytest.raises(InfeasibleError, match=f"below the floor of {floor:,} B") as caught:
+        registry.solve("auto", Problem(graph, floor - 1, machine), bound_seconds=0)
+    assert monotonic() - begin < 30  # on a busy machine
+    assert caught.value.least is None or caught.value.least >= floor
+
+
+def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auto, "at_hand", lambda: False)
+    graph = unet(2)
+    with pytest.raises(InfeasibleError, match="below the floor") as caught:
+        registry.solve("auto", Problem(graph, memory_floor(graph) - 1), bound_seconds=0)
+    assert caught.value.least is None
+
+
+def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor(public: Path) -> None:
+    """Least budgets by enumeration."""
+    for graph, _floor, _seconds, optima, _whole in tiny_graphs(public)[::5]:
+        least = optima[0][0]
+        found = registry.solve("auto", Problem(graph, least), settings=QUICK, bound_seconds=0)
+        assert found.figures.peak <= least
 
 
 def test_interrupted_it_gives_the_best_so_far() -> None:

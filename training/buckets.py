@@ -9,7 +9,7 @@ that of the batch as it was, but not the bits: other shapes have other kernels, 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any, NamedTuple, cast
@@ -84,7 +84,9 @@ def given_buckets(pad: Any, buckets: Any, inputs: Inputs) -> Buckets | None:
         if not numbers or (len(parts) == 2 and (type(parts[1]) is not int or parts[1] < 0)):
             raise InputError(f"pad[{name!r}] is {given!r}: give a value, or a value and a dimension")
         pads[str(name)] = Pad(*parts)
-    sizes: tuple[Any, ...] = (buckets,) if isinstance(buckets, int) else tuple(buckets)
+    sizes: tuple[Any, ...] = (buckets,)
+    if isinstance(buckets, tuple | list | range):
+        sizes = tuple(cast("Sequence[Any]", buckets))
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise InputError(f"buckets={buckets!r}: they are the lengths that batches are padded to, 1 or more")
     there = tensors_in(inputs)

@@ -15,9 +15,12 @@ from ..graphs.transformations.updates import When
 from ..runtime.model.arguments import (
     check_accumulate,
     check_autocast,
+    check_loss_function,
     check_module,
     check_plans,
     check_scaled,
+    check_switches,
+    check_time_limit,
     check_updates,
     given_budget,
     given_clipping,
@@ -31,6 +34,7 @@ from ..runtime.model.processes import inside
 from ..runtime.updates.averaged import given_average
 from ..runtime.updates.masters import given_masters
 from ..runtime.updates.optimizers import is_planned
+from ..solvers.registry.catalogue import check_solver
 from .accumulating import AccumulatingStep
 from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
@@ -132,6 +136,10 @@ def optimize(
     check_autocast(autocast, scaled=scaler is not None)
     scaler = given_scaler(scaler)
     check_plans(plans)
+    check_loss_function(loss_fn)
+    check_switches(masters=masters, compare=compare, undo=undo, adapt=adapt)
+    check_time_limit(time_limit)
+    check_solver(solver)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)

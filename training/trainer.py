@@ -37,7 +37,8 @@ def optimize_trainer(
     time_limit: float | None = None,
     plans: int = 8,
     keep: bool | str | Path = True,
-    compare: bool = True,
+    compare: bool | None = None,
+    adapt: bool = True,
     pad: Mapping[str, Any] | None = None,
     buckets: int | Sequence[int] | None = None,
     progress: bool | Progress = False,
@@ -56,6 +57,7 @@ def optimize_trainer(
         "plans": plans,
         "keep": keep,
         "compare": compare,
+        "adapt": adapt,
         "pad": pad,
         "buckets": buckets,
         "progress": progress,
@@ -91,7 +93,8 @@ class PlannedLoss:
         others = {name: part for name, part in vars(trainer).items() if isinstance(part, nn.Module)}
         others = {name: part for name, part in others.items() if part not in (model, trainer.model)}
         before = _contents(vars(trainer))
-        step = optimize(Around(model, self._computed, others), inputs, **self._options)
+        scaler = trainer.accelerator.scaler  # of float16
+        step = optimize(Around(model, self._computed, others), inputs, scaler=scaler, **self._options)
         after = _contents(vars(trainer))
         if changed := [name for name in after if before.get(name) != after[name]]:
             raise MismatchError(

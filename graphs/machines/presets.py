@@ -62,7 +62,12 @@ def find_preset(name: str) -> Preset:
 
 
 def find_machine(text: Path | str) -> Machine:
-    """Of a machine file, or a preset's: what has a document's suffix, or is there, is a file."""
+    """Of a machine file, or a preset's: what has a document's suffix, or is there, is a file.
+
+    Raises InputError.
+    """
+    if not isinstance(text, Path | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"machine={text!r}: give a Machine, a machine file or a name, like 'rtx3060'")
     path = Path(text)
     try:
         document_suffix(path)

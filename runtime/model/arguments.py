@@ -124,6 +124,25 @@ def check_autocast(autocast: object, *, scaled: bool) -> None:
         raise InputError("autocast= is given, and optimize is called under torch.autocast: one of both")
 
 
+def check_loss_function(loss_fn: object) -> None:
+    if loss_fn is not None and not callable(loss_fn):
+        raise InputError(f"loss_fn is a {_kind(loss_fn)}: give a function, like torch.nn.functional.mse_loss")
+
+
+def check_switches(**switches: object) -> None:
+    """True or False; None where the caller's default is None."""
+    for name, given in switches.items():
+        if not isinstance(given, bool | None):
+            raise InputError(f"{name}={given!r}: give True or False")
+
+
+def check_time_limit(seconds: object) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise InputError(f"time_limit={seconds!r}: it is the solver's seconds, above 0")
+
+
 def check_plans(plans: object) -> None:
     if type(plans) is not int or plans < 1:
         raise InputError(f"plans={plans!r}: it is the number of shapes that are planned, 1 or more")
@@ -145,7 +164,8 @@ def given_outputs(outputs: Any) -> Wanted:
     """One name is a tuple of one."""
     if isinstance(outputs, bool):
         return outputs
-    names: tuple[Any, ...] = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    several = isinstance(outputs, tuple | list)
+    names: tuple[Any, ...] = tuple(outputs) if several else (outputs,)
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"outputs={outputs!r}: give True, or names like 'logits' and 'hidden_states.0'")
     return names

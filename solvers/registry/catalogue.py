@@ -246,6 +246,13 @@ def entry(name: str) -> Entry:
     return known[name]
 
 
+def check_solver(name: object) -> None:
+    """Raises InputError where there is none of this name."""
+    if not isinstance(name, str):
+        raise InputError(f"solver={name!r}: give a name, like 'auto'")
+    entry(name)
+
+
 def _foreign(point: EntryPoint) -> Entry:
     """Its texts are read when the module is: a solver is only imported when it is used."""
     package = point.dist.name if point.dist else point.module

@@ -99,6 +99,7 @@ def optimize(
     returned is not scaled. With an optimizer the step unscales the gradients, skips the update where one is
     not finite (`step.updated`), and updates the scaler. Else the loop does: scale, unscale_, step and update.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
+    Without an optimizer: what the loop divides the loss by that its scaler scales.
     The sums are states of planned updates; of other optimizers they stay on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
@@ -144,7 +145,8 @@ def optimize(
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
     check_weights(module, weights)
-    check_accumulate(accumulate, updates=optimizer is not None, alone=processes is None)
+    in_step = optimizer is not None
+    check_accumulate(accumulate, updates=in_step, scaled=scaler is not None, alone=processes is None)
     planned = optimizer is not None and is_planned(optimizer)
     check_scaled(scaler, accumulate, planned=planned)
     outside = None if planned else optimizer
@@ -164,7 +166,7 @@ def optimize(
         given_outputs(outputs),
         processes,
         autocast=autocast,
-        accumulate=accumulate,
+        accumulate=accumulate if in_step else 1,
         scaler=scaler,
     )
     padded = given_buckets(pad, buckets, given)
@@ -178,6 +180,6 @@ def optimize(
     with nullcontext() if processes is None else processes.planning():
         if outside is not None:
             return OutsideStep(iteration, planner, plans, padded, outside, clipping)
-        if accumulate > 1:
+        if accumulate > 1 and in_step:
             return AccumulatingStep(iteration, planner, plans, padded, planner)
-        return Step(iteration, planner, plans, padded, planner)
+        return Step(iteration, planner, plans, padded, planner, parts=accumulate)

@@ -20,14 +20,15 @@ from ..runtime.torch_internals import tell_infinite, told_infinite
 class Scaling:
     """skipped: the last update was, since a gradient was infinite."""
 
-    def __init__(self, scaler: torch.amp.GradScaler, device: torch.device) -> None:
-        """device: where iterations compute."""
-        self.scaler, self.skipped = scaler, False
+    def __init__(self, scaler: torch.amp.GradScaler, device: torch.device, parts: int) -> None:
+        """device: where iterations compute. parts: what the loop around the step divides its loss by."""
+        self.scaler, self.skipped, self._parts = scaler, False, parts
         self._one = torch.ones((), device=device)
 
     def of(self, inputs: Inputs) -> Scaled:
         """Inputs with the scale as it is now, in memory of its own."""
-        return Scaled(unscaled(inputs), self.scaler.scale(self._one))
+        scale = self.scaler.scale(self._one)
+        return Scaled(unscaled(inputs), scale if self._parts == 1 else scale / self._parts)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind the gradients of a scaled loss, unscaled by `unscale_` or not yet."""

@@ -42,11 +42,15 @@ class Step:
         most: int,
         buckets: Buckets | None,
         planner: Planner,
+        *,
+        parts: int = 1,
     ) -> None:
         """Plans for the shape of the iteration's inputs, in the largest bucket. plan: the planner, or around
-        it. most: plans, of each kind. Raises MemplanError."""
+        it. most: plans, of each kind. parts: see Scaling. Raises MemplanError."""
         self._planner, self._book = planner, planner.book
-        self._scaling = None if iteration.scaler is None else Scaling(iteration.scaler, _device(iteration))
+        self._scaling = (
+            None if iteration.scaler is None else Scaling(iteration.scaler, _device(iteration), parts)
+        )
         if self._scaling is not None:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
         self._plans = Plans(iteration, plan, most, buckets)

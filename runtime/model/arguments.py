@@ -65,11 +65,12 @@ def check_updates(optimizer: object, update: str) -> None:
         )
 
 
-def check_accumulate(accumulate: object, *, updates: bool, alone: bool) -> None:
-    """updates: there is an optimizer. alone: this is the only process."""
+def check_accumulate(accumulate: object, *, updates: bool, scaled: bool, alone: bool) -> None:
+    """updates: there is an optimizer. scaled: there is a scaler, whose scale the loop's division is part of.
+    alone: this is the only process."""
     if type(accumulate) is not int or accumulate < 1:
         raise InputError(f"accumulate={accumulate!r}: it is the number of batches of an update, 1 or more")
-    if accumulate > 1 and not updates:
+    if accumulate > 1 and not (updates or scaled):
         raise InputError(
             "accumulate goes with optimizer=: without updates in the step the loop around it accumulates, "
             "with (loss / N).backward()"
@@ -85,7 +86,7 @@ def check_scaled(scaler: torch.amp.GradScaler | None, accumulate: int, *, planne
     if scaler is not None and accumulate > 1 and planned:
         raise InputError(
             "scaler and accumulate are not planned together: leave optimizer= out, and let the loop "
-            "accumulate, with scaler.scale(loss / N).backward()"
+            "accumulate, with accumulate=N and scaler.scale(loss / N).backward()"
         )
 
 

@@ -111,6 +111,58 @@ def test_a_loop_around_a_step_scales_as_ever(norm: float | None) -> None:
     assert_same(module, optimizer, plain, other)
 
 
+@pytest.mark.filterwarnings("ignore:the gradients in .grad take")
+def test_accelerates_loop_over_two_batches_with_its_scaler() -> None:
+    """It has none on the CPU, and is given one."""
+    accelerate = pytest.importorskip("accelerate")
+    from accelerate.state import AcceleratorState
+
+    def trained(planning: bool) -> tuple[nn.Module, list[Any]]:
+        AcceleratorState._reset_state(True)
+        accelerator = accelerate.Accelerator(cpu=True, mixed_precision="fp16", gradient_accumulation_steps=2)
+        accelerator.scaler, accelerator.native_amp = scaler(2.0**22), True
+        module = Summed(model())
+        optimizer = adamw(module)
+        module, optimizer = accelerator.prepare(module, optimizer)
+        step = module
+        if planning:
+            step = memplan.optimize(
+                module,
+                batches(1)[0],
+                budget="95%",
+                solver="rotor",
+                scaler=accelerator.scaler,
+                accumulate=2,
+                keep=False,
+            )
+        torch.manual_seed(11)
+        seen: list[Any] = []
+        for batch in batches():
+            with accelerator.accumulate(module):
+                loss = step(*batch)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    seen.append(accelerator.clip_grad_norm_(module.parameters(), 0.3))
+                optimizer.step()
+                optimizer.zero_grad()
+            seen += [loss.detach(), accelerator.scaler.get_scale()]
+        return module, seen
+
+    (plain, expected), (ours, seen) = trained(planning=False), trained(planning=True)
+    assert expected[-1] < 2.0**22
+    assert same(seen, expected)
+    assert all(map(torch.equal, ours.parameters(), plain.parameters()))
+
+
+class Summed(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(self.inner(x), labels)
+
+
 def decays(module: nn.Module) -> torch.optim.Optimizer:
     """Two groups, fused."""
     small = [p for p in module.parameters() if p.dim() == 1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ..runtime.model.accumulated import accumulated
 from ..runtime.model.iteration import Inputs
 from ..runtime.run.execute import Outcome, PlannedStep
+from .report import Report
 from .step import Step
 
 
@@ -28,8 +29,13 @@ class AccumulatingStep(Step):
     def recall(self) -> None:
         super().recall()
         for plan in self.plans:
-            for part in self._planner.parts[plan]:
-                part.recall()
+            parts = self._planner.parts[plan]
+            parts.adding.recall()
+            parts.updating.recall()
+
+    def report(self) -> Report:
+        """Of each shape the last batch of an update, then those before it."""
+        return self._book.report([x for plan in self.plans for x in (plan, self._planner.parts[plan].adding)])
 
     @property
     def _waiting(self) -> int:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
+from ..runtime.model.accumulated import SUM, accumulated, note_accumulated
 from ..runtime.storage.home import replace_at_home
 from .random_numbers import random_numbers, set_random_numbers
 from .tensor_file import open_tensors, sync, write_tensors
@@ -158,10 +159,11 @@ def _states(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
     """The tensors of an optimizer's states by name, and all else, with which of them lie on the CPU."""
     if optimizer is None:
         return {}, None
-    packed = optimizer.state_dict()
+    packed, between = optimizer.state_dict(), accumulated(optimizer) is None
     tensors: dict[str, Tensor] = {}
     others: dict[int, dict[str, Any]] = {}
     for index, row in packed["state"].items():
+        row = {name: value for name, value in row.items() if not (between and name == SUM)}
         tensors |= {f"{index}.{name}": value for name, value in row.items() if isinstance(value, Tensor)}
         others[index] = {name: value for name, value in row.items() if not isinstance(value, Tensor)}
     on_cpu = [name for name, tensor in tensors.items() if tensor.device.type == "cpu"]
@@ -194,7 +196,7 @@ def _load_optimizer(optimizer: Optimizer, rows: Any, states: Mapping[str, Tensor
             optimizer.state.pop(parameter, None)
             continue
         row = optimizer.state[parameter]
-        for state in row.keys() - by_index[index].keys():
+        for state in row.keys() - by_index[index].keys() - {SUM}:
             del row[state]
         row.update(rows["others"][index])
         for state, value in by_index[index].items():
@@ -203,6 +205,7 @@ def _load_optimizer(optimizer: Optimizer, rows: Any, states: Mapping[str, Tensor
                 replace_at_home(there, value)
             else:
                 row[state] = _like(parameter, value, f"{index}.{state}" in on_cpu)
+    note_accumulated(optimizer, None)
     for group, saved in zip(optimizer.param_groups, rows["groups"], strict=True):
         group.update({name: value for name, value in saved.items() if name != "params"})
 

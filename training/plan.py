@@ -46,8 +46,8 @@ class Parts(NamedTuple):
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
     a share is one of the first plan's peak, with what lies beside it on the device. compare: None where it
-    was not on the same grounds. parts: by plan. links: the machine's by the times of
-    iterations, for plans to come."""
+    was not on the same grounds. parts: by plan. links: the machine's by the times of iterations, for plans to
+    come."""
 
     budget: Budget
     solver: str
@@ -147,9 +147,9 @@ class Planner:
         step = self._planned(iteration, plan, 0 if before is None else before.host_bytes)
         if iteration.updates is not None and iteration.accumulate > 1:
             first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
-            parts = Parts(self._planned(iteration, first), self._planned(iteration._replace(inputs=()), rest))
-            self.book.opened(parts.adding, first, self.machine_of(plan))
-            self.parts[step] = parts
+            adding_step = self._planned(iteration, first)
+            self.parts[step] = Parts(adding_step, self._planned(iteration._replace(inputs=()), rest))
+            self.book.joined(adding_step, first, self.machine_of(plan))
         return step
 
     def _part(self, part: Part, whole: Plan) -> Plan:

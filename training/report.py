@@ -155,6 +155,11 @@ class Book:
         )
         self._setup, self._compared_before = {}, False
 
+    def joined(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
+        """A part of another step's plan, whose set-up it has."""
+        figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        self._records[step] = Record(plan, machine, figures, {})
+
     def plan(self, step: PlannedStep) -> Plan:
         return self._records[step].plan
 

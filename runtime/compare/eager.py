@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..below_autograd import without_autocast
-from ..model.accumulated import note_accumulated
+from ..model.accumulated import SUM, note_accumulated
 from ..model.iteration import Iteration, Scaled, differentiated, forward, scale_of, unscaled
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState, state_put_back
 from ..model.unchanged import changing, copies, unchanged
@@ -24,7 +24,6 @@ from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
-from ..updates.sums import SUM
 from .updates import scaled_update, update
 
 CYCLE = 3

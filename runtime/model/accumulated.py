@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-KEY = "accumulated"
+SUM = "sum"
+"""The state that each weight's gradients are summed in. Between updates it is of no meaning."""
+
+_KEY = "accumulated"
 
 
 class Accumulated(NamedTuple):
@@ -23,12 +26,12 @@ class Accumulated(NamedTuple):
 
 def accumulated(optimizer: torch.optim.Optimizer) -> Accumulated | None:
     """None between updates."""
-    noted: Any = optimizer.param_groups[0].get(KEY)
+    noted: Any = optimizer.param_groups[0].get(_KEY)
     return None if noted is None else Accumulated(**noted)
 
 
 def note_accumulated(optimizer: torch.optim.Optimizer, now: Accumulated | None) -> None:
     for group in optimizer.param_groups:
-        group.pop(KEY, None)
+        group.pop(_KEY, None)
         if now is not None:
-            group[KEY] = now._asdict()
+            group[_KEY] = now._asdict()

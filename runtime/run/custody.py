@@ -63,8 +63,10 @@ class Custody:
                 self._cycle.drop(form.storage)
 
     def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
-        if len(tensors) == 1 and self._made(storage, *tensors.items()):
-            return
+        if len(tensors) == 1:
+            (only,) = tensors.items()
+            if self._made(storage, only) or self._adopted(storage, only):
+                return
         bring_back(tensors.values())
         for resident, tensor in tensors.items():
             self._check(resident, tensor)
@@ -84,13 +86,38 @@ class Custody:
         if hold is None or hold.fill is None or hold.form._replace(storage=storage) != form:
             return False
         self._cycle.make(storage, form.end, hold.fill)
-        give_back, copies = self._ways(storage)
-        hold_anew(tensor, Hold(form, hold.kind, give_back, copies))
-        self._taken[resident] = tensor
+        self._hold(storage, resident, tensor, hold)
         return True
 
-    def _ways(self, storage: int) -> tuple[Callable[[], None], Callable[[], Sequence[Any]]]:
-        return partial(self._give_back, storage), partial(self._cycle.copies, storage)
+    def _adopted(self, storage: int, only: tuple[int, Tensor]) -> bool:
+        """Of one that another step holds in the very places where an iteration of this one starts with it."""
+        resident, tensor = only
+        hold, form = hold_of(tensor), self._forms[resident]
+        if hold is None or hold.release is None or hold.form._replace(storage=storage) != form:
+            return False
+        if not self._cycle.adopt(storage, hold.copies()):
+            return False
+        hold.release()
+        self._hold(storage, resident, tensor, hold)
+        return True
+
+    def _hold(self, storage: int, resident: int, tensor: Tensor, hold: Hold) -> None:
+        """One that another holds, in that one's place."""
+        give_back, copies, release = self._ways(storage)
+        hold_anew(tensor, Hold(self._forms[resident], hold.kind, give_back, copies, release=release))
+        self._taken[resident] = tensor
+
+    def _ways(
+        self, storage: int
+    ) -> tuple[Callable[[], None], Callable[[], Sequence[Any]], Callable[[], None] | None]:
+        """To have it back, to read it where it lies, to let go of it, which tensors that share it do not."""
+        release = partial(self._release, storage) if len(self._residents[storage]) == 1 else None
+        return partial(self._give_back, storage), partial(self._cycle.copies, storage), release
+
+    def _release(self, storage: int) -> None:
+        (resident,) = self._residents[storage]
+        del self._taken[resident]
+        self._cycle.drop(storage)
 
     def _give_back(self, storage: int) -> None:
         taken = [resident for resident in self._residents[storage] if resident in self._taken]

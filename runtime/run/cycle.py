@@ -120,6 +120,23 @@ class Cycle:
         self._placed_at(storage, partial(self._filled, size=size, fill=fill))
         self.device.synchronize()
 
+    def adopt(self, storage: int, copies: Sequence[Tensor | Block | File]) -> bool:
+        """Alike, by copies that are another's, made and used to the end; False where they are not in the
+        places in which an iteration starts with it."""
+        by_memory = {
+            Memory.HOST if isinstance(copy, Block) else Memory.DEVICE: copy
+            for copy in copies
+            if not isinstance(copy, File)
+        }
+        if len(by_memory) < len(copies) or {m for m, x in self.places if x == storage} != by_memory.keys():
+            return False
+        self._settle()
+        for copy in copies:
+            if isinstance(copy, Block):
+                copy.move(self.host)
+        self._placed_at(storage, by_memory.__getitem__)
+        return True
+
     def get(self, storage: int) -> Tensor:
         """The bytes of a moved storage, on the device."""
         return self._fetched(self._copies(storage)[0])

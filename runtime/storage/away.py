@@ -34,7 +34,8 @@ class Hold(NamedTuple):
     """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError.
     copies: of its whole storage, wherever they lie, or raises MemplanError too; see home.py.
     lost: nothing is to be brought back, but another value may come in its place. fill: of values that are
-    nowhere yet, see unmade.py."""
+    nowhere yet, see unmade.py. release: lets go of the copies, which another has taken over; None where that
+    can't be."""
 
     form: Value
     kind: type[Tensor]
@@ -42,6 +43,7 @@ class Hold(NamedTuple):
     copies: Callable[[], Sequence[Any]]
     lost: bool = False
     fill: Fill | None = None
+    release: Callable[[], None] | None = None
 
 
 class Away:
@@ -86,12 +88,16 @@ class Away:
 
 
 def put_away(
-    tensor: Tensor, form: Value, bring_back: Callable[[], None], copies: Callable[[], Sequence[Any]]
+    tensor: Tensor,
+    form: Value,
+    bring_back: Callable[[], None],
+    copies: Callable[[], Sequence[Any]],
+    release: Callable[[], None] | None = None,
 ) -> None:
     """Empty it. form: its present one."""
     kind = type(tensor)
     tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
-    vars(tensor)["_memplan"] = Hold(form, kind, bring_back, copies)
+    vars(tensor)["_memplan"] = Hold(form, kind, bring_back, copies, release=release)
     tensor.__class__ = _away(kind)
 
 
@@ -105,7 +111,7 @@ def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None
     if not isinstance(tensor, Away):
         put_away(tensor, form, refuse, refuse)
     hold: Hold = vars(tensor)["_memplan"]
-    hold_anew(tensor, hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None))
+    hold_anew(tensor, hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None, release=None))
 
 
 def hold_of(tensor: Tensor) -> Hold | None:

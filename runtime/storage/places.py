@@ -116,6 +116,12 @@ class Block:
         self._host.take(memory.nbytes)
         self.bytes, self._counted = memory, memory.nbytes
 
+    def move(self, host: Host) -> None:
+        """Counted there from now on."""
+        host.take(self._counted)
+        self._host.give_back(self._counted, None)
+        self._host = host
+
     def __del__(self) -> None:
         self.bytes = _NONE
         self._host.give_back(self._counted, self.used)

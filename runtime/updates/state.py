@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
-from ..model.accumulated import Accumulated, accumulated, note_accumulated
+from ..model.accumulated import SUM, Accumulated, accumulated, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
 from ..storage.away import Fill
@@ -23,7 +23,7 @@ from ..torch_internals import count_as_stepped
 from .averaged import AVERAGE
 from .masters import MASTER
 from .optimizers import check_fixed, fixed, numbers
-from .sums import SUM, sums_of
+from .sums import sums_of
 from .updates import updates_weights
 
 COUNT = "step"

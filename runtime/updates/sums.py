@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..model.accumulated import SUM
 from ..program.program import Operation, Program, Setting
 from .optimizers import Rule
 from .rules import RULES
 
-SUM = "sum"
 FIRST = Setting(2, 0.0)
 """The third of an iteration's settings: whether the batch is the first of its update."""
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from ...graphs.errors import InputError
 from ...graphs.graph import Kind, Phase
 from ...graphs.transformations.updates import When
+from ..model.accumulated import SUM
 from ..model.iteration import SCALE
 from ..program.names import Names
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
@@ -33,7 +34,7 @@ from ..torch_internals import FakeTensorMode
 from . import clipping, scaling
 from .optimizers import Rule, setting
 from .rules import if_finite
-from .sums import FIRST, SUM, add, with_sum
+from .sums import FIRST, add, with_sum
 
 STEP = Setting(0, 2.0)
 """Which update of the weights it is, from 1; an example is one behind the first."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+import random
+from pathlib import Path
 from typing import Any
 
 import memplan
 import pytest
 import torch
+from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.runtime.device.device import Device
+from memplan.runtime.run.cycle import Cycle
+from memplan.runtime.run.execute import BEGINS_ANEW, UNDONE
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
@@ -133,3 +139,136 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any], message: str) -> None:
     module = model()
     with pytest.raises(memplan.InputError, match=message):
         planned(module, **({"optimizer": sgd(module)} | wrong))
+
+
+class Fault:
+    """In the n-th operation that is given to the device."""
+
+    left = 0
+
+    def around(self, target: Any) -> Any:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("on purpose")
+            return target(*arguments, **keywords)
+
+        return run
+
+
+@pytest.fixture
+def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
+    made = Fault()
+    launched = Device.launched
+    monkeypatch.setattr(Device, "launched", lambda *given: made.around(launched(*given)))
+    return made
+
+
+@pytest.mark.parametrize("options", [{}, {**MOVED, "budget": "85%"}, {"undo": True}, {"clip_norm": None}])
+def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, fault: Fault) -> None:
+    """Each third call fails somewhere: as if it had not been, or as if the sums had then been made zero."""
+    module = model()
+    plain = copy.deepcopy(module)
+    optimizer, other = sgd(module), sgd(plain)
+    options = {"clip_norm": 0.3, **options}
+    step = planned(module, optimizer, compare=False, **options)
+    numbers = random.Random(1)
+    x, labels = batches()[0]
+    notes: list[str] = []
+    waiting = 0
+    torch.manual_seed(5)
+    for call in range(30):
+        before = torch.get_rng_state()
+        if call % 3 == 2:
+            runs = step.plans[0] if waiting == MANY - 1 else step._planner.parts[step.plans[0]].adding  # pyright: ignore[reportPrivateUsage]
+            updates = [n for n, each in enumerate(runs.program.operations) if each.phase == Phase.UPDATE]
+            last = (
+                updates[0]
+                if waiting == MANY - 1 and not options.get("undo")
+                else len(runs.program.operations)
+            )
+            fault.left = numbers.randint(1, last)
+            with pytest.raises(RuntimeError, match="on purpose") as caught:
+                step(x, targets=labels)
+            assert torch.equal(before, torch.get_rng_state())
+            notes += caught.value.__notes__
+            if caught.value.__notes__ == [BEGINS_ANEW]:
+                other.zero_grad()
+                waiting = 0
+            continue
+        loss = step(x, targets=labels)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        expected = functional.cross_entropy(plain(x), labels)
+        assert torch.equal(loss, expected)
+        assert torch.equal(after, torch.get_rng_state())
+        (expected / MANY).backward()
+        waiting += 1
+        if waiting == MANY:
+            waiting = 0
+            if options["clip_norm"]:
+                assert torch.equal(step.norm, nn.utils.clip_grad_norm_(plain.parameters(), 0.3))  # pyright: ignore[reportArgumentType]
+            other.step()
+            other.zero_grad()
+        assert step.updated == (waiting == 0)
+    step.recall()
+    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    assert set(notes) == {UNDONE} if options.get("undo") else {UNDONE, BEGINS_ANEW}
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": None}, {**MOVED, "budget": "85%"}])
+def test_a_run_goes_on_in_the_midst_of_an_update(options: Any, tmp_path: Path) -> None:
+    """With SGD, whose first step is another than the later ones: it is in the update that is broken off."""
+    whole, given = model(), [batches()[0]] * 7
+    step = planned(whole, sgd(whole), compare=False, **options)
+    torch.manual_seed(11)
+    for number, (x, labels) in enumerate(given):
+        step(x, targets=labels)
+        if number == 1:
+            step.save(tmp_path)
+    step.recall()
+    for at in ("in the midst", "between updates"):
+        module = model()
+        optimizer = sgd(module)
+        second = planned(module, optimizer, compare=False, **options)
+        second(*given[0][:1], targets=given[0][1])  # what is loaded takes the place of sums that are there
+        second.load(tmp_path)
+        first = 2 if at == "in the midst" else 3
+        for number in range(first, 7):
+            second(given[number][0], targets=given[number][1])
+            if number == 2:
+                second.save(tmp_path)
+        second.recall()
+        assert all(map(torch.equal, module.parameters(), whole.parameters()))
+        assert "accumulated" in optimizer.param_groups[0]
+
+
+def test_sums_of_another_number_of_batches_are_refused() -> None:
+    module = model()
+    optimizer = sgd(module)
+    x, labels = batches()[0]
+    planned(module, optimizer, compare=False)(x, targets=labels)
+    step = planned(module, optimizer, compare=False, accumulate=2)
+    with pytest.raises(memplan.MismatchError, match="sums of 1 of 3 batches; the plan has accumulate=2"):
+        step(x, targets=labels)
+
+
+def test_parts_hand_over_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy is made between the batches of an update and the last one."""
+    module = model()
+    step = planned(module, adamw(module), **MOVED, budget="70%", clip_norm=None, compare=False)
+    plan = step.plans[0].cycle
+    adding = step._planner.parts[step.plans[0]].adding.cycle  # pyright: ignore[reportPrivateUsage]
+    assert plan is not None
+    assert adding is not None
+    x, labels = batches()[0]
+    step(x, targets=labels)
+    for way in ("_fetched", "_copy", "_filled"):
+        monkeypatch.delattr(Cycle, way)
+    for _ in range(2 * MANY):
+        step(x, targets=labels)
+        own, other = (plan, adding) if step.updated else (adding, plan)
+        assert own.held
+        assert own.host.count.bytes
+        assert not other.held
+        assert not other.host.count.bytes

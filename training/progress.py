@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import cast
 
@@ -23,7 +25,8 @@ _SECONDS_BETWEEN = 0.2
 class Told:
     """phase: trace, measure, solve, compare or train. done: of `total` operations that are measured, or
     iterations. text: the solver's line. loss: of the last iteration; to read it waits for the device.
-    seconds: of an iteration. planned: bytes on the device, and on the host."""
+    seconds: of an iteration. planned: bytes on the device, and on the host. used: the most so far; None where
+    nobody counts, on the CPU's device."""
 
     phase: str
     done: int = 0
@@ -32,6 +35,16 @@ class Told:
     loss: Tensor | None = None
     seconds: float | None = None
     planned: tuple[int, int] = (0, 0)
+    used: tuple[int | None, int] = (None, 0)
+
+    @property
+    def process(self) -> int | None:
+        """Bytes of memory that this process has now, all its libraries included; None where the system does
+        not tell."""
+        try:
+            return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        except OSError:
+            return None
 
     def __str__(self) -> str:
         parts = [self.phase]
@@ -42,9 +55,21 @@ class Told:
         if self.seconds:
             parts.append(f"{1 / self.seconds:.3g} a second")
         if self.planned[0]:
-            device, host = self.planned
-            parts.append(f"device {format_bytes(device)}" + (f", host {format_bytes(host)}" if host else ""))
+            parts.append(f"device {_of(self.used[0], self.planned[0])}")
+            if self.planned[1]:
+                parts.append(f"host {_of(self.used[1], self.planned[1])}")
+            if self.used[0] is None and (process := self.process):
+                parts.append(f"process {format_bytes(process)}")
         return ", ".join([*parts, self.text] if self.text else parts)
+
+
+def _of(used: int | None, planned: int) -> str:
+    """'1.02 of 1.10 GiB', or what is planned alone."""
+    if used is None:
+        return f"{format_bytes(planned)} planned"
+    number, unit = format_bytes(used).split()
+    same = unit == format_bytes(planned).split()[1]
+    return f"{number if same else format_bytes(used)} of {format_bytes(planned)}"
 
 
 Progress = Callable[[Told], None]
@@ -60,16 +85,18 @@ def given_progress(progress: bool | Progress) -> Progress:
 
 
 class Line:
-    """Written over and over; a line feed when a phase ends in another one's."""
+    """Written over and over. What is said of training in words stays, in a line of its own."""
 
     def __init__(self) -> None:
         self._last, self._phase = 0.0, ""
 
     def __call__(self, told: Told) -> None:
-        if told.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
+        stays = told.phase == "train" and bool(told.text)
+        if stays or told.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
             self._phase = told.phase
-            line = "".join(letter for letter in str(told) if letter.isprintable())[:110]
-            print(f"\r\x1b[2Kmemplan: {line}", end="", file=sys.stderr, flush=True)
+            line = "".join(letter for letter in str(told) if letter.isprintable())
+            line, end = (line, "\n") if stays else (line[:110], "")
+            print(f"\r\x1b[2Kmemplan: {line}", end=end, file=sys.stderr, flush=True)
             self._last = monotonic()
 
 

@@ -182,7 +182,8 @@ class Book:
         figures = record.figures
         done = self._iterations()
         planned = (figures.peak, figures.host_peak)
-        self.tell(Told("train", done, loss=loss.detach(), seconds=time, planned=planned))
+        used = (step.measured_peak, _host_peak(step))
+        self.tell(Told("train", done, loss=loss.detach(), seconds=time, planned=planned, used=used))
 
     def drift(self, step: PlannedStep) -> tuple[float, float] | None:
         """Seconds of an iteration, measured and expected, where enough are measured and they differ."""
@@ -227,9 +228,12 @@ class Book:
         return Report([_report(step, self._records[step]) for step in steps if step in self._records])
 
 
+def _host_peak(step: PlannedStep) -> int:
+    return 0 if step.cycle is None else step.cycle.host.count.peak
+
+
 def _report(step: PlannedStep, record: Record) -> PlanReport:
     program, figures = step.program, record.figures
-    moved = 0 if step.cycle is None else step.cycle.host.count.peak
     return PlanReport(
         shapes={name: tuple(program.values[value].shape) for name, value in program.inputs.items()},
         budget=step.budget,
@@ -239,7 +243,7 @@ def _report(step: PlannedStep, record: Record) -> PlanReport:
         iterations=record.iterations,
         time=record.time(),
         peak=step.measured_peak,
-        host=moved + step.undo_bytes,
+        host=_host_peak(step) + step.undo_bytes,
         setup=record.setup,
         notes=tuple(record.notes),
         compared_before=record.compared_before,

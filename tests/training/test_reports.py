@@ -13,6 +13,7 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
+from memplan.graphs.units import format_bytes
 from memplan.training.progress import Told
 from memplan.training.report import ENOUGH
 from torch import Tensor, nn
@@ -91,12 +92,21 @@ def test_a_plan_is_there_to_be_read_and_saved(tmp_path: Path) -> None:
 def test_a_plan_with_moves_reports_its_host_memory() -> None:
     module = model()
     options = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "undo": True}
-    step = optimized(module, adamw(module), **options)
+    told: list[Told] = []
+    step = optimized(module, adamw(module), progress=told.append, **options)
     step(INPUTS)
     plan = step.report().plans[0]
     states = 3 * sum(parameter.nbytes for parameter in module.parameters())
     assert plan.host > states
     assert plan.predicted_host > 0
+    line = str(told[-1])
+    assert f"device {format_bytes(plan.predicted_peak)} planned" in line  # nobody counts on the CPU
+    assert f" of {format_bytes(plan.predicted_host)}" in line
+    assert 2**24 < (told[-1].process or 2**25) < 2**40
+    assert "process" in line
+    assert "device 1.00 of 2.00 KiB, host 5 B of 1.00 MiB" in str(
+        replace(told[-1], planned=(2048, 2**20), used=(1024, 5))
+    )
 
 
 def test_a_time_that_is_not_the_plan_s_is_told_once() -> None:
@@ -125,5 +135,7 @@ def test_true_writes_a_line_where_there_is_a_terminal(monkeypatch: pytest.Monkey
         assert ("memplan: trace" in stream.getvalue()) is expected
         assert ("memplan: train, 1, loss" in stream.getvalue()) is expected
         assert "\n" not in stream.getvalue()
+        step._book.note(step.plans[0], "iterations take long")
+        assert stream.getvalue().endswith("memplan: train, 1, iterations take long\n") is expected
     with pytest.raises(InputError, match="progress=3: give a function"):
         optimized(module, None, progress=3)

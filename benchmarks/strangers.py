@@ -5,9 +5,10 @@ people have?
 
 Each model has a process of its own: plain PyTorch, profile, solve at 60 % of the plain peak (or half-way to
 it from the least that any schedule needs, or nearer), run beside PyTorch. *works*: loss, gradients and
-buffers of three iterations are bitwise equal and the measured peak is the predicted. *refused*: one line of
-ours, `optimize` raises it. *fails*: anything else. Rows that are in the file already are kept: a run that was
-stopped goes on.
+buffers of three iterations are bitwise equal and the measured peak is the predicted, or below it where what a
+product takes depends on the data (mixtures of experts, planned for the worst routing of their tokens).
+*refused*: one line of ours, `optimize` raises it. *fails*: anything else. Rows that are in the file already
+are kept: a run that was stopped goes on.
 """
 
 import argparse
@@ -62,6 +63,7 @@ def outcome(iteration, time_limit):
     from memplan.graphs.errors import MemplanError
     from memplan.planner.plain import baseline
     from memplan.planner.simulator.simulate import simulate
+    from memplan.runtime.calls.grouped import is_grouped
     from memplan.runtime.compare.side_by_side import side_by_side
     from memplan.runtime.profile.profile import graph_from, measure_program
     from memplan.runtime.run.cycle import Terms
@@ -98,7 +100,8 @@ def outcome(iteration, time_limit):
     if not found.comparison.equal:  # optimize compares too
         why = f"the traced iteration is not the model's: {found.comparison.difference}"
         return {"outcome": REFUSED if found.comparison.suspects else FAILS, "why": why, **row}
-    if off:
+    by_data = any(is_grouped(each.call.target, each.call.arguments) for each in program.operations)
+    if off > 0 or (off and not by_data):
         return {"outcome": FAILS, "why": f"measured peak {off:+,} bytes beside the predicted", **row}
     return {"outcome": WORKS, "how": str(found.comparison), **row}
 
@@ -141,6 +144,7 @@ def main():
     parser.add_argument("--rows", type=Path, help="a file of JSON lines, to add to")
     parser.add_argument("--write", type=Path, help="the page to write from all rows")
     parser.add_argument("--machine", default="unnamed machine", help="as the page names it")
+    parser.add_argument("--state", default="unnamed state", help="of the code, as the page names it")
     parser.add_argument("--time-limit", type=float, default=2.0, help="seconds to solve in")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()
@@ -163,7 +167,7 @@ def main():
     for family, name, make in in_turn(strangers()):
         if (family, name) in done or (options.only and not {family, name} & {*options.only}):
             continue
-        row = {"family": family, "model": name, **run(make, options)}
+        row = {"family": family, "model": name, "state": options.state, **run(make, options)}
         rows.append(row)
         print(f"{row['outcome']:8} {family}: {name} ({row['seconds']} s) {row.get('why', '')}", flush=True)
         if options.rows:

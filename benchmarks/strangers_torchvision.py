@@ -96,11 +96,21 @@ def mvit():
     from torchvision.models.video.mvit import MSBlockConfig, MViT
 
     def block(inward, outward, stride):
-        return MSBlockConfig(2, inward, outward, [3, 3, 3], [1, 2, 2], [1, stride, stride])
+        return MSBlockConfig(2, inward, outward, [3, 3, 3], [3, 3, 3], [1, stride, stride], [1, 2, 2])
 
     blocks = [block(16, 16, 1), block(16, 32, 2)]
     return classes(
-        MViT((32, 32), 4, blocks, residual_pool=True, residual_with_cls_embed=False, num_classes=5), *CLIP
+        MViT(
+            (32, 32),
+            4,
+            blocks,
+            residual_pool=True,
+            residual_with_cls_embed=False,
+            rel_pos_embed=True,
+            proj_after_attn=True,
+            num_classes=5,
+        ),
+        *CLIP,
     )
 
 
@@ -160,7 +170,6 @@ TORCHVISION = {
     "r3d": named("r3d_18", *CLIP),
     "mc3": named("mc3_18", *CLIP),
     "r2plus1d": named("r2plus1d_18", *CLIP),
-    "s3d": named("s3d", 2, 3, 16, 64, 64),
     "mvit": mvit,
     "swin3d": swin3d,
     "raft": raft,

@@ -29,6 +29,12 @@ _HINTS = (
     ),
     _Hint("torch_geometric", "", "", "edges must be an input, of whole numbers, or a buffer"),
     _Hint(
+        "torchvision/models/detection",
+        "",
+        "",
+        "sizes and boxes are chosen by chance and by real numbers: plan the backbone alone",
+    ),
+    _Hint(
         "",
         "pack_padded_sequence",
         "",
@@ -59,6 +65,13 @@ _HINTS = (
         "",
         "HigherOrder",
         "use torch.where, or branch in Python",
+    ),
+    _Hint(
+        "",
+        "",
+        "_local_scalar_dense",
+        "where it follows from weights, real numbers or chance, use torch.where, or leave that part to plain "
+        "PyTorch",
     ),
 )
 

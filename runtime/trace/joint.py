@@ -28,6 +28,7 @@ from ..model.iteration import Iteration, differentiated, forward, tensors_in, wi
 from ..model.python_state import caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
+from ..refusals import TraceError
 from ..storage.away import hold_of
 from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
 from ..values_used import BUFFERS, INPUTS, ValuesUsed
@@ -162,8 +163,14 @@ class _ForwardBackward:
                 taken.append(_span(kept[-1]))
         with torch.no_grad():
             for name, buffer in self.buffers.items():
-                if state[f"module.{name}"] is not buffer:
-                    buffer.copy_(state[f"module.{name}"])
+                new = state[f"module.{name}"]
+                if new.shape != buffer.shape:
+                    raise TraceError(
+                        f"the iteration gives the buffer {name} the shape {list(new.shape)}, before it has "
+                        f"{list(buffer.shape)}: run the model once before it is planned"
+                    )
+                if new is not buffer:
+                    buffer.copy_(new)
         self.marks.finish()
         return _Results(output.without_tensors(), names, kept)
 

@@ -216,6 +216,19 @@ class Outside(nn.Linear):
         return (super().forward(x) * Outside.weight_of_another).sum()
 
 
+class Growing(nn.Linear):
+    """Makes a table at the first size that it meets, as ConViT does."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.register_buffer("grid", torch.zeros(1))
+
+    def forward(self, x):
+        if len(self.grid) != len(x):
+            self.grid = torch.arange(len(x), dtype=x.dtype)
+        return (super().forward(x) + self.grid[:, None]).sum()
+
+
 class Sparse(nn.Module):
     def __init__(self):
         super().__init__()
@@ -236,6 +249,7 @@ class Sparse(nn.Module):
         (SavedOnHost(3, 3), TraceError, "recomputes activations its own way"),
         (Outside(3, 3), TraceError, "needs a gradient and is no parameter of the module"),
         (Sparse(), InputError, "sparse=False"),
+        (Growing(), TraceError, r"the buffer grid the shape \[2\], before it has \[1\]: run the model once"),
         (nn.Linear(3, 3), InputError, r"a tensor of shape \(2, 3\) without a loss: pass a loss_fn"),
         (nn.Linear(4, 4), TraceError, "RuntimeError: .*reduction dim"),
     ],

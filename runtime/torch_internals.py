@@ -137,6 +137,11 @@ def _key_text(key: Any) -> str:
     return str(key.idx if hasattr(key, "idx") else key.key)
 
 
+def wraps_others(tensor: Tensor) -> bool:
+    """Whether it is made of other tensors, and has no memory of its own."""
+    return hasattr(type(tensor), "__tensor_flatten__") and not isinstance(tensor, FakeTensor)
+
+
 def schema_of(operator: Any) -> Any:
     """An operator's name, arguments and defaults, and whether it changes any."""
     return operator._schema

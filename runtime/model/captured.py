@@ -22,7 +22,7 @@ from torch import Tensor
 from ...graphs.errors import MismatchError
 from ..reach import Path, follow, reachable, spelled
 from ..refusals import TraceError, at_line, is_users
-from ..torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of
+from ..torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of, wraps_others
 from .iteration import Iteration
 
 aten: Any = torch.ops.aten
@@ -31,7 +31,8 @@ _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 
 
 class Captured(TorchDispatchMode):
-    """Stands before the trace and notes the real tensors that come by, and where they came by first."""
+    """Stands before the trace and notes the real tensors that come by, and where they came by first. Those
+    that a tensor wraps come by themselves."""
 
     def __init__(self, given: Iterable[Tensor]) -> None:
         """given: parameters, buffers and inputs."""
@@ -42,7 +43,7 @@ class Captured(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _MAKES_IT_HERE:
             for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor):
+                if isinstance(leaf, Tensor) and not (isinstance(leaf, FakeTensor) or wraps_others(leaf)):
                     self._note(leaf)
                     if schema_of(func).is_mutable and leaf is args[0]:
                         raise TraceError(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError, MismatchError
 from ..program.program import Program, Value
 from ..storage.away import Away
-from ..torch_internals import has_hooks, make_up, no_torch_function
+from ..torch_internals import has_hooks, make_up, no_torch_function, wraps_others
 from .iteration import Iteration
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -43,10 +43,17 @@ def refuse(module: nn.Module) -> None:
             )
         _refuse_hooks(name, parameter)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if hasattr(type(tensor), "__tensor_flatten__"):
+        kind = type(tensor)
+        if wraps_others(tensor):
             raise InputError(
-                f"{name} is a {type(tensor).__name__}, a tensor that wraps others, whose memory no plan "
-                "sees: keep its parts as buffers, and make the weight of them in forward"
+                f"{name} is a {kind.__name__}, a tensor that wraps others, whose memory no plan sees: keep "
+                "its parts as buffers, and make the weight of them in forward, as with "
+                'parametrize.register_parametrization(layer, "weight", torchao.utils.UnwrapTensorSubclass())'
+            )
+        if kind.__module__.startswith("bitsandbytes."):
+            raise InputError(
+                f"{name} is a {kind.__name__} of bitsandbytes, whose scales are attributes of the weight, "
+                "which no plan sees: quantise with torchao, or keep codes and scales as buffers"
             )
 
 

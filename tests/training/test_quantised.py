@@ -1,4 +1,4 @@
-"""Frozen weights in int8 beside trained ones: as buffers planned, as a tensor that wraps others refused."""
+"""Frozen weights in int8 or float8 beside trained ones: planned in parts, refused where they wrap others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.graphs.machine import Links, Machine
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 
 class Wrapped(Tensor):
@@ -26,6 +28,10 @@ class Wrapped(Tensor):
 
     def __tensor_flatten__(self) -> Any:
         return ["rows", "scales"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: Any, _meta: Any, _size: Any, _stride: Any) -> Any:
+        return Wrapped(parts["rows"], parts["scales"])
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -61,6 +67,138 @@ def test_a_weight_of_two_buffers_is_planned() -> None:
         other.zero_grad()
         assert torch.equal(step(x), loss)
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
+
+
+class Parts(nn.Module):
+    """What torchao.utils.UnwrapTensorSubclass does."""
+
+    def right_inverse(self, weight: Wrapped) -> list[Tensor]:
+        return [weight.rows, weight.scales]
+
+    def forward(self, rows: Tensor, scales: Tensor) -> Tensor:
+        return Wrapped(rows, scales)
+
+
+def adapted(base: nn.Module) -> nn.Module:
+    """A frozen layer from 16 to 32 between trained ones, and the loss."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(16, 16), base, nn.Linear(32, 4), Mean())
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().square().mean()
+
+
+def trained_alike(module: nn.Module, x: Tensor, **options: Any) -> memplan.Step:
+    plain = copy.deepcopy(module)
+    optimizers = [
+        torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=0.01) for m in (module, plain)
+    ]
+    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "keep": False}
+    step = memplan.optimize(module, (x,), optimizer=optimizers[0], **(given | options))
+    for _ in range(3):
+        loss = plain(x)
+        loss.backward()
+        optimizers[1].step()
+        optimizers[1].zero_grad()
+        assert torch.equal(step(x), loss)
+    step.recall()
+    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.float(), theirs.float())
+    return step
+
+
+MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "budget": "95%"}
+
+
+@pytest.mark.parametrize("options", [{}, MOVED], ids=["device alone", "weights moved"])
+def test_a_wrapping_weight_that_is_made_of_its_parts_in_forward_is_planned(options: dict[str, Any]) -> None:
+    base = nn.Linear(16, 32, bias=False)
+    rows, scales = torch.randint(-127, 128, (32, 16), dtype=torch.int8), torch.rand(32, 1) / 127
+    base.weight = nn.Parameter(Wrapped(rows, scales), requires_grad=False)
+    parametrize.register_parametrization(base, "weight", Parts())
+    module = adapted(base)
+    for part in (base.parametrizations.weight.original0, base.parametrizations.weight.original1):  # pyright: ignore
+        part.requires_grad_(False)
+    step = trained_alike(module, torch.randn(64, 16), **options)
+    assert {value.dtype for value in step.plans[0].program.values} >= {torch.int8, torch.float32}
+
+
+class Eight(nn.Module):
+    """A frozen weight in float8, made wider where it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 16).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.to(x.dtype))
+
+
+@pytest.mark.parametrize("options", [{}, MOVED], ids=["device alone", "weights moved"])
+def test_a_frozen_weight_in_float8_is_planned(options: dict[str, Any]) -> None:
+    trained_alike(adapted(Eight()), torch.randn(64, 16), **options)
+
+
+class Coded(nn.Linear):
+    """Its weight becomes a tensor that wraps others in each forward, as in torchao's float8 training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scales = self.weight.abs().amax(1, keepdim=True).detach() / 127
+        wrapped = Wrapped((self.weight.detach() / scales).round().to(torch.int8), scales)
+        return functional.linear(x, wrapped) + functional.linear(x, self.weight)
+
+
+def test_tensors_that_wrap_others_may_come_and_go_in_forward() -> None:
+    trained_alike(adapted(Coded(16, 32)), torch.randn(64, 16))
+
+
+def test_weights_of_bitsandbytes_are_refused_in_one_line() -> None:
+    kind: Any = type("Params4bit", (nn.Parameter,), {"__module__": "bitsandbytes.nn.modules"})
+    base = nn.Linear(16, 32, bias=False)
+    base.weight = kind(base.weight.data, requires_grad=False)
+    with pytest.raises(memplan.InputError, match=r"1.weight is a Params4bit of bitsandbytes, whose scales"):
+        trained_alike(adapted(base), torch.randn(64, 16))
+
+
+def quantised(name: str) -> nn.Module:
+    """By torchao, unwrapped."""
+    torchao: Any = pytest.importorskip("torchao.quantization")
+    from torchao.quantization.quantize_.workflows.nf4.nf4_tensor import to_nf4  # pyright: ignore
+    from torchao.utils import UnwrapTensorSubclass  # pyright: ignore
+
+    torch.manual_seed(2)
+    base = nn.Sequential(nn.Linear(64, 32, bias=False)).requires_grad_(False)
+    if name == "NF4":
+        base[0].weight = nn.Parameter(to_nf4(base[0].weight.data, 16, 2), requires_grad=False)
+    else:
+        torchao.quantize_(base, getattr(torchao, name)())
+    with pytest.raises(memplan.InputError, match=r"1.0.weight is a .*Tensor, a tensor that wraps others"):
+        memplan.optimize(torchao_net(base), torch.randn(8, 16), budget="1MB", keep=False)
+    parametrize.register_parametrization(base[0], "weight", UnwrapTensorSubclass())
+    return base.requires_grad_(False)
+
+
+def torchao_net(base: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(16, 64), base, nn.Linear(32, 4), Mean())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig", "NF4"]
+)
+def test_torchaos_weights_unwrapped_are_planned(name: str) -> None:
+    trained_alike(torchao_net(quantised(name)), torch.randn(64, 16))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchaos_float8_training_is_planned() -> None:
+    float8: Any = pytest.importorskip("torchao.float8")
+    module = torchao_net(nn.Linear(64, 32))
+    float8.convert_to_float8_training(module, config=float8.Float8LinearConfig(emulate=True))
+    trained_alike(module, torch.randn(64, 16))
 
 
 def test_a_weight_that_wraps_tensors_is_refused_in_one_line() -> None:

@@ -329,7 +329,7 @@ def test_cudnn_batch_norm_gives_its_statistics_as_results():
     graph.output([graph.call_function(operator.getitem, (made, 0))])
     with FakeTensorMode():
         examples = [torch.ones(2, 3, 4, 4), *(torch.ones(3) for _ in range(3))]
-        traced = functional_graph(fx.GraphModule(nn.Module(), graph), examples, examples)
+        traced = functional_graph(fx.GraphModule(nn.Module(), graph), examples, examples, torch.clone)
     targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     assert targets[0] is torch.ops.memplan.cudnn_batch_norm.default
     assert targets.count(torch.ops.aten.copy_.default) == 2

@@ -6,16 +6,22 @@ the machine, the solver and its seconds, PyTorch, memplan, and the computer with
 measured on it. What is broken or does not hold is planned anew; what was found is compared with plain PyTorch
 like any other plan, once: compared.json has on what grounds it was found equal (runtime/compare/grounds.py).
 Where these still hold, with this very plan, it is not compared again.
+
+Where the plans of a folder have more than `MOST` bytes, those go that were not used for longest. None goes
+that was used in the last hour: another process may be at it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
+import re
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from time import time
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +37,12 @@ from ..planner.simulator.simulate import simulate
 from ..runtime.device.choice import device_of
 from ..runtime.program.program import Program
 from ..runtime.trace.align import aligned
+
+MOST = 2**30
+"""Bytes of all plans in a folder."""
+
+_IN_USE = 3600.0
+_FILES = ("graph.json", "schedule.json", "compared.json")
 
 
 class Plan(NamedTuple):
@@ -51,14 +63,19 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
         held = load_schedule(place / "schedule.json", graph)
         if held.budget is not None and held.graph_sha256 == graph_digest(graph):
             simulate(graph, held.schedule, budget=held.budget, machine=graph.machine or machine)
+            with suppress(OSError):  # a folder that is only read
+                os.utime(place)
             return Plan(aligned(program, graph), graph, held.schedule, held.budget)
     return None
 
 
 def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
     """A disk that is full or read-only costs the copy, not the plan."""
-    with suppress(MemplanError):
-        save(_place(folder, plan.program, asked), plan, machine)
+    with suppress(MemplanError, OSError):
+        place = _place(folder, plan.program, asked)
+        save(place, plan, machine)
+        os.utime(place)
+        _trim(folder)
 
 
 def vouch(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> None:
@@ -74,6 +91,25 @@ def vouched(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> b
     with suppress(MemplanError):
         return read_document(place / "compared.json") == {"grounds": _of(plan, grounds)}
     return False
+
+
+def _trim(folder: Path) -> None:
+    """A plan's folder has the time of its last use; what else lies beside plans is left alone."""
+    plans: list[tuple[float, int, Path]] = []
+    for place in folder.iterdir():
+        with suppress(OSError):  # another process trims too
+            if re.fullmatch("[0-9a-f]{32}", place.name):
+                size = sum((place / name).stat().st_size for name in _FILES if (place / name).exists())
+                plans.append((place.stat().st_mtime, size, place))
+    left = sum(size for _used, size, _place in plans)
+    for used, size, place in sorted(plans):
+        if left <= MOST or used > time() - _IN_USE:
+            return
+        with suppress(OSError):
+            for name in _FILES:
+                (place / name).unlink(missing_ok=True)
+            place.rmdir()
+        left -= size
 
 
 def _of(plan: Plan, grounds: str) -> str:

@@ -135,10 +135,15 @@ class Planner:
         """The same iteration as the step's, which is given up, for so many bytes; where it trains, plans of
         other shapes are made for as many from now on. Raises InfeasibleError."""
         program, graph, *_ = self.book.plan(step)
-        plan = self._solved(program, graph, self.solver if iteration.trains else FORWARD, budget)
+        asked = (budget, *self._asked[step][1:])
+        found = None if self.folder is None else find(self.folder, program, self.machine, asked)
+        plan = found or self._solved(program, graph, self.solver if iteration.trains else FORWARD, budget)
         if iteration.trains:
             self.bytes = budget
         made = self._step(iteration, plan)
+        self._asked[made] = asked
+        if found is None:
+            self.keep(made, plan)
         self.book.opened(made, plan, self.machine_of(plan))
         return made
 

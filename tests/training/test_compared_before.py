@@ -92,6 +92,10 @@ def counting(output: Tensor) -> Tensor:
     return output.sum()
 
 
+def another_script(given: pytest.MonkeyPatch) -> None:
+    given.setattr(sys.modules["__main__"], "__file__", planning.__file__)
+
+
 def quick(given: pytest.MonkeyPatch) -> None:
     given.setattr(torch, "get_float32_matmul_precision", lambda: "high")
 
@@ -103,6 +107,7 @@ CHANGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], Any], dict[str, Any]]] =
     "a setting": (quick, {}),
     "the environment": (lambda given: given.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8"), {}),
     "the version of PyTorch": (lambda given: given.setattr(torch, "__version__", "2.99"), {}),
+    "the script": (another_script, {}),
     "a library": (lambda given: given.setattr(grounds, "_libraries", lambda: ("another",)), {}),
     "a file that is not whole": (lambda _given: None, {"spoil": lambda text: text[:10]}),
     "another plan's": (lambda _given: None, {"spoil": lambda _text: json.dumps({"grounds": "0"})}),
@@ -212,15 +217,15 @@ print(step.report().plans[0].compared_before)
 """
 
 
-def test_another_process_does_not_compare_until_its_script_changes(tmp_path: Path) -> None:
+def test_another_process_does_not_compare(tmp_path: Path) -> None:
     script, told = tmp_path / "train.py", list[str]()
-    for seed, text in (("1", SCRIPT), ("2", SCRIPT), ("2", SCRIPT + "print()")):
-        script.write_text(text)
-        os.utime(script, (1e9, 1e9))
+    script.write_text(SCRIPT)
+    os.utime(script, (1e9, 1e9))
+    for seed in ("1", "2"):
         command = [sys.executable, str(script), str(tmp_path / "kept")]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
         run = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True, timeout=300
         )
         told.append(run.stdout.split()[0])
-    assert told == ["False", "True", "False"]
+    assert told == ["False", "True"]

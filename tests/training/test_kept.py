@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.training import kept
 from memplan.training import plan as planning
 from torch import nn
 from torch.nn import functional
@@ -91,6 +93,28 @@ def test_what_is_not_whole_is_planned_anew(tmp_path: Path, counted: list[str], n
     assert counted == ["measure_program", "solve"] * 2
     step(tmp_path)
     assert counted == ["measure_program", "solve"] * 2
+
+
+def test_plans_that_were_not_used_for_longest_go_where_a_folder_is_full(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in (16, 20):
+        step(tmp_path, width=width)
+    (tmp_path / "notes").mkdir()
+    one, other = sorted(
+        (place for place in tmp_path.iterdir() if place.name != "notes"), key=os.path.getmtime
+    )
+    monkeypatch.setattr(kept, "MOST", sum(file.stat().st_size for file in other.iterdir()) + 1)
+    step(tmp_path, width=24)
+    assert one.exists()  # all were used within the hour
+    for place in (one, other):
+        os.utime(place, (1e9, 1e9))
+    step(tmp_path, width=16)  # found, so used
+    assert counted == ["measure_program", "solve"] * 3
+    step(tmp_path, width=28)
+    assert one.exists()
+    assert not other.exists()
+    assert (tmp_path / "notes").exists()
 
 
 def test_a_folder_that_takes_nothing_costs_the_copy_alone(tmp_path: Path, counted: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import memplan
@@ -14,6 +15,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.run import cycle, execute
 from memplan.runtime.simulated.simulated import SimulatedDevice
+from memplan.training import plan as planning
 from torch import Tensor, nn
 
 INPUTS = torch.randn(16, 8)
@@ -90,6 +92,19 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
     assert step.report().plans[0].iterations == 1
     step.recall()
     assert_same(module, trained(plain, eager, 3))
+
+
+def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    solved, solve = list[int](), planning.solve
+    monkeypatch.setattr(planning, "solve", lambda *given, **more: solved.append(1) or solve(*given, **more))
+    for _ in range(2):
+        module = model()
+        full = Full(monkeypatch)
+        step = optimized(module, adamw(module), keep=tmp_path)
+        full.at = {full.calls + 2}
+        with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
+            step(INPUTS)
+        assert len(solved) == 2
 
 
 def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ WAYS = (Way(), Way(compiling=True), Way(values=True))
 
 def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
     """forms: of results whose fakes are wrong."""
-    given = residents(iteration)
+    given = _distinct(iteration)
     flat = [tensor for group in given for tensor in group.values()]
     mode = _fake_mode(flat, forms)
     parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
@@ -117,6 +117,18 @@ def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
     """Parameters, buffers and inputs by name, each tensor once."""
     module = iteration.module
     return dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs)
+
+
+def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """As `residents`; an input that is there already, a target too, say, is a copy: in other batches it is
+    another tensor."""
+    parameters, buffers, inputs = residents(iteration)
+    seen = {id(tensor) for tensor in (*parameters.values(), *buffers.values())}
+    for name, tensor in inputs.items():
+        if id(tensor) in seen:
+            inputs[name] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        seen.add(id(tensor))
+    return parameters, buffers, inputs
 
 
 class _Results(NamedTuple):

@@ -143,3 +143,15 @@ def test_a_larger_shape_that_does_not_fit_is_refused_and_the_others_go_on() -> N
 def test_wrong_arguments_are_named(wrong, message) -> None:
     with pytest.raises(memplan.InputError, match=message):
         small_step(**wrong)
+
+
+def test_an_example_given_twice_is_two_inputs_in_other_batches() -> None:
+    """As input and as target; a later batch has another target."""
+    module, (x, other) = nn.Linear(6, 6), torch.randn(2, 8, 6)
+    chosen = {"loss_fn": functional.mse_loss, "budget": "100%", "solver": "store-all"}
+    step = memplan.optimize(module, x, targets=x, **chosen)
+    for first, second in ((x, other), (other, x), (other, other)):
+        expected = functional.mse_loss(module(first), second)
+        loss = step(first, targets=second)
+        loss.backward()
+        assert torch.equal(loss, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import memplan
@@ -244,6 +245,41 @@ def test_a_skipped_update_leaves_all_as_it_is() -> None:
     after = copies(module, optimizer)
     assert all(torch.equal(after[name], now[name]) for name in now)
     assert step.ema_state_dict().keys() == module.state_dict().keys()
+
+
+@pytest.mark.filterwarnings("ignore:RAdam is not in the plan")
+def test_updates_behind_the_plan_share_a_scale_over_several_batches(tmp_path: Path) -> None:
+    """And go on from a checkpoint, with the scaler's growth."""
+    module = model().eval()
+    plain = copy.deepcopy(module)
+    optimizer, other = radam(module), radam(plain)
+    own, scales = scaler(2.0**21), scaler(2.0**21)
+    step = planned(module, scaler=own, optimizer=optimizer, accumulate=2, clip_norm=0.3, budget="400%")
+    updated: list[bool] = []
+    for number, (x, labels) in enumerate(batches(16), start=1):
+        loss = step(x, targets=labels)
+        with torch.autocast("cpu", dtype=HALF):
+            expected = functional.cross_entropy(plain(x), labels)
+        scales.scale(expected / 2).backward()
+        assert torch.equal(loss, expected)
+        if number % 2 == 0:
+            scales.unscale_(other)
+            norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.3)
+            before = scales.get_scale()
+            scales.step(other)
+            scales.update()
+            other.zero_grad()
+            updated.append(step.updated)
+            assert step.updated == (scales.get_scale() >= before)
+            assert same([step.norm], [norm])
+        assert own.state_dict() == scales.state_dict()
+        if number == 14:
+            step.save(tmp_path, extra={"scaler": own})
+            own.update(3.0)
+            step.load(tmp_path, extra={"scaler": own})
+            assert own.state_dict() == scales.state_dict()
+    assert set(updated) == {True, False}
+    assert_same(module, optimizer, plain, other)
 
 
 def copies(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ class Scaling:
     def __init__(self, scaler: torch.amp.GradScaler, device: torch.device, parts: int) -> None:
         """device: where iterations compute. parts: what the loop around the step divides its loss by."""
         self.scaler, self.skipped, self._parts = scaler, False, parts
-        self._one = torch.ones((), device=device)
+        self._one = torch.ones((), dtype=torch.float32, device=device)
 
     def of(self, inputs: Inputs) -> Scaled:
         """Inputs with the scale as it is now, in memory of its own."""
@@ -39,6 +39,5 @@ class Scaling:
     def updated(self, optimizer: torch.optim.Optimizer, *, infinite: bool) -> None:
         """Behind an iteration that has updated the weights, or not as one of its gradients was infinite."""
         self.skipped = infinite
-        told = torch.full((), float(infinite), device=self._one.device)
-        tell_infinite(self.scaler, optimizer, told)
+        tell_infinite(self.scaler, optimizer, torch.full_like(self._one, float(infinite)))
         self.scaler.update()

@@ -29,7 +29,7 @@ def unscale(
     divides: by the scale, as the fused kernels do that GradScaler hands it to; else its inverse multiplies.
     """
     made = gradient.to(gradient.dtype if dtype is None else dtype, copy=True)
-    infinite = torch.zeros((), device=gradient.device)
+    infinite = torch.zeros((), dtype=torch.float32, device=gradient.device)
     inverse = torch.ones_like(scale) if divides else scale.double().reciprocal().float()
     check_and_unscale(made, infinite, inverse)
     return made.div_(scale) if divides else made, infinite.bool()

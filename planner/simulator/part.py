@@ -1,8 +1,8 @@
 """The schedule of a part of a graph: that of the whole, without what the part has not.
 
 A part has the whole's tensors under the same numbers, and some of its operations. Steps that compute others
-go, and steps of tensors that only those touch. What is left keeps every rule, takes no more memory at any
-step, and has each persistent tensor start and end where it does in the whole: the two can follow each other.
+go, and steps of tensors that only those touch. What is left keeps every rule, needs no larger budget, and has
+each persistent tensor start and end where it does in the whole: the two can follow each other.
 
     whole   … prefetch m, update w m, offload m, delete m        m, a state, lies on the host
     part    … prefetch m,             offload m, delete m        needless: nobody looks at it, and

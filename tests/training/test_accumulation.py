@@ -10,6 +10,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.device import Device
@@ -17,7 +19,7 @@ from memplan.runtime.run.cycle import Cycle
 from memplan.runtime.run.execute import BEGINS_ANEW, UNDONE
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 MANY = 3
 pytestmark = pytest.mark.filterwarnings("ignore:.*the sums of gradients take")
@@ -49,11 +51,11 @@ def nadam(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.NAdam(module.parameters(), 0.01)
 
 
-def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
-    x, labels = batches()[0]
-    given = {"targets": labels, "loss_fn": functional.cross_entropy, "budget": "95%", "solver": "rotor"}
-    given |= {"optimizer": optimizer, "accumulate": MANY, "clip_norm": 0.3, "keep": False}
-    return memplan.optimize(module, x, **(given | options))
+def planned(module: nn.Module, optimizer: Any, batch: Any = None, **options: Any) -> memplan.Step:
+    x, labels = batches()[0] if batch is None else batch
+    own = {"targets": labels, "loss_fn": functional.cross_entropy, "budget": "95%", "solver": "rotor"}
+    own |= {"optimizer": optimizer, "accumulate": MANY, "clip_norm": 0.3, "keep": False}
+    return memplan.optimize(module, x, **(own | options))
 
 
 @pytest.mark.parametrize(
@@ -68,14 +70,14 @@ def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
     ids=["right behind each gradient", "clipped", "clipped and moved", "moved", "without a plan"],
 )
 def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, options: Any) -> None:
-    module, given = model(), batches()
+    module, data = model(), batches()
     plain = copy.deepcopy(module)
     optimizer, other = make(module), make(plain)
     step = planned(module, optimizer, **options)
     rates, others = OneCycleLR(optimizer, 0.02, total_steps=8), OneCycleLR(other, 0.02, total_steps=8)
     torch.manual_seed(11)
     seen: list[Any] = []
-    for x, labels in given:
+    for x, labels in data:
         seen.append(step(x, targets=labels))
         assert step.updated or step.norm is None
         if step.updated:
@@ -88,11 +90,11 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
 
     torch.manual_seed(11)
     expected: list[Any] = []
-    for number, (x, labels) in enumerate(given, start=1):
+    for number, (x, labels) in enumerate(data, start=1):
         loss = functional.cross_entropy(plain(x), labels)
         (loss / MANY).backward()
         expected.append(loss.detach())
-        if number % MANY == 0 or number == len(given):
+        if number % MANY == 0 or number == len(data):
             clipped = options.get("clip_norm", 0.3) is not None
             expected.append(nn.utils.clip_grad_norm_(plain.parameters(), 0.3) if clipped else None)
             other.step()
@@ -272,3 +274,72 @@ def test_parts_hand_over_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None
         assert own.host.count.bytes
         assert not other.held
         assert not other.host.count.bytes
+
+
+def nesterov(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.05, 0.9, nesterov=True, weight_decay=0.01)
+
+
+@given(
+    low=st.booleans(),
+    make=st.sampled_from([torch.optim.AdamW, nesterov]),
+    ema=st.sampled_from([None, 0.75]),
+    clip=st.sampled_from([None, 0.2]),
+    options=st.sampled_from([{}, {"update": "after"}, {**MOVED, "budget": "100%"}]),
+    lengths=st.lists(st.sampled_from([48, 48, 20]), min_size=4, max_size=7),
+)
+@example(True, torch.optim.AdamW, 0.75, 0.2, {**MOVED, "budget": "100%"}, [48, 20, 48, 48, 20])
+@settings(max_examples=2, deadline=None, derandomize=True)
+def test_all_that_updates_can(
+    low: bool, make: Any, ema: float | None, clip: float | None, options: Any, lengths: list[int]
+) -> None:
+    """Masters, averages, clipping, shapes, outputs, rates that move, an evaluation between two batches."""
+    dtype = torch.bfloat16 if low else torch.float32
+    module = nn.Sequential(model(), nn.BatchNorm1d(3)).to(dtype)
+    plain = copy.deepcopy(module)
+    weights = list(plain.parameters())
+    masters = [nn.Parameter(weight.detach().float()) if low else weight for weight in weights]
+    averages = [master.detach().clone() for master in masters]
+    optimizer, other = make(module.parameters()), make(masters)
+    rates, others = StepLR(optimizer, 1, 0.5), StepLR(other, 1, 0.5)
+    x, labels = torch.randn(48, 6, dtype=dtype), torch.randint(3, (48,))
+    options = {"masters": low, "ema": ema, "clip_norm": clip, "outputs": True, "compare": False, **options}
+    step = planned(module, optimizer, batch=(x, labels), **options)
+    for number, length in enumerate(lengths, start=1):
+        torch.manual_seed(number)
+        loss = step(x[:length], targets=labels[:length])
+        torch.manual_seed(number)
+        returned = plain(x[:length])
+        expected = functional.cross_entropy(returned, labels[:length])
+        assert torch.equal(loss, expected)
+        assert torch.equal(step.output, returned)
+        (expected / MANY).backward()
+        if number == len(lengths):
+            step.update()
+        if step.updated:
+            if clip is not None:
+                assert torch.equal(step.norm, nn.utils.clip_grad_norm_(weights, clip))  # pyright: ignore[reportArgumentType]
+            with torch.no_grad():
+                for weight, master in zip(weights, masters, strict=True):
+                    assert weight.grad is not None
+                    master.grad = weight.grad.float() if low else weight.grad
+                other.step()
+                for weight, master, average in zip(weights, masters, averages, strict=True):
+                    weight.copy_(master)
+                    weight.grad = None
+                    average.lerp_(master, 1 - (ema or 0))
+            rates.step()
+            others.step()
+        elif number == 2:
+            plain.eval()
+            assert torch.equal(
+                step.evaluate(x, targets=labels).loss, functional.cross_entropy(plain(x), labels)
+            )
+            plain.train()
+    if ema is not None:
+        found = step.ema_state_dict()
+        for (name, _), average in zip(plain.named_parameters(), averages, strict=True):
+            assert torch.equal(found[name], average.to(dtype)), name
+    step.recall()
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(module.state_dict()[name], tensor), name

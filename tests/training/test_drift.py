@@ -17,6 +17,7 @@ import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.storage import places
 from memplan.solvers import background
 from memplan.training import plan as planning
 from memplan.training import report
@@ -113,10 +114,14 @@ def assert_plain(step: Any, module: nn.Module, turns: int) -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_transfers_move_where_a_link_is_half_as_fast(emulated: Emulated, tmp_path: Path) -> None:
+def test_transfers_move_where_a_link_is_half_as_fast(
+    emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has room for one plan alone: the next has what the first one leaves."""
     module, told = model(), list[Told]()
     step = optimized(module, told, keep=tmp_path)
     planned = step.plan
+    monkeypatch.setattr(places, "available_bytes", lambda: planned.figures.host_peak // 2)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
     assert before > 1.1 * planned.figures.time
@@ -136,6 +141,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(emulated: Emulated, tmp_pat
     assert "h2d" in said[1]
     assert all(line in str(step.report()) for line in said)
     assert_plain(step, module, step.report().plans[0].iterations)
+    monkeypatch.undo()
     again = optimized(model(), [], keep=tmp_path)  # the next start has the schedule and the rates
     assert again.plan.figures == step.plan.figures
     assert again.plan.graph.machine.links == links

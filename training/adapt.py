@@ -103,7 +103,11 @@ class Adapter:
         self._planner.keep(step, plan)
         self._planner.links = now and now.links
         said = _links(times, machine)
-        moved = _moved(plan, now, figures.time)
+        try:
+            moved = _moved(plan, now, figures.time)
+        except Exception as error:  # a fault of ours costs the change, not the training
+            moved = None
+            said.append(f"transfers stay, {type(error).__name__}: {error}")
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
             problem = Problem(plan.graph, plan.budget, now)
             case.solving = Background(self._planner.solver, problem, self._planner.time_limit or SECONDS)

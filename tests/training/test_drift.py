@@ -19,8 +19,8 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.storage import places
 from memplan.solvers import background
+from memplan.training import adapt, report
 from memplan.training import plan as planning
-from memplan.training import report
 from memplan.training.adapt import TURNS
 from memplan.training.progress import Told
 from torch import Tensor, nn
@@ -147,7 +147,11 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     assert again.plan.graph.machine.links == links
 
 
-def test_a_plan_is_solved_again_in_the_background(emulated: Emulated) -> None:
+def test_a_plan_is_solved_again_in_the_background(
+    emulated: Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the transfers can't be moved, by a fault that is told."""
+    monkeypatch.setattr(adapt, "placed", lambda *_given: {}["fault"])
     module, told = model(), list[Told]()
     step = optimized(module, told, time_limit=1)
     emulated.rate = RATE / 2
@@ -156,6 +160,7 @@ def test_a_plan_is_solved_again_in_the_background(emulated: Emulated) -> None:
     while not (done := [line for line in lines(told) if line.startswith("solved again")]):
         step(INPUTS)
     assert "expected" in done[0]
+    assert "transfers stay, KeyError: 'fault'" in lines(told)[1]
     plan = step.plan
     assert simulate(plan.graph, plan.schedule, budget=plan.budget).figures == plan.figures
     assert plan.figures.time < 0.9 * before

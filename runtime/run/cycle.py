@@ -85,7 +85,10 @@ class Cycle:
         self.program, self.graph, self.schedule = program, graph, schedule
         self.device = device or device_of(program.device)
         self.places = _places(graph, schedule)
-        self.moved = frozenset(storage for _memory, storage in self.places)
+        self._homes: dict[int, list[Memory]] = {}
+        for memory, storage in self.places:
+            self._homes.setdefault(storage, []).append(memory)
+        self.moved = frozenset(self._homes)
         self.host = Host(figures.host_peak, self.device, left)
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
         self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
@@ -128,7 +131,7 @@ class Cycle:
             for copy in copies
             if not isinstance(copy, File)
         }
-        if len(by_memory) < len(copies) or {m for m, x in self.places if x == storage} != by_memory.keys():
+        if len(by_memory) < len(copies) or set(self._homes[storage]) != by_memory.keys():
             return False
         self._settle()
         for copy in copies:
@@ -248,7 +251,7 @@ class Cycle:
         self._placed_at(storage, partial(self._copy, bytes_=on_device))
 
     def _placed_at(self, storage: int, copy: Callable[[Memory], Tensor | Block | File]) -> None:
-        self.held.update({variable(memory, x): copy(memory) for memory, x in self.places if x == storage})
+        self.held.update({variable(memory, storage): copy(memory) for memory in self._homes[storage]})
         self._placed.add(storage)
         self.lost.discard(storage)
 

@@ -91,12 +91,14 @@ class JobQueue:
         self.name = name
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._drained = True
 
     def add(
         self, work: Work, arguments: tuple[Any, ...], after: Iterable[Ticket], gone: tuple[Any, ...]
     ) -> Ticket:
         job = self.job(work, arguments)
         job.after, job.gone = tuple(after), gone
+        self._drained = False
         if self._thread is None:
             self._thread = Thread(target=self._run, name=f"memplan {self.name}", daemon=True)
             self._thread.start()
@@ -109,8 +111,9 @@ class JobQueue:
 
     def drain(self) -> None:
         """Until all jobs have ended, whatever became of them."""
-        if self._thread is not None:
+        if not self._drained:
             self.add(_nothing, (), (), ()).wait()
+            self._drained = True
 
     def close(self) -> None:
         """The thread ends with the jobs that it has."""

@@ -21,7 +21,8 @@ def facts(rows):
     """By which state of the code each row was made, which schedules keep all, which peaks are below."""
     states = Counter(row.get("state", "an earlier state") for row in rows)
     working = [row for row in rows if row["outcome"] == WORKS]
-    yield f"Rows: {', '.join(f'{number} of {state}' for state, number in states.items())}."
+    found = (f"{number} at {state}" for state, number in states.most_common())
+    yield f"Run by state of the code (commit): {', '.join(found)}."
     whole = sum(row["share"] >= 1 for row in working)
     yield f"For {whole} of those that work no schedule below the plain peak was found in the seconds that the"
     yield "solver had: they ran as PyTorch does."

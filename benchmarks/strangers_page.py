@@ -52,7 +52,8 @@ def page(rows, machine):
         each = Counter(row["outcome"] for row in own)
         lines.append(f"| {family} | {len(own)} | {each[WORKS]} | {each[REFUSED]} | {each[FAILS]} |")
     for outcome, title in ((REFUSED, "Refused"), (FAILS, "Failed")):
-        lines += ["", f"## {title}", "", "| model | line |", "|---|---|"]
+        if counts[outcome]:
+            lines += ["", f"## {title}", "", "| model | line |", "|---|---|"]
         lines += [
             f"| {row['family']}: {row['model']} | {row['why'].replace('|', '¦')} |"
             for row in rows

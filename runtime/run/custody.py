@@ -21,8 +21,7 @@ from ..storage.away import Hold, bring_back, give_up, hold_anew, hold_of, put_aw
 from ..storage.blocks import memory_of
 from ..storage.copies import raw, value
 from .cycle import Cycle
-
-Owner = Callable[[], Tensor]
+from .owners import Owner
 
 
 class Custody:

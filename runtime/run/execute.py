@@ -4,21 +4,18 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
-from typing import Any, NamedTuple, NoReturn, cast
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...graphs.errors import InputError, MemplanError
+from ...graphs.errors import InputError
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ..below_autograd import as_traced
-from ..calls.randomness import restore_generator, save_generator
 from ..code.code import generate, is_plain
 from ..device.choice import device_of
 from ..model.captured import Attributes
@@ -27,20 +24,20 @@ from ..model.iteration import Inputs, Iteration
 from ..model.reading import Reading
 from ..program.program import Program
 from ..refusals import warn_user
-from ..storage.away import bring_back, give_up
-from ..storage.copies import raw
+from ..storage.away import bring_back
 from ..storage.journal import Journal
 from ..torch_internals import no_torch_function
 from ..updates.state import OptimizerState
-from ..updates.sums import adds_up, sums_of
+from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
-from .custody import Custody, Owner
-from .cycle import LOST, Cycle, Terms
+from .custody import Custody
+from .cycle import Cycle, Terms
 from .inputs import Expected, OtherShapeError
 from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
-from .queues import forget_frames
+from .owners import Owners
+from .recovery import Recovery
 from .stopwatch import Stopwatch, Times
 
 
@@ -54,15 +51,6 @@ class Outcome(NamedTuple):
     outputs: dict[str, Tensor]
     norm: Tensor | None = None
     infinite: bool = False
-
-
-UNDONE = "the iteration is as if it had not begun: it can be repeated"
-"""A note of what it has raised."""
-
-BEGINS_ANEW = (
-    "the sums of gradients are lost, no weight has changed: the update begins anew with the next batch"
-)
-"""Another."""
 
 
 class PlannedStep:
@@ -100,20 +88,17 @@ class PlannedStep:
         Raises MemplanError: the schedule does not hold, or can't be run here.
         """
         self.program = program
-        self._module, self._processes = iteration.module, iteration.processes
+        self._processes = iteration.processes
         self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held)
         self._granted = Granted(iteration, program)
-        self._places = {name: _place(self._module, name) for name in (*program.parameters, *program.buffers)}
-        self._constants = _apart(program.constants)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
-        self._sums = sums_of(program)
+        self._owners = Owners(iteration.module, program, self._optimizer)
         self.device = (terms and terms.device) or device_of(program.device)
-        self._random = any(operation.random for operation in program.operations)
         self._terms, self._schedule = terms, schedule
         self._trains = iteration.trains
         self._gradients_counted = iteration.accumulate > 1 and iteration.updates is None  # in the budget
@@ -127,13 +112,21 @@ class PlannedStep:
         if is_plain(schedule):
             self._code = generate(program, schedule, self.device)
             self.source, self._run = self._code.source, self._code.compile(keep=self.journal.keep)
+            self._recovery = Recovery(program, self._owners, self._optimizer, self.device, self.journal, None)
             self._watch = Watch(schedule, terms, self.device, None)
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
         _check_host(terms, kept, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
-        self._custody = Custody(program, self._owners(self.cycle.moved), self.cycle)
-        self.cycle.when_lost = _weakly(self._give_up)
+        self._custody = Custody(program, self._owners.of(self.cycle.moved), self.cycle)
+        self._recovery = Recovery(
+            program,
+            self._owners,
+            self._optimizer,
+            self.device,
+            self.journal,
+            (self.cycle, self._custody),
+        )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
@@ -155,7 +148,7 @@ class PlannedStep:
             self.norm = outcome.norm
             if outcome.gradients:
                 self.recall()
-            tensors = self._residents()
+            tensors = self._owners.tensors()
             gradients = {name: each.to(tensors[name].device) for name, each in outcome.gradients.items()}
             self.output = self.program.output.nest(outcome.outputs)
         return outcome._replace(gradients=gradients)
@@ -167,7 +160,7 @@ class PlannedStep:
 
     def parameters(self, names: Iterable[str]) -> list[Tensor]:
         """Those of the module with these names, as they are now."""
-        tensors = self._residents()
+        tensors = self._owners.tensors()
         return [tensors[name] for name in names]
 
     def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
@@ -184,7 +177,7 @@ class PlannedStep:
 
     def _named(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Inputs and buffers as a trace names those whose values it uses."""
-        tensors = self._residents()
+        tensors = self._owners.tensors()
         buffers = {f"{BUFFERS}{name}": tensors[name] for name in self.program.buffers}
         return buffers | {f"{INPUTS}{name}": tensor for name, tensor in inputs.items()}
 
@@ -193,7 +186,7 @@ class PlannedStep:
         budget = self.budget
         if self._terms is None or budget is None or self._gradients_counted:
             return
-        tensors = self._residents()
+        tensors = self._owners.tensors()
         names = self.program.gradients if self._trains else self.program.parameters
         with no_torch_function():
             there = [tensors[name].grad for name in names]
@@ -234,12 +227,12 @@ class PlannedStep:
         """The loss and the gradients; `.grad` is left alone."""
         given = self.check(inputs)
         self._attributes.check()
-        tensors = self._residents()
+        tensors = self._owners.tensors()
         self._granted.check(tensors)
         with interrupts_at_the_end():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
-            residents = (*tensors.values(), *states, *given, *self._constants.values())
-            with self._recovering(residents):
+            residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
+            with self._recovery.around(residents):
                 self._bring_back(residents)
                 residents = self.device.adopted(residents)
                 self.place()
@@ -260,67 +253,6 @@ class PlannedStep:
         gradients = {name: next(following) for name in self.program.gradients}
         norm = None if self.program.norm is None else next(following)
         return Outcome(loss, gradients, outputs, norm, bool(next(following, False)))
-
-    @contextmanager
-    def _recovering(self, residents: Sequence[Tensor]) -> Generator[None]:
-        """One that fails is as if it had not begun; where that can't be, what it updates is given up."""
-        self.journal.begin()
-        handled = sys.exception()  # by the caller: its frames are not ours to empty
-        numbers = save_generator(self.device) if self._random else None
-        try:
-            yield
-        except BaseException as error:
-            if self.cycle is not None:
-                self.cycle.end_jobs()  # they may still copy from and to what the frames hold
-            forget_frames(error, but=handled)  # else they hold the iteration's memory
-            lost = self._left_changed()
-            if lost <= self._sums:
-                self._put_back(residents)
-                if numbers is not None:
-                    restore_generator(self.device, numbers)
-                if lost:
-                    self._forget_sums()
-                error.add_note(BEGINS_ANEW if lost else UNDONE)
-            else:
-                self._give_up()
-                error.add_note(LOST)
-            if self._optimizer is not None:
-                self._optimizer.undo()
-            raise
-
-    def _left_changed(self) -> set[int]:
-        """The storages that a failed iteration has changed, or lost, and nobody has kept."""
-        lost = set[int]() if self.cycle is None else self.cycle.salvage()
-        self.device.synchronize()
-        return lost | self.journal.overwritten
-
-    def _put_back(self, residents: Sequence[Tensor]) -> None:
-        """What the journal has kept."""
-        moved = frozenset[int]() if self.cycle is None else self.cycle.moved
-        for value, tensor in zip(self.program.residents, residents, strict=True):
-            storage = self.program.values[value].storage
-            if storage in self.journal.kept and storage not in moved:
-                self.device.copy(self.journal.kept[storage].bytes, raw(tensor))
-        self.device.synchronize()
-
-    def _forget_sums(self) -> None:
-        """The sums of gradients alone are lost: others are made where the next iteration wants them."""
-        assert self._optimizer is not None
-        if self.cycle is not None:
-            self._custody.give_up(self._sums, _refuse)
-            self.cycle.lost.clear()
-        self._optimizer.forget_sums()
-
-    def _give_up(self) -> None:
-        """Weights and states are those neither before the iteration nor after it: nobody may have them."""
-        updates = filter(updates_weights, self.program.operations)
-        updated = self._sums | {storage for operation in updates for storage in operation.mutates}
-        if self.cycle is not None:
-            self._custody.give_up(updated, _refuse)
-            self.cycle.lost.clear()
-            updated -= self.cycle.moved
-        for value, (_name, owner) in self._owners(updated).items():
-            give_up(owner(), self.program.values[value], _refuse)
 
     def _bring_back(self, residents: Sequence[Tensor]) -> None:
         """What another step has; that which this one moves is not among it any more."""
@@ -352,7 +284,7 @@ class PlannedStep:
         """Around an iteration that other processes run too, each with a batch of its own."""
         if self._processes is None:
             return nullcontext()
-        changed, tensors = _changed_by_others(self.program), self._residents()
+        changed, tensors = _changed_by_others(self.program), self._owners.tensors()
         named = {name: self.program.values[value].storage for name, value in self.program.buffers.items()}
         return self._processes.together(tensors[name] for name, x in named.items() if x in changed)
 
@@ -365,24 +297,6 @@ class PlannedStep:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
         if self.cycle is not None:
             self._custody.give_back()
-
-    def _owners(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
-        """Per resident value in one of these, its name, and where its tensor is found."""
-        program = self.program
-        named = {**program.parameters, **program.buffers}
-        owners: dict[int, tuple[str, Owner]] = {
-            value: (name, partial(getattr, *self._places[name])) for name, value in named.items()
-        }
-        if self._optimizer is not None:
-            for key, value in program.states.items():
-                owners[value] = (".".join(key), partial(self._optimizer.tensor, *key))
-        for value in self._constants:
-            owners[value] = ("a constant of the trace", partial(self._constants.__getitem__, value))
-        return {value: owner for value, owner in owners.items() if program.values[value].storage in storages}
-
-    def _residents(self) -> dict[str, Tensor]:
-        """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
-        return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
 
 
 def _changed_by_others(program: Program) -> set[int]:
@@ -410,33 +324,3 @@ def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
             f"undo=True keeps {kept:,} bytes in host memory beside the {planned:,} of the schedule; "
             f"the machine has {capacity:,}"
         )
-
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The method of an object that this does not hold."""
-    weak = weakref.WeakMethod(method)
-
-    def call() -> None:
-        if (found := weak()) is not None:
-            found()
-
-    return call
-
-
-def _refuse() -> NoReturn:
-    raise MemplanError(LOST)
-
-
-def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The constants, each a tensor of its own: the trace holds one that is used twice twice."""
-    known: dict[int, int] = {}
-    return {
-        value: tensor if known.setdefault(id(tensor), value) == value else tensor.clone()
-        for value, tensor in constants.items()
-    }
-
-
-def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule and the attribute of a dotted name."""
-    path, _, attribute = name.rpartition(".")
-    return module.get_submodule(path), attribute

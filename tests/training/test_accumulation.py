@@ -16,7 +16,7 @@ from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.device import Device
 from memplan.runtime.run.cycle import Cycle
-from memplan.runtime.run.execute import BEGINS_ANEW, UNDONE
+from memplan.runtime.run.recovery import BEGINS_ANEW, UNDONE
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR, StepLR

@@ -1,0 +1,55 @@
+"""Whose the tensors are that an iteration starts with: the module's, the optimizer's, the trace's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+
+from torch import Tensor, nn
+
+from ..program.program import Program
+from ..updates.state import OptimizerState
+
+Owner = Callable[[], Tensor]
+
+
+class Owners:
+    """constants: of the trace, by value. optimizer: its states, None where nothing is updated."""
+
+    def __init__(self, module: nn.Module, program: Program, optimizer: OptimizerState | None) -> None:
+        self._program, self._optimizer = program, optimizer
+        self._places = {name: _place(module, name) for name in (*program.parameters, *program.buffers)}
+        self.constants = _apart(program.constants)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
+        return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
+
+    def of(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
+        """Per resident value in one of these, its name, and where its tensor is found."""
+        program = self._program
+        named = {**program.parameters, **program.buffers}
+        owners: dict[int, tuple[str, Owner]] = {
+            value: (name, partial(getattr, *self._places[name])) for name, value in named.items()
+        }
+        if self._optimizer is not None:
+            for key, value in program.states.items():
+                owners[value] = (".".join(key), partial(self._optimizer.tensor, *key))
+        for value in self.constants:
+            owners[value] = ("a constant of the trace", partial(self.constants.__getitem__, value))
+        return {value: owner for value, owner in owners.items() if program.values[value].storage in storages}
+
+
+def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The constants, each a tensor of its own: the trace holds one that is used twice twice."""
+    known: dict[int, int] = {}
+    return {
+        value: tensor if known.setdefault(id(tensor), value) == value else tensor.clone()
+        for value, tensor in constants.items()
+    }
+
+
+def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule and the attribute of a dotted name."""
+    path, _, attribute = name.rpartition(".")
+    return module.get_submodule(path), attribute

@@ -1,0 +1,139 @@
+"""What becomes of an iteration that fails.
+
+nothing was changed, or all was kept (`undo`)      as if it had not begun: it can be repeated
+sums of gradients were changed, no weight          the sums are forgotten: the update begins anew
+a weight was changed, or lost                      all that updates change is given up: nobody may have it
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from torch import Tensor
+
+from ...graphs.errors import MemplanError
+from ..calls.randomness import restore_generator, save_generator
+from ..device.device import Device
+from ..program.program import Program
+from ..storage.away import give_up
+from ..storage.copies import raw
+from ..storage.journal import Journal
+from ..updates.state import OptimizerState
+from ..updates.sums import sums_of
+from ..updates.updates import updates_weights
+from .custody import Custody
+from .cycle import LOST, Cycle
+from .owners import Owners
+from .queues import forget_frames
+
+UNDONE = "the iteration is as if it had not begun: it can be repeated"
+"""A note of what it has raised."""
+
+BEGINS_ANEW = (
+    "the sums of gradients are lost, no weight has changed: the update begins anew with the next batch"
+)
+"""Another."""
+
+
+class Recovery:
+    """Of a step's iterations. moved: the turns that move tensors, and their custody, if any do."""
+
+    def __init__(
+        self,
+        program: Program,
+        owners: Owners,
+        optimizer: OptimizerState | None,
+        device: Device,
+        journal: Journal,
+        moved: tuple[Cycle, Custody] | None,
+    ) -> None:
+        self._program, self._owners, self._optimizer = program, owners, optimizer
+        self._device, self._journal = device, journal
+        self._cycle, self._custody = moved or (None, None)
+        self._sums = sums_of(program)
+        self._random = any(operation.random for operation in program.operations)
+        if self._cycle is not None:
+            self._cycle.when_lost = _weakly(self._give_up)
+
+    @contextmanager
+    def around(self, residents: Sequence[Tensor]) -> Generator[None]:
+        """One iteration, which starts with these."""
+        self._journal.begin()
+        handled = sys.exception()  # by the caller: its frames are not ours to empty
+        numbers = save_generator(self._device) if self._random else None
+        try:
+            yield
+        except BaseException as error:
+            if self._cycle is not None:
+                self._cycle.end_jobs()  # they may still copy from and to what the frames hold
+            forget_frames(error, but=handled)  # else they hold the iteration's memory
+            lost = self._left_changed()
+            if lost <= self._sums:
+                self._put_back(residents)
+                if numbers is not None:
+                    restore_generator(self._device, numbers)
+                if lost:
+                    self._forget_sums()
+                error.add_note(BEGINS_ANEW if lost else UNDONE)
+            else:
+                self._give_up()
+                error.add_note(LOST)
+            if self._optimizer is not None:
+                self._optimizer.undo()
+            raise
+
+    def _left_changed(self) -> set[int]:
+        """The storages that a failed iteration has changed, or lost, and nobody has kept."""
+        lost = set[int]() if self._cycle is None else self._cycle.salvage()
+        self._device.synchronize()
+        return lost | self._journal.overwritten
+
+    def _put_back(self, residents: Sequence[Tensor]) -> None:
+        """What the journal has kept."""
+        moved = frozenset[int]() if self._cycle is None else self._cycle.moved
+        for value, tensor in zip(self._program.residents, residents, strict=True):
+            storage = self._program.values[value].storage
+            if storage in self._journal.kept and storage not in moved:
+                self._device.copy(self._journal.kept[storage].bytes, raw(tensor))
+        self._device.synchronize()
+
+    def _forget_sums(self) -> None:
+        """The sums of gradients alone are lost: others are made where the next iteration wants them."""
+        assert self._optimizer is not None
+        self._drop(self._sums)
+        self._optimizer.forget_sums()
+
+    def _give_up(self) -> None:
+        """Weights and states are those neither before the iteration nor after it: nobody may have them."""
+        updates = filter(updates_weights, self._program.operations)
+        updated = self._sums | {storage for operation in updates for storage in operation.mutates}
+        self._drop(updated)
+        if self._cycle is not None:
+            updated -= self._cycle.moved
+        for value, (_name, owner) in self._owners.of(updated).items():
+            give_up(owner(), self._program.values[value], _refuse)
+
+    def _drop(self, storages: set[int]) -> None:
+        """What is moved of these is nowhere any more."""
+        if self._cycle is not None and self._custody is not None:
+            self._custody.give_up(storages, _refuse)
+            self._cycle.lost.clear()
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """The method of an object that this does not hold."""
+    weak = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (found := weak()) is not None:
+            found()
+
+    return call
+
+
+def _refuse() -> NoReturn:
+    raise MemplanError(LOST)

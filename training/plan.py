@@ -23,6 +23,7 @@ from ..runtime.refusals import warn_user
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.trace.settle import residents, settled
+from ..runtime.trace.trace import trace
 from ..runtime.updates.averages import averaged, with_talks
 from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import Problem
@@ -40,6 +41,16 @@ class Parts(NamedTuple):
 
     adding: PlannedStep
     updating: PlannedStep
+
+
+class _Kept(NamedTuple):
+    """What the disk has for a program. asked: what a plan depends on beside it. grounds: what a comparison
+    rests on, None where none is kept. vouched: the plan was compared on these, which is enough."""
+
+    asked: tuple[Any, ...]
+    plan: Plan | None = None
+    grounds: str | None = None
+    vouched: bool = False
 
 
 @dataclass
@@ -73,36 +84,46 @@ class Planner:
 
         Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError.
         """
-        with self.book.phase("trace"):
-            program = settled(iteration)
-        when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
         size = self.bytes and max(0, self.bytes - less)
-        solver = self.solver if iteration.trains else FORWARD
-        asked = (size or self.budget.text, self.machine, solver, self.time_limit, when, self.beside)
+        with self.book.phase("trace"):
+            program = trace(iteration)
+            kept = self._kept(iteration, program, size)
+            if not kept.vouched:  # else its forms are known to be those of the kernels here
+                real = settled(iteration, program)
+                if real.fingerprint != program.fingerprint:
+                    program, kept = real, self._kept(iteration, real, size)
         if iteration.processes is not None:
             iteration.processes.check({x: program.values[v].shape for x, v in averaged(program).items()})
-            asked = (*asked, iteration.processes.rank, iteration.processes.size)
-        keeps = self.folder is not None and self.compare is not False
-        base = grounds(iteration, program, self.undo) if keeps else None
-        found = None if self.folder is None else find(self.folder, program, self.machine, asked)
-        plan = found or self._made(iteration, program, solver, size)
+        plan = kept.plan or self._made(iteration, program, size)
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
-        steady = self._compared(iteration, step, plan, asked, base)
-        self._asked[step] = asked
-        if found is None:
+        steady = self._compared(iteration, step, plan, kept)
+        self._asked[step] = kept.asked
+        if kept.plan is None:
             self.keep(step, plan)
-        if steady and base is not None and self.folder is not None:
-            vouch(self.folder, plan, asked, base)
+        if steady and kept.grounds is not None and self.folder is not None:
+            vouch(self.folder, plan, kept.asked, kept.grounds)
         self.book.opened(step, plan, self.machine_of(plan))
         return step
 
-    def _compared(
-        self, iteration: Iteration, step: PlannedStep, plan: Plan, asked: tuple[Any, ...], base: str | None
-    ) -> bool:
+    def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
+        when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
+        solver = self._solver(iteration)
+        asked = (size or self.budget.text, self.machine, solver, self.time_limit, when, self.beside)
+        if iteration.processes is not None:
+            asked = (*asked, iteration.processes.rank, iteration.processes.size)
+        if self.folder is None:
+            return _Kept(asked)
+        plan = find(self.folder, program, self.machine, asked)
+        if self.compare is False:
+            return _Kept(asked, plan)
+        base = grounds(iteration, program, self.undo)
+        known = plan is not None and base is not None and vouched(self.folder, plan, asked, base)
+        return _Kept(asked, plan, base, vouched=known and self.compare is None)
+
+    def _compared(self, iteration: Iteration, step: PlannedStep, plan: Plan, kept: _Kept) -> bool:
         """Whether a comparison was made that need not be made again."""
-        known = base is not None and self.folder is not None and vouched(self.folder, plan, asked, base)
-        if self.compare is None and known:
+        if kept.vouched:
             self.book.compared_before()
         elif self.compare is not False:
             with self.book.phase("compare"):
@@ -111,6 +132,9 @@ class Planner:
                 warn_user(NOT_COMPARED)
             return same is not None and same.steady
         return False
+
+    def _solver(self, iteration: Iteration) -> str:
+        return self.solver if iteration.trains else FORWARD
 
     def machine_of(self, plan: Plan) -> Machine | None:
         """What it is planned for: by the times of iterations (adapt.py), else as it was given."""
@@ -137,7 +161,7 @@ class Planner:
         program, graph, *_ = self.book.plan(step)
         asked = (budget, *self._asked[step][1:])
         found = None if self.folder is None else find(self.folder, program, self.machine, asked)
-        plan = found or self._solved(program, graph, self.solver if iteration.trains else FORWARD, budget)
+        plan = found or self._solved(program, graph, self._solver(iteration), budget)
         if iteration.trains:
             self.bytes = budget
         made = self._step(iteration, plan)
@@ -178,7 +202,7 @@ class Planner:
         add = self.parts[step].adding
         return (*(add,) * min(2, iteration.accumulate - 1), step, add)
 
-    def _made(self, iteration: Iteration, program: Program, solver: str, size: int | None) -> Plan:
+    def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
         with self.book.phase("measure"):
             measured = measure_program(program, residents(program, iteration), self.book.measured)
         if iteration.processes is not None:
@@ -191,7 +215,7 @@ class Planner:
             if size is not None
             else self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
         )
-        return self._solved(program, graph, solver, budget)
+        return self._solved(program, graph, self._solver(iteration), budget)
 
     def _solved(self, program: Program, graph: Graph, solver: str, budget: int) -> Plan:
         problem, tell = Problem(graph, budget, graph.machine or self.machine), self.book.solving

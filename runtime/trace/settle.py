@@ -30,11 +30,12 @@ from .trace import trace
 MOST_ROUNDS = 50
 
 
-def settled(iteration: Iteration) -> Program:
-    """As `trace`, for a model whose tensors are real, on the device where it is to run."""
+def settled(iteration: Iteration, traced: Program | None = None) -> Program:
+    """As `trace`, for a model whose tensors are real, on the device where it is to run. traced: by `trace`,
+    where that was done already."""
     known: dict[Hashable, tuple[Form | None, ...]] = {}
     for _round in range(MOST_ROUNDS):
-        program = trace(iteration, known)
+        program = traced if traced is not None and not known else trace(iteration, known)
         comparison = _Comparison(program, residents(program, iteration), known)
         if not comparison.found:
             return program

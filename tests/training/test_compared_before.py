@@ -64,6 +64,20 @@ def start(folder: Path, module: nn.Module | None = None, loss_fn: Any = total, *
     )
 
 
+def test_calls_run_by_themselves_where_the_plan_is_compared(
+    tmp_path: Path, compared: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the forms of their results are known, with all that the comparison found."""
+    forms, before = list[bool](), planning.settled
+    monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or before(*given))
+    for compare, times in ((None, 1), (None, 1), (False, 2), (True, 3), (None, 3)):
+        start(tmp_path, compare=compare)
+        assert len(forms) == times
+    start(tmp_path, loss_fn=counting)
+    assert len(forms) == 4
+    assert len(compared) == 3
+
+
 def test_a_second_start_does_not_compare_and_says_so(tmp_path: Path, compared: list[bool]) -> None:
     first, told = start(tmp_path), list[Told]()
     assert not first.report().plans[0].compared_before

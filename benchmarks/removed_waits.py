@@ -220,8 +220,8 @@ REMOVALS = (
     ),
     Removal(
         "a failed iteration waits for its jobs",
-        "run/execute",
-        "                self.cycle.end_jobs()  # they may still copy from and to what the frames hold",
+        "run/recovery",
+        "                self._cycle.end_jobs()  # they may still copy from and to what the frames hold",
         "                pass",
     ),
 )

@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .torch_internals import ASKS_FOR_A_NUMBER
+
 
 class _Hint(NamedTuple):
     """file, line: parts of a file's name and of its line, on the way to the error. text: part of its own."""
@@ -69,7 +71,7 @@ _HINTS = (
     _Hint(
         "",
         "",
-        "_local_scalar_dense",
+        str(ASKS_FOR_A_NUMBER),
         "where it follows from weights, real numbers or chance, use torch.where, or leave that part to plain "
         "PyTorch",
     ),

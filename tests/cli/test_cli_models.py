@@ -189,7 +189,7 @@ def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: p
     import torch
     from memplan.runtime.compare import eager
 
-    def too_large(_iteration: object) -> None:
+    def too_large(*_given: object, **_named: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(eager, "run_eager", too_large)

@@ -34,14 +34,15 @@ class Model(nn.Module):
 
 
 def step_of(run, *inputs, layer=None):
-    """A step by the plain schedule, three iterations of which are as those of plain PyTorch."""
+    """A model and a step by the plain schedule, three iterations of which are as those of plain PyTorch."""
     torch.manual_seed(0)
-    iteration = Iteration(Model(run, layer), inputs, mean_square)
+    model = Model(run, layer)
+    iteration = Iteration(model, inputs, mean_square)
     program = settled(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
     step = PlannedStep(iteration, program, plain_schedule(graph))
     assert compare(iteration, step).equal
-    return step
+    return model, step
 
 
 ROWS = torch.arange(12)
@@ -105,8 +106,8 @@ CASES = {
 def test_a_batch_with_other_answers_is_not_run(name):
     run, x, first, alike, other = CASES[name]
     layer = nn.LSTM(8, 4, num_layers=2, batch_first=True, bidirectional=True) if run is packed else None
-    step = step_of(run, x, first, layer=layer or (nn.Linear(8, 7) if run is aligned else None))
-    eager = mean_square(step._module(x, alike))
+    model, step = step_of(run, x, first, layer=layer or (nn.Linear(8, 7) if run is aligned else None))
+    eager = mean_square(model(x, alike))
     assert float(step(x, alike)) == float(eager)
     with pytest.raises(
         OtherShapeError, match=r"test_values_used.py:\d+: uses values that .* input 1; they differ"
@@ -119,9 +120,9 @@ def test_a_buffer_that_is_asked_for_is_looked_at():
         return model.layer(x) if model.flags.all() else 2 * model.layer(x)[:, model.flags.nonzero()[:, 0]]
 
     x = torch.randn(5, 8)
-    step = step_of(run, x)
+    model, step = step_of(run, x)
     step(x)
-    step._module.flags.logical_not_()
+    model.flags.logical_not_()
     with pytest.raises(MismatchError, match="the buffer flags"):
         step(x)
 
@@ -137,7 +138,7 @@ def test_a_model_that_changes_what_it_asks_for_is_refused():
 
 
 def test_many_answers_need_equal_inputs():
-    step = step_of(
+    _model, step = step_of(
         lambda model, x, ids: sum(model.layer(x) * int(each + 1) for each in ids),
         torch.randn(3, 8),
         torch.arange(200),
@@ -189,7 +190,7 @@ def test_distributions_do_not_ask_whether_their_arguments_are_valid():
         policy = torch.distributions.Categorical(logits=model.layer(x))
         return policy.log_prob(actions) + policy.entropy()
 
-    step = step_of(run, torch.randn(5, 8), torch.randint(4, (5,)))
+    _model, step = step_of(run, torch.randn(5, 8), torch.randint(4, (5,)))
     assert step.program.used is None
     with pytest.raises(ValueError, match="to satisfy the constraint"):
         torch.distributions.Normal(0.0, torch.tensor(-1.0))

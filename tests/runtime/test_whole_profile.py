@@ -84,7 +84,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
     ids=["equal", "compiling", "plain", "spread", "no memory", "no memory, as the allocator says it"],
 )
 def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, eager, words):
-    def compare(_iteration, _step):
+    def compare(_iteration, _step, _turns):
         if isinstance(comparison, Exception):
             raise comparison
         return comparison
@@ -119,7 +119,7 @@ def test_a_trace_that_is_not_the_model_s_is_an_error(monkeypatch, comparison, wo
 
 
 def test_another_fault_of_the_comparison_is_not_hidden(monkeypatch):
-    def compare(_iteration, _step):
+    def compare(_iteration, _step, _turns):
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(verdicts, "compare", compare)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,17 @@ LIMITS = {"late": 1}
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of pytest begin from no file, like a notebook."""
+    """Workers of pytest begin from no file, like a notebook, and other tests load what they have written."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    there = grounds._modules
+    written = os.path.realpath(gettempdir())
+    monkeypatch.setattr(
+        grounds,
+        "_modules",
+        lambda: [
+            (name, file) for name, file in there() if not os.path.realpath(file or "").startswith(written)
+        ],
+    )
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def test_weights_that_are_lost_are_loaded_again(tmp_path: Path, monkeypatch: pyt
     run.train(1)
     run.step.save(tmp_path)
     plan = run.step.plans[0]
-    plan._give_up()  # pyright: ignore[reportPrivateUsage]
+    plan._recovery._give_up()  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(memplan.MemplanError, match="load the weights"):
         at_home_value(run.module.back.weight)
     with pytest.raises(memplan.MemplanError, match="load the weights"):

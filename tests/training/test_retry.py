@@ -107,6 +107,25 @@ def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         assert len(solved) == 2
 
 
+@pytest.mark.parametrize("batch", [0, 1], ids=["a batch that adds", "the last batch"])
+def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums are states of both plans: the next one goes on with them."""
+    module, plain = model(), model()
+    optimizer, eager = adamw(module), adamw(plain)
+    full = Full(monkeypatch)
+    step = optimized(module, optimizer, accumulate=2)
+    torch.manual_seed(1)
+    for turn in range(4):
+        if turn == 2 + batch:
+            full.at = {full.calls + 2}
+            with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
+                step(INPUTS)
+        else:
+            step(INPUTS)
+        assert step.updated == bool(turn % 2)
+    assert_same(module, trained(plain, eager, 4, accumulate=2))
+
+
 def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed between updates; another error; no plan for less. The last names it, and all is as before."""
     module = model()

@@ -200,10 +200,12 @@ def planned(task: Task, iterations: int, budget: str, seconds: float) -> Planned
 
 
 def measured(step: memplan.Step, run: Run, batches: Sequence[Batch]) -> float:
-    """The peak of these iterations, as a share of that of the plan for their shape."""
+    """The peak of these iterations, as a share of that of the plan for their shape; where another takes its
+    place meanwhile, of the larger."""
     plan, _ = step._plans.serving(batches[0])
+    before = step.plan.figures.peak
     peaks = peaks_of(plan, lambda: run.train(step, batches))
-    return (peaks.device - peaks.beside) / step.plan.figures.peak
+    return (peaks.device - peaks.beside) / max(before, step.plan.figures.peak)
 
 
 def digest(tensors: list[Tensor]) -> str:

@@ -50,6 +50,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     """Those while `run` runs iterations of the step, after a recall. The optimizer's states are there."""
     cycle = step.cycle
     if cycle is None:
+        step.place()  # what another step has would count twice: as there, and as it comes
         peak = live_peak(run, step.device).peak_bytes
         return Peaks(
             resident_bytes(step.program) + peak, step.undo_bytes, beside=generator_bytes(step.program)

@@ -235,7 +235,8 @@ class PlannedStep:
             with self._recovery.around(residents):
                 self._bring_back(residents)
                 residents = self.device.adopted(residents)
-                self.place()
+                if self.cycle is not None:
+                    self._custody.take()
                 if self._stopwatch is not None:
                     self._stopwatch.lap()
                 with self._watch.iteration(), as_traced(self.program.device):
@@ -256,9 +257,13 @@ class PlannedStep:
 
     def _bring_back(self, residents: Sequence[Tensor]) -> None:
         """What another step has; that which this one moves is not among it any more."""
-        moved = frozenset[int]() if self.cycle is None else self.cycle.moved
         named = zip(self.program.residents, residents, strict=True)
-        bring_back(tensor for value, tensor in named if self.program.values[value].storage not in moved)
+        bring_back(tensor for value, tensor in named if self.program.values[value].storage not in self._moved)
+
+    @property
+    def _moved(self) -> frozenset[int]:
+        """The storages that the schedule moves."""
+        return frozenset() if self.cycle is None else self.cycle.moved
 
     @property
     def budget(self) -> int | None:
@@ -289,9 +294,11 @@ class PlannedStep:
         return self._processes.together(tensors[name] for name, x in named.items() if x in changed)
 
     def place(self) -> None:
-        """Put what the schedule moves where an iteration starts; an iteration does so if need be."""
+        """Put all tensors where an iteration starts, another step's too; an iteration does so if need be."""
         if self.cycle is not None:
             self._custody.take()
+        stays = {value.storage for value in self.program.values} - self._moved
+        bring_back(owner() for _name, owner in self._owners.of(stays).values())
 
     def recall(self) -> None:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""

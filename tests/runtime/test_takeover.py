@@ -10,10 +10,17 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, Lateness, case, eagerly, planned_step
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.compare.peaks import peaks
+from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run import over_plan
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.trace import trace
 from recomputing import recomputing
-from transfers import assert_equal, everything
+from transfers import MACHINE, adamw, assert_equal, everything, seeded, unmeasured, wandering
 
 
 @pytest.mark.parametrize("number", range(9))
@@ -61,3 +68,24 @@ def test_a_step_takes_over_from_another(number: int) -> None:
     finally:
         gc.enable()
     assert_equal((outcomes, everything(first.iteration)), eagerly(net, optimizer, 3))
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_what_another_step_has_counts_once(moves: bool) -> None:
+    """The next one leaves on the device what the first one moves, all or a part of it: its peaks are those it
+    has alone."""
+    iteration = seeded("perceptron", adamw)
+    program = trace(iteration)
+    graph = unmeasured(program)
+    first = wandering(graph, random.Random(1))
+    after = wandering(graph, random.Random(2)) if moves else plain_schedule(graph)
+
+    def step_by(schedule: Schedule, iteration: Iteration = iteration) -> PlannedStep:
+        return PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+
+    one, other, alone = step_by(first), step_by(after), step_by(after, seeded("perceptron", adamw))
+    one.run(iteration.inputs)
+    alone.run(iteration.inputs)
+    assert one.cycle is not None
+    assert one.cycle.moved - (other.cycle.moved if other.cycle else frozenset())
+    assert peaks(other, iteration.inputs) == peaks(alone, iteration.inputs)

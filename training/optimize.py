@@ -68,7 +68,7 @@ def optimize(
     keep: bool | str | Path = True,
     compare: bool | None = None,
     undo: bool = False,
-    adapt: bool = False,
+    adapt: bool = True,
     outputs: bool | str | Sequence[str] = False,
     pad: Mapping[str, Any] | None = None,
     buckets: int | Sequence[int] | None = None,
@@ -118,8 +118,8 @@ def optimize(
     is as if it had not begun: what updates overwrite is first copied to host memory, as many bytes as weights
     and optimizer states have, and iterations do not overlap.
     adapt: iterations that take 10 % longer or shorter than planned have their plan's transfers moved, and
-    solved again in the background, by the times that they take (training/adapt.py): the same bits. Without it
-    it is only told. Not with DistributedDataParallel.
+    solved again in the background, by the times that they take (training/adapt.py). The same bits within the
+    same bytes. With False it is only told. Not with DistributedDataParallel.
     outputs: tensors that the module returns and that `step.output` then has: True for all, or names like
     'logits' and 'hidden_states.0'. They are kept to the iteration's end, within the budget.
     pad, buckets: batches are padded to the shortest of these lengths that they fit in, so that these have

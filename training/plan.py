@@ -68,7 +68,7 @@ class Planner:
     compare: bool | None
     undo: bool
     book: Book
-    adapt: bool = False
+    adapt: bool = True
     links: Links | None = None
     bytes: int | None = None
     beside: int = 0

@@ -38,7 +38,7 @@ def optimize_trainer(
     plans: int = 8,
     keep: bool | str | Path = True,
     compare: bool | None = None,
-    adapt: bool = False,
+    adapt: bool = True,
     pad: Mapping[str, Any] | None = None,
     buckets: int | Sequence[int] | None = None,
     progress: bool | Progress = False,

@@ -82,13 +82,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
 
 
 def optimized(module: nn.Module, told: list[Told], **options: Any) -> Any:
-    chosen = {
-        "machine": Machine(links=Links(RATE, RATE)),
-        "solver": "l2l",
-        "budget": "60%",
-        "adapt": True,
-        **options,
-    }
+    chosen = {"machine": Machine(links=Links(RATE, RATE)), "solver": "l2l", "budget": "60%", **options}
     given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": told.append, "compare": False}
     return memplan.optimize(module, INPUTS, keep=chosen.pop("keep", False), **given, **chosen)
 

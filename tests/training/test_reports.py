@@ -6,38 +6,15 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import memplan
 import pytest
-import torch
+from five_layers import INPUTS, adamw, model, optimized
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
 from memplan.training.progress import Told
 from memplan.training.report import ENOUGH
-from torch import Tensor, nn
-
-INPUTS = torch.randn(16, 8)
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    inner = [nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.2)) for _ in range(4)]
-    return nn.Sequential(nn.Linear(8, 32), *inner, nn.Linear(32, 1))
-
-
-def loss_of(output: Tensor) -> Tensor:
-    return output.square().mean()
-
-
-def optimized(module: nn.Module, optimizer: Any, **options: Any) -> Any:
-    chosen = {"solver": "rotor", "keep": False, "compare": False, "budget": "90%", **options}
-    return memplan.optimize(module, INPUTS, loss_fn=loss_of, optimizer=optimizer, **chosen)
-
-
-def adamw(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(module.parameters(), 0.01, foreach=False)
 
 
 def test_every_phase_is_told_and_timed() -> None:

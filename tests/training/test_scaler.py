@@ -171,10 +171,6 @@ def decays(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([{"params": large}, {"params": small, "weight_decay": 0.0}], lr=0.01, fused=True)
 
 
-def sgd(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(module.parameters(), 0.1, 0.9, weight_decay=0.01, dampening=0.1)
-
-
 def radam(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.RAdam(module.parameters())
 
@@ -190,7 +186,7 @@ MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_lim
         (adamw, 0.3, MOVED),
         (decays, None, MOVED),
         (decays, 0.3, {}),
-        (sgd, None, {}),
+        (lambda m: torch.optim.SGD(m.parameters(), 0.1, 0.9, dampening=0.1, weight_decay=0.01), None, {}),
         (radam, 0.3, {"budget": "300%"}),
     ],
 )

@@ -69,7 +69,8 @@ class Adapter:
         self._cases = WeakKeyDictionary[PlannedStep, _Case]()
 
     def before(self, step: PlannedStep, iteration: Iteration) -> PlannedStep:
-        """Before an iteration: its step, or one of a faster plan in its place."""
+        """Before an iteration: its step, or one of a faster plan in its place. Raises MismatchError where the
+        step would refuse it."""
         case = self._cases.setdefault(step, _Case())
         if case.left:
             case.left -= 1
@@ -133,6 +134,7 @@ class Adapter:
     def _switched(
         self, step: PlannedStep, case: _Case, iteration: Iteration, plan: Plan, said: str
     ) -> PlannedStep:
+        step.check_unchanged()
         try:
             made = self._planner.instead(iteration, step, plan)
         except Exception as error:

@@ -148,7 +148,8 @@ class Planner:
     def instead(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> PlannedStep:
         """The same program by another schedule, which takes over the weights where they lie: the device has
         first less, then more, never more than both plans have between iterations. Raises MemplanError, …;
-        the step goes on then."""
+        the step goes on then. `step.check_unchanged` comes before: what is made holds for
+        module and optimizer as they are."""
         made = self._step(iteration, plan, step)
         made.place()
         if step in self._asked:

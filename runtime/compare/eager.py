@@ -93,6 +93,7 @@ def run_eager(iteration: Iteration, sums: dict[str, Tensor] | None = None, *, la
     before = [tensor.grad for tensor in tensors]
     for tensor in tensors:
         tensor.grad = None
+    torch.clear_autocast_cache()  # a block of autocast that is around all iterations has weights of before
     sums = {} if sums is None else sums
     for name, total in sums.items():
         parameters[name].grad = total

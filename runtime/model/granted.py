@@ -1,7 +1,8 @@
 """What a plan takes for granted of a module: looked at before the trace, and before every iteration.
 
 refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
-Granted  what must stay as it was: the parts, their mode and plain attributes, hooks, forms, autocast.
+Granted  what must stay as it was: the parts, their mode and plain attributes, hooks, forms, autocast;
+         the plain values that code reads from elsewhere (plain_values.py).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,6 +21,7 @@ from ..program.program import Program, Value
 from ..storage.away import Away
 from ..torch_internals import has_hooks, make_up, no_torch_function, wraps_others
 from .iteration import Iteration
+from .plain_values import PlainValues
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -74,6 +76,7 @@ class Granted:
         self._device = program.device.type
         self._autocast = self._autocast_now()
         self._own_autocast = iteration.autocast
+        self._read = PlainValues(iteration)
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """tensors: the module's parameters and buffers by name. Raises MismatchError, one line."""
@@ -90,9 +93,15 @@ class Granted:
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:
                 raise MismatchError(f"{_difference(name, part, known)}: plan the module anew")
+        self._read.check()
         with no_torch_function():
+            first: dict[int, str] = {}
             for name, tensor in tensors.items():
                 self._check_tensor(name, tensor)
+                if (same := first.setdefault(id(tensor), name)) != name:
+                    raise MismatchError(
+                        f"{name} and {same} are one tensor now; the plan is for two: plan the module anew"
+                    )
 
     def _check_tensor(self, name: str, tensor: Tensor) -> None:
         trained = self._trained.get(name)

@@ -175,6 +175,13 @@ class PlannedStep:
             raise OtherShapeError(other)
         return list(given.values())
 
+    def check_unchanged(self) -> None:
+        """Raises MismatchError where module, loss function or optimizer are no longer those of the plan."""
+        self._attributes.check()
+        self._granted.check(self._owners.tensors())
+        if self._optimizer is not None:
+            self._optimizer.check()
+
     def _named(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Inputs and buffers as a trace names those whose values it uses."""
         tensors = self._owners.tensors()
@@ -226,9 +233,8 @@ class PlannedStep:
     def run(self, inputs: Inputs) -> Outcome:
         """The loss and the gradients; `.grad` is left alone."""
         given = self.check(inputs)
-        self._attributes.check()
+        self.check_unchanged()
         tensors = self._owners.tensors()
-        self._granted.check(tensors)
         with interrupts_at_the_end():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())

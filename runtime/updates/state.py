@@ -72,14 +72,28 @@ class OptimizerState:
 
         return self._optimizer.register_step_pre_hook(check).remove
 
+    def check(self) -> None:
+        """Raises MismatchError where its groups have changed otherwise than in their numbers."""
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._fixed):
+            raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
+        for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
+            check_fixed(group, number, then)
+        updated = {id(parameter) for group in groups for parameter in group["params"]}
+        for name in self._names:
+            if id(self._module.get_parameter(name)) not in updated:
+                raise MismatchError(
+                    f"{name} was replaced; the optimizer has the one before: load into that one (without "
+                    "assign=True), or make optimizer and plan anew"
+                )
+
     def begin(self) -> tuple[list[Tensor], list[float]]:
-        """The states, in the program's order, and the settings: which step it is, the norm to clip to,
-        whether the batch is the first of its update, each group's numbers.
+        """Behind `check`: the states, in the program's order, and the settings: which step it is, the norm to
+        clip to, whether the batch is the first of its update, each group's numbers.
 
         Without counts (SGD) the step is 1 where the states were not there, 2 where they were. Raises
-        MismatchError where the optimizer has changed otherwise.
+        MismatchError where the states are others than the plan's.
         """
-        self._check()
         self._begun = self._accumulated()
         rows = self._rows()
         self._made = []
@@ -138,13 +152,6 @@ class OptimizerState:
 
     def tensor(self, parameter: str, state: str) -> Tensor:
         return self._optimizer.state[self._module.get_parameter(parameter)][state]
-
-    def _check(self) -> None:
-        groups = self._optimizer.param_groups
-        if len(groups) != len(self._fixed):
-            raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
-        for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
-            check_fixed(group, number, then)
 
     def _accumulated(self) -> Accumulated | None:
         """Raises MismatchError: the sums are of another number of batches."""

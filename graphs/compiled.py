@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 
 from numba import config, njit
 from numba.core.caching import FunctionCache
+from numba.extending import register_jitable
 
 from .folders.cache import cache_folder, private_folder
 
@@ -48,6 +49,15 @@ def compiled(function: Function) -> Function:
         finally:
             settings.CACHE_DIR = before
     return cast("Function", compiler)
+
+
+def inner(function: Function) -> Function:
+    """The function for compiled ones alone, kept as a part of them; called from Python it is Python.
+
+    A way in from Python takes as long to compile as the function itself, and numba compiles what is called
+    anew for each number that stands in a call. This has no way in, and is compiled once for each type.
+    """
+    return register_jitable(nogil=True, no_cfunc_wrapper=True)(function)
 
 
 def is_at_hand(function: Callable[..., Any]) -> bool:
@@ -122,7 +132,8 @@ def _named(module: Path) -> list[Path]:
 
 def _is_compiled(statement: ast.stmt) -> bool:
     decorators = statement.decorator_list if isinstance(statement, ast.FunctionDef) else []
-    return any(isinstance(each, ast.Name) and each.id == compiled.__name__ for each in decorators)
+    names = (compiled.__name__, inner.__name__)
+    return any(isinstance(each, ast.Name) and each.id in names for each in decorators)
 
 
 def _file(module: Path, statement: ast.ImportFrom, name: str) -> list[Path]:

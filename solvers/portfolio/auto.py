@@ -11,7 +11,8 @@ schedule fits, no operation has a faster way and there are no links, that is the
 of its own; with one core, line 1 has a third of the time and line 0 the rest. Annealing from the file's order
 is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close
 to the least memory, the second line has a head start. Given enough time for all moves, the same problem gives
-the same answer; with a time limit, what is best by then. A budget below the floor on memory is refused at
+the same answer; with a time limit, what is best by then. Without one, the search is compiled, once on a
+machine, beside the residency program and rk-rotor. A budget below the floor on memory is refused at
 once; what can be reached is then looked for in seconds, where the search is compiled.
 
     lines.py     lines side by side: one that fails costs its own answer alone
@@ -88,9 +89,21 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    load(instance_of(problem.graph), options)
-    stop = Event()
-    outcomes = portfolio.run(problem, _lines(problem, options, settings, workers), workers, stop)
+    stop, loaded = Event(), Event()
+    lines = _lines(problem, options, settings, workers, loaded)
+
+    def have_it_loaded() -> None:
+        try:
+            load(instance_of(problem.graph), options)
+        except BaseException:
+            stop.set()
+            raise
+        finally:
+            loaded.set()
+
+    if options.time_limit is not None:  # compiling is not to take from it
+        have_it_loaded()
+    outcomes = portfolio.run(problem, lines, workers, stop, have_it_loaded)
     if not outcomes.answers:
         raise _refusal(outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
@@ -127,7 +140,8 @@ def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleEr
     return refusal
 
 
-def _lines(problem: Problem, options: Options, settings: Settings, workers: int) -> list[Line]:
+def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
+    """loaded: the search is at hand; the residency program and rk-rotor don't wait for it."""
     seconds = options.time_limit
     shares = [2 / 3, 1 / 3] if workers == 1 else [1.0] * workers
     lines: list[Line] = []
@@ -136,8 +150,8 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int)
         limit = None if seconds is None else share * seconds
         own = replace(options, settings=chosen, time_limit=limit)
         name = "search from the file's order" if number != 1 else "search from residency and rk-rotor"
-        solver = search.solve if number != 1 else _from_others
-        lines.append(Line(name, partial(_solved, solver, problem, own)))
+        solver = _from_file if number != 1 else _from_others
+        lines.append(Line(name, partial(_solved, partial(solver, loaded), problem, own)))
     return lines
 
 
@@ -147,7 +161,12 @@ def _solved(
     return solver(problem, replace(options, cancelled=cancelled))
 
 
-def _from_others(problem: Problem, options: Options) -> Answer:
+def _from_file(loaded: Event, problem: Problem, options: Options) -> Answer:
+    loaded.wait()
+    return search.solve(problem, options)
+
+
+def _from_others(loaded: Event, problem: Problem, options: Options) -> Answer:
     """Search from the best start that others find, each in a quarter of its time."""
     start = monotonic()
     share = 10.0 if options.time_limit is None else options.time_limit / 4
@@ -158,6 +177,7 @@ def _from_others(problem: Problem, options: Options) -> Answer:
     with suppress(NotAcceptedError, InfeasibleError):
         chain = rk_rotor.solve(problem, replace(options, settings=None, time_limit=share))
         starts.append(judged(problem.graph, chain.schedule))
+    loaded.wait()
     rest = _from(options, start)
     if not starts:
         return search.solve(problem, rest)

@@ -54,15 +54,23 @@ def told(name: str, error: BaseException) -> str:
     return f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def run(problem: Problem, lines: Sequence[Line], workers: int, stop: Event) -> Outcomes:
+def run(
+    problem: Problem,
+    lines: Sequence[Line],
+    workers: int,
+    stop: Event,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Outcomes:
     """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind.
 
+    meanwhile: what they wait for, on this thread, where Ctrl-C ends it.
     Raises KeyboardInterrupt where that leaves nothing, PortfolioError where all lines fail.
     """
     outcomes = Outcomes()
     pool = ThreadPoolExecutor(workers)
     running = [pool.submit(_attempt, problem, line, outcomes, stop) for line in lines]
     try:
+        meanwhile()
         while wait(running, timeout=0.2).not_done:
             pass  # a signal is only seen between waits
     except KeyboardInterrupt:

@@ -16,6 +16,8 @@ from memplan.graphs.folders.cache import cache_folder, private_folder
 from memplan.planner.simulator import simulate
 from memplan.solvers.recomputation.search import anneal as search_anneal
 from memplan.solvers.recomputation.search import tree as search_tree
+from numba import njit
+from numba.core.event import RecordingListener, install_listener
 
 posix = pytest.mark.skipif(os.name != "posix", reason="looks at POSIX rights")
 SOURCE = "from memplan.graphs.compiled import compiled\n@compiled\ndef twice(x):\n    return x + x\n"
@@ -102,6 +104,23 @@ def test_a_disk_that_is_full_costs_the_cache_only(
     assert not list((tmp_path / "kept").rglob("*.nbi"))
 
 
+def test_what_compiled_code_alone_calls_is_compiled_once_for_all_numbers() -> None:
+    @room.inner
+    def plus(x: int, y: int) -> int:
+        return x + y
+
+    @njit
+    def called(x: int) -> int:
+        return plus(x, 1) + plus(x, 2) + plus(3, x)
+
+    told = RecordingListener()
+    with install_listener("numba:compile", told):
+        assert called(4) == 18
+    names = [event.data["dispatcher"].py_func.__name__ for _at, event in told.buffer if event.is_start]
+    assert names == ["called", "plus"]
+    assert plus(1, 2) == 3
+
+
 @posix
 def test_a_folder_that_others_can_write_is_not_read(tmp_path: Path) -> None:
     ours = tmp_path / "a" / "b"
@@ -161,7 +180,7 @@ PACKAGE = {
     "top.py": "from .middle import MOST, half, spoken\n"
     "@compiled\ndef top(x):\n    return half(x) + MOST\ndef said():\n    return spoken(top(1))\n",
     "middle.py": "from . import low\nfrom .far import FAR\nMOST = FAR + 1\nfrom .words import say\n"
-    "@compiled\ndef half(x):\n    return low.deep(x)\ndef spoken(x):\n    return say(x)\n",
+    "@inner\ndef half(x):\n    return low.deep(x)\ndef spoken(x):\n    return say(x)\n",
     "low.py": "@compiled\ndef deep(x):\n    return x\n",
     "far.py": "FAR = 3\n",
     "words.py": "say = str\n",

@@ -1,13 +1,14 @@
 """What Python calls of compiled code gives a number or nothing back, and writes the rest into arrays.
 
 To make an object compiled code calls Python, where a Ctrl-C that waits is raised, and then crashes. Here the
-sources are read: every function under `@compiled`, and everyone who names it outside of such functions.
+sources are read: every function under `@compiled`, or `@inner`, which Python does not call at all, and
+everyone who names it outside of such functions.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import memplan
@@ -29,9 +30,9 @@ def compiled_functions() -> dict[Function, ast.FunctionDef]:
     }
 
 
-def is_compiled(node: ast.AST) -> bool:
+def is_compiled(node: ast.AST, names: Container[str] = ("compiled", "inner")) -> bool:
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    return any(isinstance(each, ast.Name) and each.id == "compiled" for each in decorators)
+    return any(isinstance(each, ast.Name) and each.id in names for each in decorators)
 
 
 def outside(node: ast.AST) -> Iterator[ast.AST]:
@@ -51,7 +52,7 @@ def named(path: Path, tree: ast.Module, within: Iterable[ast.AST]) -> Iterator[F
             for alias in node.names:
                 bound[alias.asname or alias.name] = (folder.with_suffix(".py"), alias.name)
     for node in within:
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield bound.get(node.id, (path, node.id))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound:
             module, name = bound[node.value.id]
@@ -65,6 +66,7 @@ def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
     } & functions.keys()
     assert len(functions) > 60
     assert len(called) > 10
+    assert not [name for _path, name in called if is_compiled(functions[_path, name], ("inner",))]
     gives = {one: ast.unparse(functions[one].returns or ast.Name("anything")) for one in called}
     boxed = {f"{path.stem}.{name}" for (path, name), what in gives.items() if what not in SAFE}
     assert boxed == ALLOWED

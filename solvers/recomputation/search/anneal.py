@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graphs.arrays import Floats, Ints
-from ....graphs.compiled import compiled
+from ....graphs.compiled import compiled, inner
 from .events import Sequence
 from .instance import Instance
 from .moves import clear_useless, remove_repeat, run_another_way, shift
@@ -75,7 +75,8 @@ def anneal(
     if unsaved:
         ways = ways_of_sequence(sequence)
     best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(ways)
-    best.ways[: len(ways)] = ways
+    for k in range(len(ways)):  # a slice assigned compiles the text of its error
+        best.ways[k] = ways[k]
 
 
 @compiled
@@ -83,13 +84,13 @@ def seed(number: int) -> None:
     np.random.seed(number)
 
 
-@compiled
+@inner
 def _energy(sequence: Sequence, limit: int) -> float:
     excess = max(0, peak(sequence.tree) - limit)
     return sequence.seconds[0] * (1.0 + STRICTNESS * excess / max(1, limit))
 
 
-@compiled
+@inner
 def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
     choice = np.random.random()
     if choice < (0.45 if peak(sequence.tree) > limit else 0.1):
@@ -103,7 +104,7 @@ def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
     return shift(instance, sequence)
 
 
-@compiled
+@inner
 def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
     clear_useless(instance, sequence)
     for _ in range(_REPAIRS):
@@ -114,7 +115,7 @@ def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
         clear_useless(instance, sequence)
 
 
-@compiled
+@inner
 def _ways_before(sequence: Sequence) -> Ints:
     """The ways as they were before what the journal has."""
     way = sequence.way.copy()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ....graphs.arrays import Floats, Ints
-from ....graphs.compiled import compiled
+from ....graphs.compiled import inner
 from .instance import Instance
 from .tree import MemoryTree, add
 
@@ -40,7 +40,7 @@ class Sequence(NamedTuple):
     journal: Ints
 
 
-@compiled
+@inner
 def find_event(sequence: Sequence, item: int, slot: int) -> int:
     """The index of the item's first event at `slot` or later."""
     low = sequence.items[item].start
@@ -54,7 +54,7 @@ def find_event(sequence: Sequence, item: int, slot: int) -> int:
     return low
 
 
-@compiled
+@inner
 def insert_event(instance: Instance, sequence: Sequence, item: int, slot: int, kind: int) -> None:
     events = sequence.events
     start = sequence.items[item].start
@@ -67,7 +67,7 @@ def insert_event(instance: Instance, sequence: Sequence, item: int, slot: int, k
     _weigh(instance, sequence, item, place, 1)
 
 
-@compiled
+@inner
 def remove_event(instance: Instance, sequence: Sequence, item: int, slot: int) -> None:
     events = sequence.events
     place = find_event(sequence, item, slot)
@@ -77,7 +77,7 @@ def remove_event(instance: Instance, sequence: Sequence, item: int, slot: int) -
         events[k].slot, events[k].kind = events[k + 1].slot, events[k + 1].kind
 
 
-@compiled
+@inner
 def _weigh(instance: Instance, sequence: Sequence, item: int, place: int, sign: int) -> None:
     """What the event at `place` changes: in memory, and in which runs are useful. sign: 1 put, −1 taken."""
     events = sequence.events
@@ -107,14 +107,14 @@ def _weigh(instance: Instance, sequence: Sequence, item: int, place: int, sign: 
         _use(sequence, events[place - 1].slot, sign)
 
 
-@compiled
+@inner
 def _use(sequence: Sequence, slot: int, sign: int) -> None:
     sequence.useful[slot] += sign
     if sign < 0 and sequence.useful[slot] == 0:
         note_useless(sequence, slot)
 
 
-@compiled
+@inner
 def note_useless(sequence: Sequence, slot: int) -> None:
     useless = sequence.useless
     if useless[0] + 1 < len(useless):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graphs.compiled import compiled
+from ....graphs.compiled import inner
 from .events import ADD, EMPTY, READ, Sequence, find_event
 from .instance import Instance
 from .rematerialize import DONE, FAILED
@@ -15,7 +15,7 @@ from .rules import first_slot, keeps_random_order, may_take, on_its_side
 from .sequence import REACH, between, empty_before, has_room, put, random_run, take
 
 
-@compiled
+@inner
 def remove_repeat(instance: Instance, sequence: Sequence) -> int:
     for _ in range(64):
         slot = random_run(sequence)
@@ -25,7 +25,7 @@ def remove_repeat(instance: Instance, sequence: Sequence) -> int:
     return FAILED
 
 
-@compiled
+@inner
 def shift(instance: Instance, sequence: Sequence) -> int:
     """Move a run to another slot between what makes its inputs and the first use of its outputs."""
     slot = random_run(sequence)
@@ -75,7 +75,7 @@ def shift(instance: Instance, sequence: Sequence) -> int:
     return DONE
 
 
-@compiled
+@inner
 def run_another_way(instance: Instance, sequence: Sequence) -> int:
     """The same operation in another of its modes."""
     slot = random_run(sequence)
@@ -101,7 +101,7 @@ def run_another_way(instance: Instance, sequence: Sequence) -> int:
     return DONE
 
 
-@compiled
+@inner
 def clear_useless(instance: Instance, sequence: Sequence) -> None:
     """Take out the repeats that have become useless, and those that this makes useless."""
     useless = sequence.useless

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graphs.compiled import compiled
+from ....graphs.compiled import inner
 from .events import ADD, EMPTY, MAKE, READ, Sequence, find_event
 from .instance import Instance
 from .rules import may_repeat
@@ -27,7 +27,7 @@ _SAMPLES = 24
 """How many tensors are looked at to find one kept across the peak."""
 
 
-@compiled
+@inner
 def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int) -> int:
     """Make `item` right before `slot`, and what is not there for that."""
     items, slots = np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64)
@@ -79,7 +79,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
     return DONE
 
 
-@compiled
+@inner
 def rematerialize_anywhere(instance: Instance, sequence: Sequence, limit: int) -> int:
     """Make a tensor again before a use of it, no matter which."""
     slot = random_run(sequence)
@@ -91,7 +91,7 @@ def rematerialize_anywhere(instance: Instance, sequence: Sequence, limit: int) -
     return rematerialize(instance, sequence, x, slot, limit)
 
 
-@compiled
+@inner
 def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int) -> int:
     """Of some tensors kept across the peak, make again the one that is cheapest per byte."""
     slot = peak_slot(sequence.tree)
@@ -120,7 +120,7 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
     return rematerialize(instance, sequence, chosen, use, limit)
 
 
-@compiled
+@inner
 def _room_before(instance: Instance, sequence: Sequence, slot: int) -> int:
     """An empty slot right before `slot`; where there is none, runs make room to the left."""
     if sequence.way[slot - 1] == EMPTY:

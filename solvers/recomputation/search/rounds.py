@@ -38,9 +38,12 @@ _SLOTS_A_RUN = 8
 
 
 def load(instance: Instance, options: Options) -> None:
-    """Have the compiled code at hand, so that it takes no time from the search."""
+    """Have the compiled code at hand, so that it takes no time from the search. Raises KeyboardInterrupt
+    where it is not, and the answer is wanted at once."""
     if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
-        options.report("compiling the search: half a minute, once on a machine")
+        if options.cancelled():
+            raise KeyboardInterrupt
+        options.report("compiling the search: some seconds, once on a machine")
         seed(0)
         nothing = np.zeros(0, np.int64)
         at = sequence(instance, nothing)

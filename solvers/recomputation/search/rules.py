@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ....graphs.compiled import compiled
+from ....graphs.compiled import inner
 from .events import READ, Sequence, find_event
 from .instance import Instance
 
 
-@compiled
+@inner
 def may_repeat(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
     return instance.operations[operation].recomputable and on_its_side(instance, sequence, operation, slot)
 
 
-@compiled
+@inner
 def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
     """No change in place of what the operation touches lies between `slot` and where it belongs."""
     for k in range(instance.operations[operation].before_start, instance.operations[operation].before_end):
@@ -24,7 +24,7 @@ def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: in
     return True
 
 
-@compiled
+@inner
 def first_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
     item = instance.tensors + operation
     if sequence.items[item].count == 0:
@@ -32,7 +32,7 @@ def first_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
     return sequence.events[sequence.items[item].start].slot
 
 
-@compiled
+@inner
 def last_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
     item = instance.tensors + operation
     if sequence.items[item].count == 0:
@@ -40,7 +40,7 @@ def last_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
     return sequence.events[sequence.items[item].start + sequence.items[item].count - 1].slot
 
 
-@compiled
+@inner
 def keeps_random_order(instance: Instance, sequence: Sequence, operation: int, first: int) -> bool:
     """The operation's first run may be at `first`."""
     earlier, later = instance.operations[operation].earlier, instance.operations[operation].later
@@ -49,7 +49,7 @@ def keeps_random_order(instance: Instance, sequence: Sequence, operation: int, f
     return not (later >= 0 and first_slot(instance, sequence, later) < first)
 
 
-@compiled
+@inner
 def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
     """The run is a repeat, what it makes is there without it, and random operations keep their order."""
     way = sequence.way[slot]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....graphs.arrays import Ints
-from ....graphs.compiled import compiled
+from ....graphs.compiled import compiled, inner
 from .events import ADD, EMPTY, MAKE, READ, Sequence, insert_event, note_useless, remove_event
 from .instance import Instance
 from .tree import add, memory_tree
@@ -68,12 +68,12 @@ def _fill(instance: Instance, sequence: Sequence, ways: Ints) -> None:
     sequence.journal[0, 0] = 0
 
 
-@compiled
+@inner
 def ways_of_sequence(sequence: Sequence) -> Ints:
     return sequence.way[sequence.way >= 0]
 
 
-@compiled
+@inner
 def has_room(instance: Instance, sequence: Sequence, way: int) -> bool:
     """The items of this way can take one more event."""
     operation = instance.ways[way].operation
@@ -88,12 +88,12 @@ def has_room(instance: Instance, sequence: Sequence, way: int) -> bool:
     return sequence.journal[0, 0] + 2 < len(sequence.journal)
 
 
-@compiled
+@inner
 def _is_full(sequence: Sequence, item: int) -> bool:
     return sequence.items[item].start + sequence.items[item].count == sequence.items[item].end
 
 
-@compiled
+@inner
 def put(instance: Instance, sequence: Sequence, slot: int, way: int) -> None:
     """Run `way` in the empty `slot`."""
     operation = instance.ways[way].operation
@@ -112,7 +112,7 @@ def put(instance: Instance, sequence: Sequence, slot: int, way: int) -> None:
     _note(sequence, slot, way, 1)
 
 
-@compiled
+@inner
 def take(instance: Instance, sequence: Sequence, slot: int) -> None:
     """Empty the slot."""
     way = sequence.way[slot]
@@ -129,7 +129,7 @@ def take(instance: Instance, sequence: Sequence, slot: int) -> None:
     _note(sequence, slot, way, 0)
 
 
-@compiled
+@inner
 def _note(sequence: Sequence, slot: int, way: int, was_put: int) -> None:
     journal = sequence.journal
     journal[0, 0] += 1
@@ -137,7 +137,7 @@ def _note(sequence: Sequence, slot: int, way: int, was_put: int) -> None:
     journal[row, 0], journal[row, 1], journal[row, 2] = slot, way, was_put
 
 
-@compiled
+@inner
 def undo(instance: Instance, sequence: Sequence) -> None:
     """Take back all that the journal has."""
     journal = sequence.journal
@@ -151,7 +151,7 @@ def undo(instance: Instance, sequence: Sequence) -> None:
     sequence.useless[0] = 0
 
 
-@compiled
+@inner
 def spread(instance: Instance, sequence: Sequence) -> None:
     """The same runs at equal distances."""
     ways = ways_of_sequence(sequence)
@@ -166,7 +166,7 @@ def spread(instance: Instance, sequence: Sequence) -> None:
     sequence.useless[0] = 0
 
 
-@compiled
+@inner
 def random_run(sequence: Sequence) -> int:
     """A slot with a run."""
     slots = len(sequence.way)
@@ -176,7 +176,7 @@ def random_run(sequence: Sequence) -> int:
             return slot
 
 
-@compiled
+@inner
 def empty_before(sequence: Sequence, slot: int) -> int:
     for at in range(slot - 1, max(0, slot - REACH), -1):
         if sequence.way[at] == EMPTY:
@@ -184,7 +184,7 @@ def empty_before(sequence: Sequence, slot: int) -> int:
     return -1
 
 
-@compiled
+@inner
 def between(first: int, end: int) -> int:
     """A random number from first to end − 1."""
     return np.random.randint(first, end)

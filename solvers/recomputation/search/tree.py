@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.compiled import compiled
+from ....graphs.compiled import inner
 
 
 class MemoryTree(NamedTuple):
@@ -27,7 +27,7 @@ def memory_tree(slots: int) -> MemoryTree:
     return MemoryTree(np.zeros(2 * slots, np.int64), np.zeros(2 * slots, np.int64))
 
 
-@compiled
+@inner
 def add(tree: MemoryTree, first: int, last: int, amount: int) -> None:
     """Add `amount` to the slots first … last; nothing if last < first. 0 < first, last < slots − 1."""
     if last < first:
@@ -51,12 +51,12 @@ def add(tree: MemoryTree, first: int, last: int, amount: int) -> None:
         largest[left] = max(largest[2 * left], largest[2 * left + 1]) + added[left]
 
 
-@compiled
+@inner
 def peak(tree: MemoryTree) -> int:
     return tree.largest[1]
 
 
-@compiled
+@inner
 def peak_slot(tree: MemoryTree) -> int:
     """The first slot with the largest sum."""
     slots = len(tree.largest) // 2
@@ -68,7 +68,7 @@ def peak_slot(tree: MemoryTree) -> int:
     return node - slots
 
 
-@compiled
+@inner
 def largest_in(tree: MemoryTree, first: int, last: int) -> int:
     """The largest sum in the slots first … last, limits as for `add`; 0 if last < first."""
     if last < first:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 from memplan.graphs.errors import InputError
@@ -18,6 +19,7 @@ from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.portfolio import auto
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.recomputation.search import rounds
 from memplan.solvers.registry import run as registry
 from tiny_graphs import tiny_graphs
 
@@ -86,6 +88,35 @@ def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor(public: P
         least = optima[0][0]
         found = registry.solve("auto", Problem(graph, least), settings=QUICK, bound_seconds=0)
         assert found.figures.peak <= least
+
+
+@pytest.mark.parametrize("time_limit", [None, 4.0])
+def test_the_residency_program_waits_for_the_compiler_only_where_time_is_limited(
+    time_limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, solved, waited = Event(), auto.residency_schedule, list[bool]()
+
+    def residency(graph: Graph, budget: int, seconds: float) -> object:
+        begun.set()
+        return solved(graph, budget, seconds)
+
+    monkeypatch.setattr(auto, "residency_schedule", residency)
+    monkeypatch.setattr(auto, "load", lambda *_: waited.append(begun.wait(20 if time_limit is None else 0)))
+    graph = chain(6, seed=4)
+    settings = auto.Settings(workers=2, moves=20)
+    auto.solve(Problem(graph, baseline(graph).peak * 3 // 4), Options(time_limit, settings))
+    assert waited[0] == (time_limit is None)
+
+
+def test_interrupted_while_the_search_is_compiled_it_ends_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auto, "load", load)
+    monkeypatch.setattr(rounds, "anneal", SimpleNamespace(signatures=()))
+    graph = chain(6, seed=4)
+    with pytest.raises(KeyboardInterrupt):
+        auto.solve(Problem(graph, baseline(graph).peak * 3 // 4), Options(settings=auto.Settings(workers=2)))
 
 
 def test_interrupted_it_gives_the_best_so_far() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.graphs.compiled import compiled
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
@@ -19,15 +20,21 @@ from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
 from memplan.solvers.recomputation.checkpointing import rotor
+from memplan.solvers.recomputation.search import sequence as runs_in_slots
+from memplan.solvers.recomputation.search import tree as memory
 from memplan.solvers.recomputation.search.anneal import anneal, seed
 from memplan.solvers.recomputation.search.instance import instance_of, runs_in, ways_in
 from memplan.solvers.recomputation.search.rounds import Rounds, no_best
 from memplan.solvers.recomputation.search.search import Settings, improved, solve
-from memplan.solvers.recomputation.search.sequence import put, sequence, spread, take, undo, ways_of_sequence
-from memplan.solvers.recomputation.search.tree import add, largest_in, memory_tree, peak, peak_slot
+from memplan.solvers.recomputation.search.sequence import sequence, ways_of_sequence
+from memplan.solvers.recomputation.search.tree import memory_tree, peak
 from memplan.solvers.registry import run as registry
 from small_graphs import small_graph
 
+put, take, undo, spread = map(
+    compiled, (runs_in_slots.put, runs_in_slots.take, runs_in_slots.undo, runs_in_slots.spread)
+)
+add, largest_in, peak_slot = map(compiled, (memory.add, memory.largest_in, memory.peak_slot))
 GRAPHS = [chain(4, seed=1), chain(3, seed=2, parameters=False), unet(2), layered(20, width=4)]
 
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import memplan
 import torch
 from memplan.runtime.compare.peaks import peaks_of
+from memplan.runtime.run.execute import PlannedStep
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
@@ -201,11 +202,18 @@ def planned(task: Task, iterations: int, budget: str, seconds: float) -> Planned
 
 def measured(step: memplan.Step, run: Run, batches: Sequence[Batch]) -> float:
     """The peak of these iterations, as a share of that of the plan for their shape; where another takes its
-    place meanwhile, of the larger."""
+    place meanwhile, of the larger. What only the other moves is counted twice then, as the tracker does not
+    see it leave: so it is taken off."""
     plan, _ = step._plans.serving(batches[0])
-    before = step.plan.figures.peak
+    planned = step.plan.figures.peak
     peaks = peaks_of(plan, lambda: run.train(step, batches))
-    return (peaks.device - peaks.beside) / max(before, step.plan.figures.peak)
+    after, _ = step._plans.serving(batches[0])
+    twice = sum(plan.program.storages[x].bytes for x in moved_by(after) - moved_by(plan))
+    return (peaks.device - peaks.beside - twice) / max(planned, step.plan.figures.peak)
+
+
+def moved_by(plan: PlannedStep) -> frozenset[int]:
+    return plan.cycle.moved if plan.cycle else frozenset()
 
 
 def digest(tensors: list[Tensor]) -> str:

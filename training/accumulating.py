@@ -5,6 +5,8 @@ plan with two parts, which share weights and states with it (training/plan.py, `
 
     adding    adding    the plan    adding    …    updating     at an epoch's end: what is left
     └───────── one update ────────┘
+
+Of several processes each adds up its own batches; all average the sums where they update, at the same batch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class AccumulatingStep(Step):
     def update(self) -> None:
         if self._waiting:
             plan = self.plans[0]
-            plan.norm = self._planner.parts[plan].updating.iterate(()).norm
+            updating = self._planner.parts[plan].updating
+            with updating.together(begins=False):
+                plan.norm = updating.iterate(()).norm
 
     def recall(self) -> None:
         super().recall()
@@ -43,6 +47,10 @@ class AccumulatingStep(Step):
         assert self._own is not None
         now = accumulated(self._own)
         return 0 if now is None else now.batches
+
+    @property
+    def _begins(self) -> bool:
+        return self._waiting == 0
 
     def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
         last = self._waiting + 1 == self._iteration.accumulate

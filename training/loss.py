@@ -10,6 +10,7 @@ them to `.grad` as ever: it takes them over, without a copy, where there is none
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ..graphs.errors import MemplanError, MismatchError
 from ..runtime.model.iteration import Inputs, tensors_in
+from ..runtime.model.processes import Processes
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.away import bring_back
@@ -50,22 +52,31 @@ class Losses:
                 "before the next step, which finds them beside its plan else, or step.evaluate for one alone"
             )
 
-    def of(self, step: PlannedStep, outcome: Outcome, scale: Tensor | None = None) -> Tensor:
-        """The loss of this outcome. scale: what backward was of, times the loss."""
+    def of(
+        self,
+        step: PlannedStep,
+        outcome: Outcome,
+        scale: Tensor | None = None,
+        processes: Processes | None = None,
+    ) -> Tensor:
+        """The loss of this outcome. scale: what backward was of, times the loss. processes: that average
+        gradients where `backward` adds them to `.grad`."""
         if self._updates:
             step.accumulate(outcome.gradients)
             return _Used.apply([outcome.loss], self._used)
         told = self._last is not None and self._last.told
-        self._last = _Pending(step.in_half, told, scale)
+        self._last = _Pending(step.in_half, told, scale, processes)
         gradients = list(outcome.gradients.values())
         return _Loss.apply([outcome.loss], self._last, gradients, *step.parameters(outcome.gradients))
 
 
 class _Pending:
-    """asked: somebody has called `backward`. told: the user has been told to. scale: of the gradients."""
+    """asked: somebody has called `backward`. told: the user has been told to. scale: of the gradients.
+    processes: that average them."""
 
-    def __init__(self, in_half: bool, told: bool, scale: Tensor | None) -> None:
+    def __init__(self, in_half: bool, told: bool, scale: Tensor | None, processes: Processes | None) -> None:
         self.in_half, self.asked, self.told = in_half, False, told
+        self.processes = processes
         self._scale = scale
 
     def factor(self, wanted: Tensor) -> float:
@@ -100,15 +111,30 @@ class _Loss(torch.autograd.Function):
             raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
         gradients: tuple[Tensor, ...] = ctx.saved_tensors
         ctx.pending.asked = True
-        factor = ctx.pending.factor(wanted)
-        if factor != 1:
-            if graph_is_kept():
-                gradients = tuple(gradient * factor for gradient in gradients)
-            else:
-                for gradient in gradients:
-                    gradient.mul_(factor)
+        factor, processes = ctx.pending.factor(wanted), ctx.pending.processes
+        if graph_is_kept() and (factor != 1 or processes is not None):
+            gradients = tuple(gradient * factor for gradient in gradients)
+        elif factor != 1:
+            for gradient in gradients:
+                gradient.mul_(factor)
         bring_back(ctx.parameters)  # autograd looks at their form
-        return (None, None, None, *gradients)
+        if processes is None:
+            return (None, None, None, *gradients)
+        return (None, None, None, *_averaged(processes, ctx.parameters, gradients))
+
+
+def _averaged(
+    processes: Processes, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """What autograd adds to `.grad` then. A `.grad` that is there is averaged with the gradient in it, as
+    DistributedDataParallel does."""
+    sums = [parameter.grad for parameter in parameters]
+    for total, gradient in zip(sums, gradients, strict=True):
+        if total is not None:
+            total.add_(gradient)
+    both = list(zip(sums, gradients, strict=True))
+    processes.average_all(gradient if total is None else total for total, gradient in reversed(both))
+    return [gradient if total is None else None for total, gradient in both]
 
 
 class _Used(torch.autograd.Function):

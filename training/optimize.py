@@ -146,7 +146,7 @@ def optimize(
         machine = find_machine(machine)
     check_weights(module, weights)
     in_step = optimizer is not None
-    check_accumulate(accumulate, updates=in_step, scaled=scaler is not None, alone=processes is None)
+    check_accumulate(accumulate, updates=in_step, scaled=scaler is not None)
     planned = optimizer is not None and is_planned(optimizer)
     check_scaled(scaler, accumulate, planned=planned)
     outside = None if planned else optimizer
@@ -177,7 +177,7 @@ def optimize(
         check_ignored(iteration, padded)
     book = Book(given_progress(progress))
     planner = Planner(given_budget(budget), solver, time_limit, machine, folder, compare, undo, book, adapt)
-    with nullcontext() if processes is None else processes.planning():
+    with nullcontext() if processes is None else processes.planning(accumulate):
         if outside is not None:
             return OutsideStep(iteration, planner, plans, padded, outside, clipping)
         if accumulate > 1 and in_step:

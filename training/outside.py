@@ -71,7 +71,9 @@ class OutsideStep(Step):
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss. An iteration that fails adds no gradients; alone in its update it leaves none."""
-        many = self._iteration.accumulate
+        many, processes = self._iteration.accumulate, self._iteration.processes
+        if processes is not None and self._waiting + 1 == many:
+            processes.check_syncs()
         try:
             loss = super().__call__(*arguments, **keywords)
         except BaseException:
@@ -96,7 +98,15 @@ class OutsideStep(Step):
             self._waiting = 0
             self._outside.zero_grad(set_to_none=True)
 
+    @property
+    def _begins(self) -> bool:
+        return self._waiting == 0
+
     def _step(self) -> None:
+        if self._iteration.processes is not None:
+            names = list(self.plans[0].program.gradients)[::-1]
+            sums = [parameter.grad for parameter in self.plans[0].parameters(names)]
+            self._iteration.processes.average_all(each for each in sums if each is not None)
         if self._scaling is not None and self._clipping is not None:
             self._scaling.scaler.unscale_(self._outside)
         if self._clipping is not None:

@@ -93,7 +93,8 @@ class Planner:
                 if real.fingerprint != program.fingerprint:
                     program, kept = real, self._kept(iteration, real, size)
         if iteration.processes is not None:
-            iteration.processes.check({x: program.values[v].shape for x, v in averaged(program).items()})
+            both = averaged(program) if iteration.updates is not None else program.gradients
+            iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
         plan = kept.plan or self._made(iteration, program, size)
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)

@@ -64,6 +64,7 @@ class Step:
         self._losses = Losses(updates=iteration.updates is not None)
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
+        self._synced = True
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss. Without an optimizer in the plan `loss.backward()` adds the gradients to the parameters'
@@ -86,7 +87,9 @@ class Step:
             outcome = with_less(plan, iterate, partial(self._smaller, inputs))
         if self._scaling is not None and self._iteration.updates is not None:
             self._scaling.updated(self._iteration.updates.optimizer, infinite=outcome.infinite)
-        return self._losses.of(self.plans[0], outcome, scale_of(inputs))
+        processes = self._iteration.processes
+        self._synced = processes is None or self._iteration.updates is not None or processes.syncs
+        return self._losses.of(self.plans[0], outcome, scale_of(inputs), processes if self._synced else None)
 
     @property
     def plan(self) -> Prediction:
@@ -196,10 +199,15 @@ class Step:
 
     def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
         begun = plan.device.stamp()
-        with plan.together():
+        with plan.together(begins=self._begins):
             outcome = plan.iterate(inputs)
         self._book.iterated(plan, cast("Tensor", outcome.loss), begun)
         return outcome
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the next batch is the first of its update."""
+        return self._synced
 
     def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)

@@ -17,11 +17,13 @@ _KEY = "accumulated"
 
 class Accumulated(NamedTuple):
     """batches: in the sums of gradients, of how many in an update. new: the optimizer's own states are of
-    this update."""
+    this update. rank: of the process whose gradients they are, among so many (size)."""
 
     batches: int
     of: int
     new: bool
+    rank: int = 0
+    size: int = 1
 
 
 def accumulated(optimizer: torch.optim.Optimizer) -> Accumulated | None:

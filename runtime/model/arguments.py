@@ -65,19 +65,14 @@ def check_updates(optimizer: object, update: str) -> None:
         )
 
 
-def check_accumulate(accumulate: object, *, updates: bool, scaled: bool, alone: bool) -> None:
-    """updates: there is an optimizer. scaled: there is a scaler, whose scale the loop's division is part of.
-    alone: this is the only process."""
+def check_accumulate(accumulate: object, *, updates: bool, scaled: bool) -> None:
+    """updates: there is an optimizer. scaled: there is a scaler, whose scale the loop's division is in."""
     if type(accumulate) is not int or accumulate < 1:
         raise InputError(f"accumulate={accumulate!r}: it is the number of batches of an update, 1 or more")
     if accumulate > 1 and not (updates or scaled):
         raise InputError(
             "accumulate goes with optimizer=: without updates in the step the loop around it accumulates, "
             "with (loss / N).backward()"
-        )
-    if accumulate > 1 and not alone:
-        raise InputError(
-            "accumulate and DistributedDataParallel: gradients of several batches are not averaged"
         )
 
 

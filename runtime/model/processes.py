@@ -1,9 +1,10 @@
 """Processes that train one model side by side, each with batches of its own: data parallel.
 
 What DistributedDataParallel does: the ranks begin with the same weights, the gradients of all are averaged,
-so the weights stay the same. Here the averages are operations of the plan (updates/averages.py). They talk to
-the other ranks in training iterations only, within `together`; where an iteration is measured or compared
-they copy. So a rank may plan for shapes that the others do not see.
+so the weights stay the same. With planned updates the averages are operations of the plan
+(updates/averages.py). They talk to the other ranks in training iterations only, within `together`; where an
+iteration is measured or compared they copy. So a rank may plan for shapes that the others do not see.
+Without, gradients are averaged where they are added to `.grad`, as there: what `no_sync` has left in it too.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -64,6 +65,7 @@ class Processes:
     """size: how many. rank: which of them this is. All make theirs at once."""
 
     def __init__(self, module: DistributedDataParallel) -> None:
+        self._parallel = ref(module)
         self._group: dist.ProcessGroup = module.process_group  # pyright: ignore[reportAttributeAccessIssue]
         self.size, self.rank = dist.get_world_size(self._group), dist.get_rank(self._group)
         self._device = device_of(next(module.parameters()).device)
@@ -81,6 +83,26 @@ class Processes:
         dist.all_reduce(averaged, group=self._group)
         return averaged
 
+    def average_all(self, gradients: Iterable[Tensor]) -> None:
+        """In place, in this order, which is that of all ranks."""
+        for gradient in gradients:
+            gradient.mul_(1 / self.size)
+            dist.all_reduce(gradient, group=self._group)
+
+    @property
+    def syncs(self) -> bool:
+        """Whether gradients are to be averaged now: not within DistributedDataParallel's `no_sync`."""
+        parallel = self._parallel()
+        return parallel is None or bool(parallel.require_backward_grad_sync)
+
+    def check_syncs(self) -> None:
+        """Before an iteration that updates weights. Raises MismatchError."""
+        if not self.syncs:
+            raise MismatchError(
+                "the step averages gradients and updates the weights with this batch: call it outside of "
+                "no_sync, or give optimize the number of batches of an update, accumulate=N"
+            )
+
     @contextmanager
     def together(self, buffers: Iterable[Tensor]) -> Generator[None]:
         """Around an iteration that all ranks run. buffers: those that it changes; all begin with the first
@@ -95,9 +117,9 @@ class Processes:
             self._together = False
 
     @contextmanager
-    def planning(self) -> Generator[None]:
+    def planning(self, accumulate: int) -> Generator[None]:
         """Around the first plan, which all ranks make at once. Where one fails, or has gradients for other
-        parameters, all do: raises MemplanError."""
+        parameters or updates with another number of batches, all do: raises MemplanError."""
         failed: BaseException | None = None
         try:
             yield
@@ -105,18 +127,24 @@ class Processes:
             failed = error
             raise
         finally:
-            mine = (failed and (str(failed) or type(failed).__name__), self._averaged)
+            mine = (failed and (str(failed) or type(failed).__name__), self._averaged, accumulate)
             found = self._gathered(mine)
             if failed is None:
-                self._check(found)
+                self._check(found, accumulate)
 
-    def _check(self, found: list[tuple[str | None, Any]]) -> None:
-        for rank, (text, averaged) in enumerate(found):
+    def _check(self, found: list[tuple[str | None, Any, int]], accumulate: int) -> None:
+        for rank, (text, averaged, _many) in enumerate(found):
             if text is not None:
                 raise MemplanError(f"rank {rank} of {self.size} has no plan: {text}")
             if averaged != self._averaged:
                 raise MismatchError(
                     f"rank {rank} has gradients for other parameters: all ranks must train the same ones"
+                )
+        for rank, (_text, _averaged, many) in enumerate(found):
+            if many != accumulate:
+                raise MismatchError(
+                    f"rank {rank} has accumulate={many}, this one {accumulate}: all ranks must update at the "
+                    "same batch"
                 )
 
     def check(self, gradients: Mapping[str, tuple[int, ...]]) -> None:

@@ -27,6 +27,7 @@ from ..refusals import warn_user
 from ..storage.away import bring_back
 from ..storage.journal import Journal
 from ..torch_internals import no_torch_function
+from ..updates.averages import averages
 from ..updates.state import OptimizerState
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
@@ -89,6 +90,7 @@ class PlannedStep:
         """
         self.program = program
         self._processes = iteration.processes
+        alone = self._processes is None
         self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
@@ -112,7 +114,9 @@ class PlannedStep:
         if is_plain(schedule):
             self._code = generate(program, schedule, self.device)
             self.source, self._run = self._code.source, self._code.compile(keep=self.journal.keep)
-            self._recovery = Recovery(program, self._owners, self._optimizer, self.device, self.journal, None)
+            self._recovery = Recovery(
+                program, self._owners, self._optimizer, self.device, self.journal, None, alone=alone
+            )
             self._watch = Watch(schedule, terms, self.device, None)
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
@@ -126,6 +130,7 @@ class PlannedStep:
             self.device,
             self.journal,
             (self.cycle, self._custody),
+            alone=alone,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
 
@@ -291,10 +296,15 @@ class PlannedStep:
         """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
         return self.journal.host.count.bytes if self.journal.complete else 0
 
-    def together(self) -> AbstractContextManager[None]:
-        """Around an iteration that other processes run too, each with a batch of its own."""
+    def together(self, *, begins: bool = True) -> AbstractContextManager[None]:
+        """Around an iteration that other processes run too, each with a batch of its own. begins: it is the
+        first of its update. Raises MismatchError where it updates weights within `no_sync`."""
         if self._processes is None:
             return nullcontext()
+        if any(map(averages, self.program.operations)):
+            self._processes.check_syncs()
+        if not begins:
+            return self._processes.together(())
         changed, tensors = _changed_by_others(self.program), self._owners.tensors()
         named = {name: self.program.values[value].storage for name, value in self.program.buffers.items()}
         return self._processes.together(tensors[name] for name, x in named.items() if x in changed)

@@ -3,6 +3,8 @@
 nothing was changed, or all was kept (`undo`)      as if it had not begun: it can be repeated
 sums of gradients were changed, no weight          the sums are forgotten: the update begins anew
 a weight was changed, or lost                      all that updates change is given up: nobody may have it
+
+With other processes, which go on with their update, lost sums are as a lost weight.
 """
 
 from __future__ import annotations
@@ -50,11 +52,15 @@ class Recovery:
         device: Device,
         journal: Journal,
         moved: tuple[Cycle, Custody] | None,
+        *,
+        alone: bool = True,
     ) -> None:
+        """alone: this is the only process."""
         self._program, self._owners, self._optimizer = program, owners, optimizer
         self._device, self._journal = device, journal
         self._cycle, self._custody = moved or (None, None)
         self._sums = sums_of(program)
+        self._begins_anew = self._sums if alone else set[int]()
         self._random = any(operation.random for operation in program.operations)
         if self._cycle is not None:
             self._cycle.when_lost = _weakly(self._give_up)
@@ -72,7 +78,7 @@ class Recovery:
                 self._cycle.end_jobs()  # they may still copy from and to what the frames hold
             forget_frames(error, but=handled)  # else they hold the iteration's memory
             lost = self._left_changed()
-            if lost <= self._sums:
+            if lost <= self._begins_anew:
                 self._put_back(residents)
                 if numbers is not None:
                     restore_generator(self._device, numbers)

@@ -17,11 +17,11 @@ from ..program.program import Program
 from ..refusals import TraceError, is_value_dependent, refusal
 from ..storage.away import bring_back
 from ..updates.averaged import with_average
-from ..updates.averages import with_averages
+from ..updates.averages import check_summed, with_averages
 from ..updates.masters import with_master
 from ..updates.optimizers import rules
 from ..updates.scaling import check_scaled, divided
-from ..updates.updates import with_updates
+from ..updates.updates import with_sums, with_updates
 from .forms import Forms
 from .joint import WAYS, Way, joint_graph
 from .lowering import lower
@@ -64,8 +64,6 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
     drop_copies(joint.graph.graph)
     replace_scatters(joint.graph.graph)
     program = named(replace(lower(joint), compiling=way.compiling, used=joint.used))
-    if iteration.processes is not None:
-        program = with_averages(program, iteration.processes)
     if iteration.updates is None:
         return program
     optimizer, when, clipping, masters, ema = iteration.updates
@@ -81,4 +79,10 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
     if scaled:
         check_scaled(iteration.module, found, divides=divides)
     sums = iteration.accumulate > 1
+    if sums and (clip or when == "after" or iteration.processes is not None):
+        if iteration.processes is not None:
+            check_summed(program, found)
+        program, sums = with_sums(program, found), False
+    if iteration.processes is not None:
+        program = with_averages(program, iteration.processes)
     return with_updates(program, found, when, clip=clip, sums=sums, scaled=scaled, divides=divides)

@@ -5,6 +5,10 @@ contributes to it.
                               │ turn
     … B1 ─w1.grad.local─▶ w1/average ─w1.grad─▶ …
 
+Of several batches for one update the sums are averaged, in the last one's program:
+
+    … B1 ─w1.grad─▶ w1/add ─w1.sum─▶ w1/average ─w1.grad.average─▶ …
+
 All ranks must average the same gradients in the same order, or they wait for each other for ever, and each
 has a schedule of its own. So each average reads the `turn` that the one before has written, in the reversed
 order of the parameters, as backward mostly makes them, and none runs again.
@@ -12,12 +16,13 @@ order of the parameters, as backward mostly makes them, and none runs again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ...graphs.errors import InputError
 from ...graphs.graph import Kind, Phase
 from ..measuring.measure import Measurement
 from ..model.processes import Processes
@@ -44,7 +49,7 @@ class Average:
 def with_averages(program: Program, processes: Processes) -> Program:
     """The program whose gradients are those of all ranks."""
     writer = _Writer(program, Average(processes))
-    made = {storage: place for place, one in enumerate(program.operations) for storage in one.writes}
+    made = {x: place for place, one in enumerate(program.operations) for x in (*one.writes, *one.mutates)}
     behind: dict[int, list[Operation]] = {}
     place = 0
     for name, local in reversed(list(program.gradients.items())):
@@ -62,10 +67,23 @@ def with_averages(program: Program, processes: Processes) -> Program:
     )
 
 
+def check_summed(program: Program, names: Container[str]) -> None:
+    """names: of parameters whose gradients are summed over batches. Raises InputError, one line, for others:
+    whose would be averaged batch by batch."""
+    if left := [name for name in program.gradients if name not in names]:
+        raise InputError(
+            f"accumulate and DistributedDataParallel: {left[0]} has a gradient and is none of the "
+            "optimizer's parameters: give it to the optimizer, or freeze it with requires_grad_(False)"
+        )
+
+
+def averages(operation: Operation) -> bool:
+    return isinstance(operation.call.target, Average)
+
+
 def averaged(program: Program) -> dict[str, int]:
     """Per such operation, by name, the value it makes, in their order."""
-    there = (one for one in program.operations if isinstance(one.call.target, Average))
-    return {one.name: one.call.outputs[0] or 0 for one in there}
+    return {one.name: one.call.outputs[0] or 0 for one in filter(averages, program.operations)}
 
 
 def with_talks(measured: Sequence[Measurement], program: Program, processes: Processes) -> list[Measurement]:
@@ -94,6 +112,8 @@ class _Writer:
         self.turn: int | None = None
         for storage in {self.values[value].storage for value in program.gradients.values()}:
             local = self.storages[storage]
+            if local.kind == Kind.OPTIMIZER_STATE:  # a sum
+                continue
             self.storages[storage] = local._replace(name=f"{local.name}.local", kind=Kind.GRADIENT)
 
     def average(self, name: str, local: int) -> Operation:
@@ -101,7 +121,9 @@ class _Writer:
         layer = self.storages[form.storage].layer
         arguments = tuple(Ref(value) for value in (local, self.turn) if value is not None)
         read = tuple(dict.fromkeys(self.values[one.value].storage for one in arguments))
-        self.averaged[name] = self._made(f"{name}.grad", Kind.PARAMETER_GRADIENT, layer, form)
+        summed = self.storages[form.storage].kind == Kind.OPTIMIZER_STATE
+        made = f"{name}.grad.average" if summed else f"{name}.grad"
+        self.averaged[name] = self._made(made, Kind.PARAMETER_GRADIENT, layer, form)
         number = form._replace(shape=(), strides=(), dtype=torch.float32)
         self.turn = self._made(f"{name}.turn", Kind.GRADIENT, layer, number)
         outputs = (self.averaged[name], self.turn)

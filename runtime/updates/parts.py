@@ -5,6 +5,11 @@
     adding     … B2 ─dw2─▶ w2/add …                            each batch before it
     updating   w2/update …                                     what is left at an epoch's end: no batch
 
+Over processes the sums are averaged where weights are updated, and nowhere else:
+
+    update     … B2 ─dw2─▶ w2/add ─▶ w2/average ─▶ norm ─▶ clip ─▶ w2/update …
+    updating                         w2/average ─▶ norm ─▶ clip ─▶ w2/update …
+
 The first is the one that is traced and planned (updates.py). The others are parts of it: storages and values
 have the same indices, and whatever a part does not use is nowhere in it.
 """
@@ -18,6 +23,7 @@ from typing import NamedTuple
 from ..program.fingerprint import fingerprint
 from ..program.outputs import NOTHING
 from ..program.program import Call, Operation, Program
+from .averages import averages
 from .clipping import clip, norm
 from .rules import RULES
 from .sums import FIRST, add, on_sum
@@ -57,7 +63,7 @@ def _adding(operation: Operation) -> Operation | None:
         name = operation.name.replace("/update", "/add")
         only = Call(add, (total, gradient, FIRST), {}, (), several=False)
         return operation._replace(name=name, call=only, mutates=operation.mutates[-1:])
-    return None if call.target in (norm, clip) or updates_weights(operation) else operation
+    return None if _ends(operation) else operation
 
 
 def _updating(operation: Operation) -> Operation | None:
@@ -69,4 +75,9 @@ def _updating(operation: Operation) -> Operation | None:
             RULES[call.keywords["on"]], (weight, total, *states, lr, step), keywords, (), several=False
         )
         return operation._replace(call=only, reads=operation.mutates[-1:], mutates=operation.mutates[:-1])
-    return operation if call.target in (norm, clip) or updates_weights(operation) else None
+    return operation if _ends(operation) else None
+
+
+def _ends(operation: Operation) -> bool:
+    """Whether it is of the update, not of a batch."""
+    return averages(operation) or operation.call.target in (norm, clip) or updates_weights(operation)

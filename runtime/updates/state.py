@@ -48,6 +48,9 @@ class OptimizerState:
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
         self._of = iteration.accumulate if sums_of(program) else 1
+        self._process = (0, 1)
+        if iteration.processes is not None:
+            self._process = (iteration.processes.rank, iteration.processes.size)
         self._adds = self._of > 1 and not any(map(updates_weights, program.operations))
         self._begun: Accumulated | None = None
         self._new = False
@@ -136,7 +139,7 @@ class OptimizerState:
             return
         if self._adds:
             batches = 0 if self._begun is None else self._begun.batches
-            note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new))
+            note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new, *self._process))
             return
         note_accumulated(self._optimizer, None)
         count_as_stepped(self._optimizer)
@@ -154,12 +157,19 @@ class OptimizerState:
         return self._optimizer.state[self._module.get_parameter(parameter)][state]
 
     def _accumulated(self) -> Accumulated | None:
-        """Raises MismatchError: the sums are of another number of batches."""
+        """Raises MismatchError: the sums are of another number of batches, or another process's."""
         now = accumulated(self._optimizer)
         if now is not None and (now.of != self._of or now.batches >= now.of):
             raise MismatchError(
                 f"the optimizer holds sums of {now.batches} of {now.of} batches; the plan has accumulate="
                 f"{self._of}"
+            )
+        if now is not None and (now.rank, now.size) != self._process:
+            rank, size = self._process
+            raise MismatchError(
+                f"the optimizer holds the sums of rank {now.rank} of {now.size} in the midst of an update, "
+                f"this is rank {rank} of {size}: load what this rank has saved, or what was saved "
+                "between updates"
             )
         return now
 

@@ -8,7 +8,8 @@ coefficient, behind the norms of all gradients (clipping.py); those of a scaled 
 infinite (scaling.py).
 
 Of several batches (sums.py) this is the last one's program. An update right behind its gradient adds that to
-the sum itself; others read the sum, to which the gradient is added as soon as it is there.
+the sum itself; others read the sum, to which the gradient is added as soon as it is there (`with_sums`), or
+its average over processes (averages.py).
 """
 
 # pyright: reportUnknownMemberType=false
@@ -40,6 +41,15 @@ STEP = Setting(0, 2.0)
 """Which update of the weights it is, from 1; an example is one behind the first."""
 
 
+def with_sums(program: Program, rules: Mapping[str, Rule]) -> Program:
+    """The program whose gradients are their sums over several batches, where a parameter has a rule."""
+    writer, behind = _Writer(program), dict[int, list[Operation]]()
+    updated = [name for name in program.gradients if name in rules]
+    for name, place in _places(program, updated)[0].items():
+        behind.setdefault(place, []).append(writer.add(name))
+    return writer.program_with(behind, writer.gradients)
+
+
 def with_updates(
     program: Program,
     rules: Mapping[str, Rule],
@@ -52,20 +62,17 @@ def with_updates(
 ) -> Program:
     """rules: by parameter. A gradient whose parameter has none stays a result.
 
-    clip: by the norm of all gradients. sums: of several batches for one update. scaled: the gradients are of
-    a loss times a scale, see scaling.py; divides: they are to be divided by it. Clipped or scaled, raises
-    InputError where one of all has no update.
+    clip: by the norm of all gradients. sums: each update adds its gradient to those of other batches.
+    scaled: the gradients are of a loss times a scale, see scaling.py; divides: they are to be divided by it.
+    Clipped or scaled, raises InputError where one of all has no update.
     """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
     made, read = _places(program, updated)
     behind: dict[int, list[Operation]] = {}
     all_made = -1
-    if sums and when == "in-backward" and not clip:
+    if sums:
         updated = {name: with_sum(rule) for name, rule in updated.items()}
-    elif sums:
-        for name, place in made.items():
-            behind.setdefault(place, []).append(writer.add(name))
     if (clip or scaled) and made:
         if left := [name for name in program.gradients if name not in updated]:
             raise InputError(
@@ -87,20 +94,8 @@ def with_updates(
         early = max(made[name], read[name], all_made)
         place = early if when == "in-backward" else len(program.operations) - 1
         behind.setdefault(place, []).append(writer.update(name, rule))
-    operations: list[Operation] = []
-    for index, operation in enumerate(program.operations):
-        operations += [operation, *behind.get(index, ())]
     left = {name: value for name, value in program.gradients.items() if name not in updated}
-    return replace(
-        program,
-        storages=writer.storages,
-        values=writer.values,
-        operations=operations,
-        gradients=left,
-        states=writer.states,
-        norm=writer.total,
-        infinite=writer.any_infinite,
-    )
+    return writer.program_with(behind, left)
 
 
 def updates_weights(operation: Operation) -> bool:
@@ -113,7 +108,7 @@ def _places(program: Program, names: Iterable[str]) -> tuple[dict[str, int], dic
     made: dict[int, int] = {}
     read: dict[int, int] = {}
     for index, operation in enumerate(program.operations):
-        made.update(dict.fromkeys(operation.writes, index))
+        made.update(dict.fromkeys((*operation.writes, *operation.mutates), index))
         read.update(dict.fromkeys(operation.reads, index))
     weights = {name: program.values[program.parameters[name]].storage for name in names}
     gradients = {name: program.values[program.gradients[name]].storage for name in names}
@@ -133,7 +128,7 @@ class _Writer:
         self.program = program
         self.storages = list(program.storages)
         self.values = list(program.values)
-        self.states: dict[tuple[str, str], int] = {}
+        self.states = dict(program.states)
         self.infinite: list[int] = []
         self.any_infinite: int | None = None
         self.norms: dict[str, int] = {}
@@ -147,6 +142,24 @@ class _Writer:
             self.names.unique(storage.name)
         for operation in program.operations:
             self.operations.unique(operation.name)
+
+    def program_with(self, behind: Mapping[int, Sequence[Operation]], gradients: dict[str, int]) -> Program:
+        """behind: new operations, by the place of the one that they follow."""
+        operations = [
+            each
+            for place, one in enumerate(self.program.operations)
+            for each in (one, *behind.get(place, ()))
+        ]
+        return replace(
+            self.program,
+            storages=self.storages,
+            values=self.values,
+            operations=operations,
+            gradients=gradients,
+            states=self.states,
+            norm=self.total,
+            infinite=self.any_infinite,
+        )
 
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.gradients[name]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
+from ranks import RANKS, ranks
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-RANKS = 2
 NORM = 0.1
 """What gradients are clipped to: the averages' norm, the same on all ranks."""
 
@@ -33,34 +28,6 @@ def batches(rank: int) -> list[tuple[Tensor, Tensor]]:
     torch.manual_seed(7 + rank)
     lengths = [48, 48, 48, 20 if rank == RANKS - 1 else 48]
     return [(torch.randn(length, 6), torch.randint(3, (length,))) for length in lengths]
-
-
-def ranks(run: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
-    """What each rank's run returns: a text where it raises."""
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_rank, args=(run, rank, str(folder), arguments)) for rank in range(RANKS)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(200)
-    assert not any(process.is_alive() for process in processes), "the ranks wait for each other"
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
-
-
-def _rank(run: Callable[..., Any], rank: int, folder: str, arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    try:
-        result = run(rank, *arguments)
-    except memplan.MemplanError as error:
-        result = str(error)
-    except Exception:
-        result = traceback.format_exc()
-    torch.save(result, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 Found = dict[str, Tensor]

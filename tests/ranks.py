@@ -1,0 +1,44 @@
+"""Two processes that train one model side by side, over gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import memplan
+import torch
+from torch import distributed as dist
+
+RANKS = 2
+
+
+def ranks(run: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """What each rank's run returns: a text where it raises."""
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=_rank, args=(run, rank, str(folder), arguments)) for rank in range(RANKS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+    assert not any(process.is_alive() for process in processes), "the ranks wait for each other"
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+
+
+def _rank(run: Callable[..., Any], rank: int, folder: str, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    try:
+        result = run(rank, *arguments)
+    except memplan.MemplanError as error:
+        result = str(error)
+    except Exception:
+        result = traceback.format_exc()
+    torch.save(result, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()

@@ -78,7 +78,8 @@ def optimize(
 
     module, inputs: on the device that trains, in the mode (train or eval) that is meant; `inputs` is a
     tensor, a tuple of positional or a dict of keyword arguments. A module in DistributedDataParallel is
-    planned by each rank for itself, its gradients averaged in the plan; all ranks call this at once.
+    planned by each rank for itself, its gradients averaged, in the plan where that updates weights; all
+    ranks call this at once.
     budget: bytes, '12GB', or '60%' of the plain peak.
     loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
     or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the

@@ -6,6 +6,7 @@ compiles the search too. By phase: seconds by the clock, and in brackets seconds
 included, which a busy machine disturbs less. Imports and the making of the model come before.
 
     python benchmarks/setup_times.py [--budget 80%] [--solver auto] [--tokens 256] [--threads 2] [--starts 2]
+        [--no-compare]
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 
-def start(budget: str, solver: str, tokens: int, threads: int) -> None:
+def start(budget: str, solver: str, tokens: int, threads: int, compare: bool | None) -> None:
     """One start, told as JSON."""
     import memplan
     import torch
@@ -41,7 +42,7 @@ def start(budget: str, solver: str, tokens: int, threads: int) -> None:
         times[phase] = [a + b for a, b in zip(times.get(phase, [0.0, 0.0]), spent, strict=True)]
         phase, clock = at.phase, now
 
-    memplan.optimize(model, batch, budget=budget, solver=solver, progress=told)
+    memplan.optimize(model, batch, budget=budget, solver=solver, compare=compare, progress=told)
     told(Told(""))
     print(json.dumps(times))
 
@@ -58,10 +59,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--starts", type=int, default=2)
+    parser.add_argument("--no-compare", dest="compare", action="store_const", const=False)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        start(options.budget, options.solver, options.tokens, options.threads)
+        start(options.budget, options.solver, options.tokens, options.threads, options.compare)
         return
     print("| start | all s | by phase, s by the clock (of processor time) | load |\n|---|---|---|---|")
     with TemporaryDirectory() as cache:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
+from memplan.runtime.device.device import Device
+from memplan.runtime.run.cycle import LOST
 from ranks import ranks
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -192,3 +195,42 @@ def test_each_rank_goes_on_from_its_own_sums(found: list[Any]) -> None:
         "the optimizer holds the sums of rank 0 of 2 in the midst of an update, this is rank 1 of 2: load "
         "what this rank has saved, or what was saved between updates",
     ]
+
+
+def test_a_rank_that_loses_its_sums_does_not_begin_anew_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would update without it: it goes on from a checkpoint."""
+    left, launched = [0], Device.launched
+
+    def failing(*given: Any) -> Any:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise RuntimeError("on purpose")
+            return target(*arguments, **keywords)
+
+        target = launched(*given)
+        return run
+
+    monkeypatch.setattr(Device, "launched", failing)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        module = model()
+        step = planned(module, sgd(module.parameters()), 0)
+        x, labels = batches(0)[0]
+        step(x, targets=labels)
+        step.save(tmp_path)
+        left[0] = len(step._planner.parts[step.plans[0]].adding.program.operations)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(RuntimeError, match="on purpose") as caught:
+            step(x, targets=labels)
+        assert caught.value.__notes__ == [LOST]
+        with pytest.raises(memplan.MemplanError, match="load the weights and the optimizer's states"):
+            step(x, targets=labels)
+        step.load(tmp_path)
+        step(x, targets=labels)
+        assert not step.updated
+        step(x, targets=labels)
+        assert step.updated
+    finally:
+        dist.destroy_process_group()

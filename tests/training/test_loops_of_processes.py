@@ -35,7 +35,8 @@ def by_no_sync(rank: int, *, planned: bool) -> Trained:
     parallel = DistributedDataParallel(module)
     optimizer = torch.optim.AdamW(module.parameters(), 0.01)
     torch.manual_seed(7 + rank)
-    data = [(torch.randn(12, 6), torch.randint(3, (12,))) for _ in range(6)]
+    lengths = (12, 12, 12, 7 if rank else 12, 12, 12)  # one rank alone plans for a second shape
+    data = [(torch.randn(length, 6), torch.randint(3, (length,))) for length in lengths]
     x, labels = data[0]
     call: Any = lambda x, targets: functional.cross_entropy(parallel(x), targets)  # noqa: E731
     if planned:

@@ -29,6 +29,7 @@ class Custody:
 
     def __init__(self, program: Program, owners: Mapping[int, tuple[str, Owner]], cycle: Cycle) -> None:
         self._forms = {resident: program.values[resident] for resident in owners}
+        self._sizes = [storage.bytes for storage in program.storages]
         self._owners = owners
         self._cycle = cycle
         self._taken: dict[int, Tensor] = {}
@@ -67,6 +68,8 @@ class Custody:
             if self._made(storage, only) or self._adopted(storage, only):
                 return
         bring_back(tensors.values())
+        if len(tensors) == 1:
+            self._alone(storage, *tensors.values())
         for resident, tensor in tensors.items():
             self._check(resident, tensor)
         memories = {memory_of(tensor) for tensor in tensors.values()}
@@ -77,6 +80,14 @@ class Custody:
         for resident, tensor in tensors.items():
             put_away(tensor, self._forms[resident], *self._ways(storage))
             self._taken[resident] = tensor
+
+    def _alone(self, storage: int, tensor: Tensor) -> None:
+        """One that has come to lie in a larger memory (`vector_to_parameters`) has one of its own again."""
+        offset, size = tensor.storage_offset(), tensor.untyped_storage().nbytes()
+        if offset or size > self._sizes[storage]:
+            (resident,) = self._residents[storage]
+            if self._forms[resident].offset == 0:
+                tensor.data = tensor.detach().clone()
 
     def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
         """Of one that is nowhere yet: made where an iteration starts with it."""

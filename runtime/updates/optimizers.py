@@ -24,6 +24,7 @@ from ...graphs.transformations.updates import STATES, When
 from ..model.clipping import Clipping, given_norm
 from ..model.iteration import Iteration, Updates
 from ..program.program import Setting, Target
+from ..torch_internals import HOOKS_OF_STEPS
 from . import rules as update_rules
 
 _MAKE: dict[str, type[torch.optim.Optimizer]] = {
@@ -155,11 +156,23 @@ def is_planned(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in _RULES
 
 
+def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Raises InputError where code stands around its steps, that of this package aside."""
+    for register in HOOKS_OF_STEPS:
+        for hook in getattr(optimizer, register).values():
+            if str(getattr(hook, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]:
+                raise InputError(
+                    "the optimizer has a hook on its steps (register_step_pre_hook, …_post_hook), "
+                    "which planned updates do not run: do it before or behind step(batch)"
+                )
+
+
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
     """By parameter name, for those that the optimizer has. Raises InputError, one line."""
     make, kind = _RULES.get(type(optimizer)), type(optimizer).__name__
     if make is None:
         raise InputError(f"{kind} can't be planned: use torch.optim.AdamW, Adam or SGD")
+    refuse_hooks(optimizer)
     by_parameter: dict[nn.Parameter, Rule] = {}
     for number, group in enumerate(optimizer.param_groups):
         if options := [option for option in _REFUSED if group.get(option)]:

@@ -22,7 +22,7 @@ from ..storage.unmade import filled_with, unmade, zeros
 from ..torch_internals import count_as_stepped
 from .averaged import AVERAGE
 from .masters import MASTER
-from .optimizers import check_fixed, fixed, numbers
+from .optimizers import check_fixed, fixed, numbers, refuse_hooks
 from .sums import sums_of
 from .updates import updates_weights
 
@@ -76,12 +76,14 @@ class OptimizerState:
         return self._optimizer.register_step_pre_hook(check).remove
 
     def check(self) -> None:
-        """Raises MismatchError where its groups have changed otherwise than in their numbers."""
+        """Raises MismatchError where its groups have changed otherwise than in their numbers, InputError
+        where it has got hooks."""
         groups = self._optimizer.param_groups
         if len(groups) != len(self._fixed):
             raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
             check_fixed(group, number, then)
+        refuse_hooks(self._optimizer)
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         for name in self._names:
             if id(self._module.get_parameter(name)) not in updated:

@@ -12,10 +12,11 @@ import memplan
 import numpy as np
 import pytest
 import torch
+from memplan.graphs.machine import Links, Machine
 from memplan.training import adapt, report
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parameters_to_vector, parametrizations, vector_to_parameters
 
 X, LABELS = torch.randn(8, 6), torch.randint(3, (8,))
 config: Any = ModuleType("config")
@@ -215,3 +216,39 @@ def test_autocast_around_optimize_and_all_that_it_compares() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         step = planned(module, optimizer=optimizer, compare=True)
         step(X, targets=LABELS)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_hook_on_the_optimizers_steps_is_refused(before: bool) -> None:
+    module = model()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    if before:
+        optimizer.register_step_post_hook(lambda *_arguments: None)
+        with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
+            planned(module, optimizer=optimizer)
+        return
+    step = planned(module, optimizer=optimizer)
+    step(X, targets=LABELS)
+    optimizer.register_step_pre_hook(lambda *_arguments: None)
+    with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
+        step(X, targets=LABELS)
+
+
+def test_weights_that_become_parts_of_one_vector() -> None:
+    """Each that the plan moves has memory of its own again, with the vector's values."""
+    links = Machine(links=Links(1e9, 1e9))
+    plain, module = model(), model()
+    theirs, ours = (torch.optim.SGD(each.parameters(), 0.1) for each in (plain, module))
+    step = planned(module, optimizer=ours, machine=links, solver="l2l", budget="90%")
+    for turn in range(3):
+        torch.manual_seed(turn)
+        loss = functional.cross_entropy(plain(X), LABELS)
+        loss.backward()
+        theirs.step()
+        theirs.zero_grad()
+        torch.manual_seed(turn)
+        assert torch.equal(step(X, targets=LABELS), loss)
+        for each in (plain, module):
+            vector_to_parameters(parameters_to_vector(each.parameters()) * 0.9, each.parameters())
+    for one, other in zip(plain.parameters(), module.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -111,6 +111,8 @@ FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 
 MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
+RUNS_IN_FORWARD = ("_modules", "_forward_hooks", "_forward_pre_hooks")
+"""Those whose code runs when a module is called."""
 
 HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)
 """The attributes in which a tensor keeps its hooks; to read them says nothing of its values."""

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from ...graphs.errors import MismatchError
 from ..reach import LONGEST, Path, is_of_library, is_of_python, is_of_user, names_in, spelled
+from ..torch_internals import RUNS_IN_FORWARD
 from .iteration import Iteration
 
 LARGEST = 2**20
@@ -42,7 +43,6 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, torch.d
 _CODE = (FunctionType, BuiltinFunctionType)
 _SPACES = (Namespace, SimpleNamespace)
 _FIRST = frozenset({"forward", "__call__"})
-_REGISTERS = ("_modules", "_forward_hooks", "_forward_pre_hooks")
 _HOLD: dict[type, tuple[str, ...]] = {
     MethodType: ("__self__", "__func__"),
     partial: ("func", "args", "keywords"),
@@ -140,7 +140,7 @@ class PlainValues:
     def _of_module(self, module: nn.Module) -> Iterator[_Part]:
         """Its parts and hooks; whether there are others now granted.py looks, for those of the module."""
         own = id(module) in self._own
-        for register in _REGISTERS:
+        for register in RUNS_IN_FORWARD:
             for key, part in vars(module)[register].items():
                 yield (
                     _Part(_itself, part, key, part)

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import memplan
 import torch
 from memplan.runtime.compare.peaks import peaks_of
-from memplan.runtime.run.execute import PlannedStep
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
@@ -208,12 +207,8 @@ def measured(step: memplan.Step, run: Run, batches: Sequence[Batch]) -> float:
     planned = step.plan.figures.peak
     peaks = peaks_of(plan, lambda: run.train(step, batches))
     after, _ = step._plans.serving(batches[0])
-    twice = sum(plan.program.storages[x].bytes for x in moved_by(after) - moved_by(plan))
+    twice = sum(plan.program.storages[x].bytes for x in after._moved - plan._moved)
     return (peaks.device - peaks.beside - twice) / max(planned, step.plan.figures.peak)
-
-
-def moved_by(plan: PlannedStep) -> frozenset[int]:
-    return plan.cycle.moved if plan.cycle else frozenset()
 
 
 def digest(tensors: list[Tensor]) -> str:

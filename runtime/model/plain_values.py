@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cache, partial
+from reprlib import Repr
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -49,6 +50,8 @@ _HOLD: dict[type, tuple[str, ...]] = {
     property: ("fget",),
 }
 _MISSING = object()
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 class _Part(NamedTuple):
@@ -90,10 +93,10 @@ class PlainValues:
         now, parts = self._values()
         for path, value in self._known.items():
             if not _same(there := now.get(path, _MISSING), value):
-                found = "not there" if there is _MISSING else repr(there)
+                found = "not there" if there is _MISSING else _short(there)
                 raise MismatchError(
-                    f"{_spelled(path)} is {found}; the plan is for {value!r}: give what changes as a tensor, "
-                    "among inputs, targets or buffers, or plan the module anew"
+                    f"{_spelled(path)} is {found}; the plan is for {_short(value)}: give what changes as a "
+                    "tensor, among inputs, targets or buffers, or plan the module anew"
                 )
         self._parts = parts  # others that hold the same
 
@@ -229,6 +232,11 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
     return isinstance(one, _PLAIN) and bool(one == other or (one != one and other != other))
+
+
+def _short(value: Any) -> str:
+    """In one line: an array or a text may have many."""
+    return " ".join(_SHORT.repr(value).split())
 
 
 def _spelled(path: Path) -> str:

@@ -252,3 +252,20 @@ def test_weights_that_become_parts_of_one_vector() -> None:
             vector_to_parameters(parameters_to_vector(each.parameters()) * 0.9, each.parameters())
     for one, other in zip(plain.parameters(), module.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_large_array_or_text_is_named_in_one_line() -> None:
+    table, words = np.ones((40, 40)), ["a\nb" * 100]
+
+    def loss_of(output: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(output, labels) * float(table[0, 0]) * (1 if words[0] else 2)
+
+    step = planned(model(), loss_of)
+    step(X, targets=LABELS)
+    for change in (lambda: table.fill(2.0), lambda: (table.fill(1.0), words.__setitem__(0, "c\nd" * 100))):
+        change()
+        with pytest.raises(memplan.MismatchError) as caught:
+            step(X, targets=LABELS)
+        text = str(caught.value)
+        assert len(text.splitlines()) == 1
+        assert len(text) < 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,14 @@ def on_device(graph: Graph, schedule: Schedule, at: int) -> set[int]:
         elif where == Memory.DEVICE:
             (there.discard if verb == Verb.DELETE else there.add)(target)
     return there
+
+
+def launches(graph: Graph, schedule: Schedule) -> tuple[float, float]:
+    """Seconds of one iteration: of the computations on the device, of launching all computations."""
+    computes = schedule.verbs == Verb.COMPUTE
+    runs = list(zip(schedule.targets[computes].tolist(), schedule.wheres[computes].tolist(), strict=True))
+    on_device = fsum(graph.seconds(*run) for run in runs if not graph.on_host(*run))
+    return on_device, fsum(graph.launch(*run) for run in runs)
 
 
 def _by_operation(

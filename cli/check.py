@@ -12,10 +12,10 @@ from ..planner.budget import Budget, spelled
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
 from .exits import CheckFailedError
-from .figures import graph_row, report_document, report_rows
+from .figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
 from .options import FILE, budget_option, graph_option, machine_option, output_options
 from .output import Output, labelled
-from .replay import TOLERANCE, is_number, judged, open_schedule
+from .replay import TOLERANCE, arena_of, is_number, judged, open_schedule
 
 
 @click.command()
@@ -36,19 +36,22 @@ def check(
     held = open_schedule(schedule, graph_path, budget, machine_path)
     try:
         report = held.report(judged(held, schedule))
+        layout = arena_of(held, schedule)
         if held.own:
             _compare(schedule, report, held.file.predicted)
     except CheckFailedError as error:
         output.document(_refused(error))
         raise
     output.result(
-        {"valid": True, **report_document(report, held.budget)},
+        {"valid": True, **report_document(report, held.budget), "arena": arena_document(layout)},
         labelled(
             [
                 graph_row(held.graph),
                 ("schedule", f"valid: {len(held.file.schedule):,} steps keep every rule"),
                 ("budget", "none" if held.budget is None else spelled(held.budget)),
                 *report_rows(report, held.budget),
+                *arena_rows(layout),
+                *launch_rows(held.graph, held.file.schedule),
             ]
         ),
     )

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..graphs.graph import Graph
+from ..planner.addresses.layout import Layout
 from ..planner.budget import spelled
 from ..planner.report import Report
+from ..planner.schedule.schedule import Schedule
+from .account import launches
 from .output import Row
 
 
@@ -31,12 +34,41 @@ def report_rows(report: Report, budget: int | None) -> Iterator[Row]:
     yield "plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
     if figures.host_peak:
         yield "host peak", spelled(figures.host_peak)
+    if figures.pinned_peak:
+        yield "pinned peak", spelled(figures.pinned_peak)
+    if figures.least_pinned != figures.pinned_peak:
+        yield "least pinned", spelled(figures.least_pinned)
     if figures.disk_peak:
         yield "disk peak", spelled(figures.disk_peak)
     if report.lower_bound is not None and report.gap is not None:
         yield "lower bound", f"{duration(report.lower_bound)} (any order), gap {report.gap:.1%}"
     else:
         yield "lower bound", "none known"
+
+
+def arena_document(layout: Layout | None) -> dict[str, int] | None:
+    """bound: the peak of live bytes in whole blocks, below which there is no arena."""
+    return None if layout is None else {"bytes": layout.size, "bound": layout.bound}
+
+
+def arena_rows(layout: Layout | None, budget: int | None = None) -> Iterator[Row]:
+    if layout is not None:
+        of_budget = f", {layout.size / budget:.1%} of the budget" if budget else ""
+        above = layout.size / layout.bound - 1 if layout.bound else 0.0
+        least = (
+            "the smallest there is" if layout.size == layout.bound else f"{signed(above)} against the peak"
+        )
+        yield "arena", f"{spelled(layout.size)}{of_budget}, {least}"
+
+
+def launch_rows(graph: Graph, schedule: Schedule) -> Iterator[Row]:
+    """One row where launching takes longer than computing."""
+    computing, launching = launches(graph, schedule)
+    if launching > computing:
+        yield (
+            "launches",
+            f"{duration(launching)}, computations {duration(computing)}: launching is what limits",
+        )
 
 
 def graph_row(graph: Graph) -> Row:

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document
-from ..graphs.machine import Machine, Memory
+from ..graphs.machine import Link, Machine, Memory
 from ..graphs.machines.presets import Preset, find_preset, presets
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
-from .figures import rate
+from .figures import duration, rate
 from .options import FILE, destination_option, output_options
 from .output import Output, Row, labelled, table
 from .written import Written, write_out
@@ -51,8 +51,9 @@ def machine(
 ) -> None:
     """Measure this machine, or show the one called NAME, and write it as a machine file with -o.
 
-    Measured are the copies between device and host, alone and both ways at once, AdamW on each, and with
-    --disk reading and writing there, past the page cache. It takes some ten seconds.
+    Measured are the copies between device and host, alone, both ways at once and small ones (for what each
+    takes beside its bytes), AdamW on each, and with --disk reading and writing there, past the page cache. It
+    takes some ten seconds.
     """
     if (name is not None) + as_list + (device is not None or disk is not None) > 1:
         raise click.UsageError("NAME, --list and measuring (--device, --disk) do not go together")
@@ -78,7 +79,8 @@ def _list(output: Output) -> None:
 def _cells(preset: Preset) -> list[str]:
     machine = preset.machine
     sizes = [machine.capacity(memory) for memory in Memory]
-    rates = (machine.links.d2h, machine.links.h2d, machine.updates.device, machine.updates.host)
+    links = (machine.links.d2h, machine.links.h2d)
+    rates = (*(link and link.rate for link in links), machine.updates.device, machine.updates.host)
     return [*("-" if size is None else _short(size) for size in sizes), *map(rate, rates), preset.name]
 
 
@@ -142,10 +144,16 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
         capacity = machine.capacity(memory)
         if capacity is not None:
             yield memory.word, spelled(capacity)
+        if memory == Memory.HOST and machine.pinned is not None:
+            yield "pinned", spelled(machine.pinned)
+        if memory == Memory.HOST and machine.unpinned:
+            yield "pinned", "nothing"
     for field, what in _LINKS.items():
-        value = getattr(machine.links, field)
-        if value is not None:
-            yield what, rate(value)
+        link: Link | None = getattr(machine.links, field)
+        if link is not None:
+            latency = f", {duration(link.latency)} a copy" if link.latency else ""
+            slower = f", {rate(link.pageable)} where it is not pinned" if link.pageable else ""
+            yield what, rate(link.rate) + latency + slower
     for place in ("device", "host"):
         value = getattr(machine.updates, place)
         if value is not None:

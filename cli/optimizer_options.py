@@ -22,6 +22,11 @@ _OPTIONS = (
         help="Each weight right behind its gradient, or all behind backward.  [default: in-backward]",
     ),
     click.option(
+        "--fused/--no-fused",
+        default=None,
+        help="By PyTorch's fused kernels: some times as fast, with other bits.  [default: --fused]",
+    ),
+    click.option(
         "--lr", type=float, metavar="RATE", help="Learning rate; PyTorch's default, like all below."
     ),
     click.option("--weight-decay", type=float, metavar="FACTOR"),

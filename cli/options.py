@@ -13,6 +13,7 @@ import click
 
 from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix
+from ..graphs.units import parse_bytes
 from ..planner.budget import Budget, parse_budget
 from .output import Output
 
@@ -40,6 +41,14 @@ def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None
     """Callback of an option that takes a budget."""
     try:
         return None if text is None else parse_budget(text)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """Callback of --reserve."""
+    try:
+        return None if text is None else parse_bytes(text)
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 

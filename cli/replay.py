@@ -15,6 +15,8 @@ from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
+from ..planner.addresses.addresses import rows_of
+from ..planner.addresses.layout import Layout
 from ..planner.bounds import time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
@@ -81,6 +83,23 @@ def open_schedule(
         machine or file.machine or graph.machine,
         own=budget is None and machine is None,
     )
+
+
+def arena_of(held: Held, path: Path) -> Layout | None:
+    """The addresses in the file, which hold for its own budget and machine. Raises CheckFailedError: they
+    overlap, or their arena is larger than the budget."""
+    file = held.file
+    if file.addresses is None:
+        return None
+    machine = file.machine or held.graph.machine
+    try:
+        rows = rows_of(held.graph, file.schedule, budget=file.budget, machine=machine)
+        layout = Layout.recorded(held.graph, rows, file.addresses)
+    except InvalidScheduleError as error:
+        raise CheckFailedError(f"{path}: {error}") from error
+    if not held.own and held.budget is not None and layout.size > held.budget:
+        raise CheckFailedError(f"{path}: its arena has {layout.size:,} bytes, {held.budget:,} are allowed")
+    return layout
 
 
 def judged(held: Held, path: Path) -> Replay:

@@ -18,11 +18,14 @@ from .figures import duration, graph_row, signed
 from .models import model_code
 from .options import FILE, graph_option, output_options
 from .output import Output, Row, labelled
-from .replay import Held, judged, open_schedule
+from .replay import Held, arena_of, judged, open_schedule
 
 if TYPE_CHECKING:
+    from ..planner.addresses.layout import Layout
+    from ..runtime.compare.compiled import Compiled
     from ..runtime.compare.peaks import Peaks
     from ..runtime.compare.side_by_side import Measured, SideBySide
+    from ..runtime.fusion.fused import Fused
     from ..runtime.model.file import ModelFile
     from ..runtime.model.iteration import Iteration
     from ..runtime.program.program import Program
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     help="Where to put what is offloaded to the disk; by default where temporary files are.",
 )
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Timed runs of each."
+    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Timed windows of each."
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Train: so many iterations in all.")
 @click.option(
@@ -67,8 +70,10 @@ def run(
 
     The model is traced again, with the optimizer that the graph was profiled with; its fingerprint must be
     the graph's. Exit code 5 where loss, gradients or buffers differ in any bit, or, where weights are
-    updated, these or the optimizer's states after 3 iterations; 1 where the run took more memory than
-    planned. Where eager has not memory enough, the schedule runs alone.
+    updated, these or the optimizer's states after 3 iterations; where eager differs from itself, run again,
+    by more than that; with compiled operations where they differ from the same without a plan, or kernels
+    are further from exact than eager's own error explains; 1 where the run took more memory than planned.
+    Where eager has not memory enough, the schedule runs alone.
 
     With --steps it trains instead, on the batches of the file's `data()`, and goes on from the checkpoint
     where there is one.
@@ -76,20 +81,26 @@ def run(
     if (steps is None) != (checkpoint is None) or (every is not None and steps is None):
         raise click.UsageError("--steps N and --checkpoint FOLDER go together, --every K with both")
     held = open_schedule(schedule, graph_path)
-    replay = judged(held, schedule)
+    replay, layout = judged(held, schedule), arena_of(held, schedule)
     predicted = {**held.report(replay).predicted(), "disk_peak": replay.figures.disk_peak}
     if steps is not None and checkpoint is not None:
         from .train import trained
 
-        with _planned(held, graph_path, model, device, disk, output) as made:
-            document, rows = trained(*made, steps, checkpoint, every, predicted, output)
+        with _planned(held, graph_path, model, device, disk, layout, output) as made:
+            document, rows = trained(*made[:4], steps, checkpoint, every, predicted, output)
         output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
         return
     from ..runtime.compare.side_by_side import side_by_side
 
-    with _planned(held, graph_path, model, device, disk, output) as (_file, iteration, step, say):
+    with _planned(held, graph_path, model, device, disk, layout, output) as (
+        _file,
+        iteration,
+        step,
+        say,
+        compiled,
+    ):
         say("running eager and planned in turn")
-        found = side_by_side(iteration, step, repeats)
+        found = side_by_side(iteration, step, repeats, compiled)
     output.result(
         {
             "predicted": predicted,
@@ -97,9 +108,10 @@ def run(
             "eager": found.eager and _figures(found.eager),
             "equal": found.comparison and found.comparison.equal,
             "first_difference": found.comparison and found.comparison.first,
+            "eager_differs": dict(found.comparison.spreads) if found.comparison else None,
             "budget": held.budget,
         },
-        labelled(_rows(held, predicted, found)),
+        labelled(_rows(held, predicted, found, layout)),
     )
     if found.comparison and not found.comparison.equal:
         raise CheckFailedError(f"{schedule}: the planned run differs from eager: {found.comparison}")
@@ -108,7 +120,7 @@ def run(
 
 def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
     for place, peak, key in (
-        ("device", peaks.device - peaks.beside, "peak"),
+        ("device", peaks.device - peaks.beside - peaks.constant, "peak"),
         ("host", peaks.host, "host_peak"),
         ("disk", peaks.disk, "disk_peak"),
     ):
@@ -119,11 +131,19 @@ def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
 
 @contextmanager
 def _planned(
-    held: Held, graph_path: Path, model: str, device: str | None, disk: Path | None, output: Output
-) -> Generator[tuple[ModelFile, Iteration, PlannedStep, Callable[[str], None]]]:
-    """The file, what it builds, its step, and what takes a line for the terminal. The model's code may run in
-    the block."""
+    held: Held,
+    graph_path: Path,
+    model: str,
+    device: str | None,
+    disk: Path | None,
+    layout: Layout | None,
+    output: Output,
+) -> Generator[tuple[ModelFile, Iteration, PlannedStep, Callable[[str], None], Compiled | None]]:
+    """The file, what it builds, its step, what takes a line for the terminal, and what the step's compiled
+    operations are compared with. The model's code may run in the block."""
+    from ..runtime.compare.compiled import Compiled
     from ..runtime.device.choice import check_device
+    from ..runtime.fusion.choice import COMPILED
     from ..runtime.model.file import load_model_file
     from ..runtime.model.iteration import on_device
     from ..runtime.run.cycle import Terms
@@ -142,9 +162,12 @@ def _planned(
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
         program = settled(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
-        program = _aligned(program, held.graph, graph_path)
-        terms = Terms(held.graph, held.budget, held.machine, disk)
-        yield file, iteration, PlannedStep(iteration, program, held.file.schedule, terms), say
+        if COMPILED in held.graph.source:
+            say("compiling operations")
+        made = _aligned(program, held.graph, graph_path)
+        compiled = Compiled(program, made.kernels) if made.kernels else None
+        terms = Terms(held.graph, held.budget, held.machine, disk, layout=layout)
+        yield file, iteration, PlannedStep(iteration, made.program, held.file.schedule, terms), say, compiled
 
 
 def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
@@ -172,11 +195,13 @@ def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str) ->
     )
 
 
-def _aligned(program: Program, graph: Graph, graph_path: Path) -> Program:
+def _aligned(program: Program, graph: Graph, graph_path: Path) -> Fused:
+    from ..runtime.fusion.choice import as_in
     from ..runtime.trace.align import aligned
 
     try:
-        return aligned(program, graph)
+        made = as_in(graph, program)
+        return made._replace(program=aligned(made.program, graph))
     except MismatchError as error:
         raise MismatchError(f"{graph_path}: {error}") from None
 
@@ -192,10 +217,11 @@ def _figures(measured: Measured) -> dict[str, Any]:
         "peak": peaks.device,
         "host_peak": peaks.host,
         "disk_peak": peaks.disk,
+        "reserved": peaks.reserved,
     }
 
 
-def _rows(held: Held, predicted: dict[str, Any], found: SideBySide) -> Iterator[Row]:
+def _rows(held: Held, predicted: dict[str, Any], found: SideBySide, layout: Layout | None) -> Iterator[Row]:
     eager, planned = found.eager, found.planned
     yield graph_row(held.graph)
     if held.budget is not None:
@@ -206,14 +232,20 @@ def _rows(held: Held, predicted: dict[str, Any], found: SideBySide) -> Iterator[
     if eager is not None:
         faster, smaller = planned.seconds / eager.seconds - 1, planned.peak_bytes / eager.peak_bytes - 1
         yield "against eager", f"time {signed(faster)}, peak {signed(smaller)}"
-    off = planned.peak_bytes / predicted["peak"] - 1
+    constant = planned.peaks.constant
+    off = planned.peak_bytes / (predicted["peak"] + constant) - 1
+    beside = f" and {spelled(constant)} that libraries keep" if constant else ""
     yield (
         "predicted",
-        f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}: measured peak {off + 0.0:+.2%}",
+        f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}{beside}: "
+        f"measured peak {off + 0.0:+.2%}",
     )
     for place, peak in (("host", planned.peaks.host), ("disk", planned.peaks.disk)):
         if expected := predicted[f"{place}_peak"]:
             off = peak / expected - 1
             yield f"{place} peak", f"{spelled(peak)}, predicted {spelled(expected)}: {off + 0.0:+.2%}"
+    if (reserved := planned.peaks.reserved) is not None:
+        planned_arena = "" if layout is None else f", the arena planned for it {spelled(layout.size)}"
+        yield "reserved", f"{spelled(reserved)} of the device{planned_arena}"
     yield "loss", f"{found.loss:.7g}"
     yield "results", str(found.comparison or "not compared: eager has not memory enough")

@@ -18,7 +18,7 @@ from ..planner.schedule.schedule import Verb
 from ..planner.simulator.simulate import Replay
 from . import account
 from .curve import Mark, draw
-from .figures import duration, graph_row, report_document, report_rows
+from .figures import duration, graph_row, launch_rows, report_document, report_rows
 from .options import FILE, graph_option, output_options
 from .output import Output, labelled, table
 from .replay import Held, judged, open_schedule
@@ -57,6 +57,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
             graph_row(held.graph),
             ("budget", "none" if held.budget is None else spelled(held.budget)),
             *report_rows(report, held.budget),
+            *launch_rows(held.graph, held.file.schedule),
         ]
     )
     yield Text("")

@@ -123,6 +123,7 @@ def _tell(found: Found, preset: Preset, optimizer: str, output: Output) -> None:
             "batches": [trial_document(one) for one in found.trials],
             "largest_batch": found.largest and trial_document(found.largest),
             "smallest_budget": found.least and trial_document(found.least),
+            "pinning": found.pinning and trial_document(found.pinning),
             "interrupted": found.interrupted,
         },
         lines_of(found, preset.gpu.name, optimizer),

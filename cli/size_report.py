@@ -28,6 +28,8 @@ def trial_document(one: Trial) -> dict[str, Any]:
         "time": figures and figures.time,
         "peak": figures and figures.peak,
         "host_peak": figures and figures.host_peak,
+        "pinned_peak": figures and figures.pinned_peak,
+        "least_pinned": figures and figures.least_pinned,
         "disk_peak": figures and figures.disk_peak,
         "overhead": figures and Report(figures, one.plain).overhead,
         "samples_per_second": one.samples_per_second,
@@ -41,7 +43,18 @@ def lines_of(found: Found, gpu: str, optimizer: str) -> Iterator[Text]:
         ("budget", spelled(found.limit)),
     ]
     yield from labelled(rows)
-    heads = ["batch", "floor", "plain peak", "peak", "host peak", "time", "overhead", "samples/s", ""]
+    heads = [
+        "batch",
+        "floor",
+        "plain peak",
+        "peak",
+        "host peak",
+        "pinned",
+        "time",
+        "overhead",
+        "samples/s",
+        "",
+    ]
     yield from table(heads, map(_cells, sorted(found.trials, key=lambda one: one.batch)))
     yield from labelled(_summary(found))
 
@@ -49,8 +62,8 @@ def lines_of(found: Found, gpu: str, optimizer: str) -> Iterator[Text]:
 def _cells(one: Trial) -> list[str]:
     first = [f"{one.batch:,}", format_bytes(one.floor), format_bytes(one.plain.peak)]
     if one.figures is None:
-        return [*first, *"-----", "no: below the floor" if one.hopeless else "no schedule found"]
-    peaks = map(format_bytes, (one.figures.peak, one.figures.host_peak))
+        return [*first, *"------", "no: below the floor" if one.hopeless else "no schedule found"]
+    peaks = map(format_bytes, (one.figures.peak, one.figures.host_peak, one.figures.pinned_peak))
     return [*first, *peaks, *_speed(one), "fits"]
 
 
@@ -60,6 +73,17 @@ def _summary(found: Found) -> Iterator[Row]:
             time, overhead, rate = _speed(one)
             figures = f"batch {one.batch:,} within {spelled(one.budget)}"
             yield label, f"{figures}: {time}, {overhead} against plain, {rate} samples/s"
+    if found.largest is not None and (line := pinning(found)):
+        yield "pinned memory", line
+
+
+def pinning(found: Found) -> str | None:
+    """One line where pinned memory, neither the device's nor the host's, keeps a batch from fitting."""
+    one = found.pinning
+    if one is None or one.figures is None or found.pinned is None:
+        return None
+    need = f"its schedule pins {spelled(one.figures.least_pinned)}"
+    return f"batch {one.batch:,} would fit but for host.pinned, {spelled(found.pinned)}: {need}"
 
 
 def _speed(one: Trial) -> list[str]:
@@ -75,4 +99,5 @@ def nothing_fits(found: Found) -> str:
     one, least = found.trials[0], found.least
     needs = f"the smallest budget found is {spelled(least.budget)}" if least else "no budget was found"
     floor = f"no schedule can pass below {spelled(one.floor)}"
-    return f"batch {one.batch:,} does not fit within {spelled(found.limit)}: {needs}; {floor}"
+    line = f"batch {one.batch:,} does not fit within {spelled(found.limit)}: {needs}; {floor}"
+    return "; ".join(filter(None, (line, pinning(found))))

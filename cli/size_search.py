@@ -74,12 +74,16 @@ class Question:
 
 @dataclass
 class Found:
-    """trials: at the GPU's limit, batch by batch. least: of the first batch. interrupted: there is more."""
+    """trials: at the GPU's limit, batch by batch. least: of the first batch. interrupted: there is more.
+    pinning: of the smallest batch that does not fit, where it would if more host memory could be pinned.
+    pinned: bytes that can be."""
 
     limit: int
     trials: list[Trial]
     least: Trial | None = None
     interrupted: bool = False
+    pinning: Trial | None = None
+    pinned: int | None = None
 
     @property
     def largest(self) -> Trial | None:
@@ -92,7 +96,7 @@ def sizes_of(model: Model, ask: Question, limit: int, batches: list[int] | None)
     try:
         first, graph = _first(model, batches)
 
-        def attempt(batch: int) -> Trial:
+        def attempt(batch: int, ask: Question = ask) -> Trial:
             return trial(graph if batch == first else model.graph(batch), ask.any_size, batch, limit, ask)
 
         tried = given_batches(attempt, batches) if batches else largest_batch(attempt, first)
@@ -103,6 +107,10 @@ def sizes_of(model: Model, ask: Question, limit: int, batches: list[int] | None)
         if start.figures:
             for better in smallest_budget(graph, ask.any_size, start, ask):
                 sizes.least = better
+        refused = [one.batch for one in sizes.trials if not (one.figures or one.hopeless)]
+        if refused and ask.machine.pinned is not None:
+            found = attempt(min(refused), replace(ask, machine=replace(ask.machine, pinned=None)))
+            sizes.pinning, sizes.pinned = found if found.figures else None, ask.machine.pinned
     except KeyboardInterrupt:
         sizes.interrupted = True
     return sizes

@@ -14,14 +14,22 @@ from ..graphs.files.files import load_graph
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.units import format_bytes
-from ..planner.budget import Budget, device_budget
+from ..planner.budget import Budget, device_budget, spelled
 from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule.file import save_schedule
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from ..solvers.registry import run as registry
 from .exits import Exit
-from .figures import duration, graph_row, report_document, report_rows
+from .figures import (
+    arena_document,
+    arena_rows,
+    duration,
+    graph_row,
+    launch_rows,
+    report_document,
+    report_rows,
+)
 from .options import (
     FILE,
     allowance_argument,
@@ -29,6 +37,7 @@ from .options import (
     destination_option,
     machine_option,
     output_options,
+    reserve_argument,
     seconds_argument,
     settings_argument,
 )
@@ -66,6 +75,19 @@ _CLAIMS = {
     callback=allowance_argument,
     help="Seconds for lower bounds at most, after solving; 0 for none.",
 )
+@click.option(
+    "--addresses/--no-addresses",
+    default=None,
+    help="The budget holds an arena with an address for each tensor, not live bytes alone. Default: as the "
+    "graph was measured, with addresses on CUDA.",
+)
+@click.option(
+    "--reserve",
+    callback=reserve_argument,
+    metavar="SIZE",
+    help="Bytes of the budget to leave free, for the device's context. Default: what libraries kept of the "
+    "device where the graph was measured.",
+)
 @machine_option
 @destination_option
 @output_options
@@ -76,6 +98,8 @@ def solve(
     time_limit: float | None,
     settings: dict[str, str],
     bound_time: float,
+    addresses: bool | None,
+    reserve: int | None,
     machine_path: Path | None,
     destination: Path | None,
     output: Output,
@@ -93,10 +117,17 @@ def solve(
     wanted = _within(machine, budget, plain.peak, output)
     if wanted is None:
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
-    problem = Problem(loaded, wanted.bytes_of(plain.peak), machine)
+    whole = wanted.bytes_of(plain.peak)
+    if reserve is None:
+        reserve = 0 if wanted.size is None else int(loaded.source.get("constant", 0))
+    if reserve and reserve >= whole:
+        raise InputError(f"--reserve {reserve:,} B leaves nothing of the budget, {whole:,} B")
+    problem = Problem(loaded, whole - reserve, machine)
+    if addresses is None:
+        addresses = str(loaded.source.get("device", "cpu")) != "cpu"
     try:
         with output.status(f"{solver}: solving for {format_bytes(problem.budget)}") as report:
-            solution = _solved(solver, problem, time_limit, settings, report, bound_time)
+            solution = _solved(solver, problem, time_limit, settings, report, bound_time, addresses)
     except InfeasibleError as error:
         output.document(_infeasible(error))
         for line in error.notes:
@@ -113,14 +144,23 @@ def solve(
             "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
+            "arena": arena_document(solution.layout),
+            "reserve": reserve,
             "schedule": written.name,
         },
         labelled(
             [
                 graph_row(loaded),
                 ("budget", wanted.echo(plain.peak)),
+                *(
+                    [("reserve", f"{spelled(reserve)}, {spelled(problem.budget)} are left")]
+                    if reserve
+                    else []
+                ),
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget),
+                *arena_rows(solution.layout, problem.budget),
+                *launch_rows(loaded, solution.schedule),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
                 *([("schedule", written.name)] if written.name else []),
             ]
@@ -157,9 +197,12 @@ def _solved(
     settings: dict[str, str],
     report: Callable[[str], None],
     bound_time: float,
+    addresses: bool,
 ) -> Solution:
     try:
-        return registry.solve(solver, problem, time_limit, settings, report, bound_time)
+        return registry.solve_or_unpin(
+            solver, problem, time_limit, settings, report, bound_time, addresses=addresses
+        )
     except NotAcceptedError as error:
         takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)
         others = [entry.name for entry in takes_any]
@@ -171,10 +214,11 @@ def _write(path: Path, problem: Problem, solution: Solution, outcome: Report) ->
         path,
         problem.graph,
         solution.schedule,
-        budget=problem.budget,
-        machine=problem.machine or Machine(),
+        budget=solution.budget,
+        machine=solution.machine or Machine(),
         solver=_provenance(solution),
         predicted=outcome.predicted(),
+        addresses=solution.layout and solution.layout.record(),
     )
 
 

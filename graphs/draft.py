@@ -24,6 +24,7 @@ class Draft:
         self._names: list[str] = []
         self._phases: list[Phase] = []
         self._times: list[float] = []
+        self._launches: list[float] = []
         self._workspaces: list[int] = []
         self._edges: tuple[list[Sequence[int]], ...] = ([], [], [])
         self._flags: list[tuple[bool, bool]] = []
@@ -54,11 +55,13 @@ class Draft:
         random: bool = False,
         layer: str | None = None,
         modes: Sequence[Mode] = (),
+        launch: float = 0.0,
     ) -> int:
         """Its index. Times in seconds, workspace in bytes, edges as tensor indices."""
         self._names.append(name)
         self._phases.append(phase)
         self._times.append(time)
+        self._launches.append(launch)
         self._workspaces.append(workspace)
         for column, edges in zip(self._edges, (reads, writes, mutates), strict=True):
             column.append(edges)
@@ -92,6 +95,7 @@ class Draft:
                 flags[:, 1],
                 self._layers,
                 self._modes,
+                np.array(self._launches, np.float64),
             ),
             list(results),
             machine,

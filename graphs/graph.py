@@ -56,6 +56,7 @@ class Mode:
 
     time: seconds.  workspace: bytes.  writes, reads_host: tensor indices; `reads_host` are read where
     they lie in host memory.  on_host: runs on the CPU, inputs and outputs in host memory.
+    launch: seconds that the training thread takes to issue it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Mode:
     writes: tuple[int, ...]
     reads_host: tuple[int, ...] = ()
     on_host: bool = False
+    launch: float = 0.0
 
 
 class Tensor(NamedTuple):
@@ -89,6 +91,7 @@ class Operation(NamedTuple):
     random: bool
     layer: str | None
     modes: tuple[Mode, ...]
+    launch: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +111,7 @@ class Tensors:
 class Operations:
     """The operation columns, one entry an operation, in plain PyTorch's order.
 
-    time: float64, seconds.  workspace: int64, bytes.  phase: uint8, values of `Phase`.
+    time, launch: float64, seconds.  workspace: int64, bytes.  phase: uint8, values of `Phase`.
     recompute, random: bool.  reads, writes, mutates: tensor indices.  modes: only operations with any.
     """
 
@@ -123,6 +126,7 @@ class Operations:
     random: NDArray[np.bool_]
     layer: Sequence[str | None]
     modes: Mapping[int, tuple[Mode, ...]]
+    launch: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.name)
@@ -157,6 +161,7 @@ class Graph:
             bool(o.random[index]),
             o.layer[index],
             o.modes.get(index, ()),
+            float(o.launch[index]),
         )
 
     @cached_property
@@ -192,6 +197,13 @@ class Graph:
     def resident(self) -> NDArray[np.bool_]:
         """Per tensor: there when an iteration starts (an input or persistent)."""
         return self.persistent | (self.tensors.kind == Kind.INPUT)
+
+    @cached_property
+    def repeat_seconds(self) -> NDArray[np.float64]:
+        """Per operation what another run of it adds, about: on the device, or where launches take longer than
+        computations in a plain iteration, to the thread that launches."""
+        operations = self.operations
+        return max(operations.time, operations.launch, key=lambda seconds: float(seconds.sum()))
 
     @property
     def resident_bytes(self) -> int:
@@ -245,6 +257,12 @@ class Graph:
         if mode == 0:
             return self.operations.time.item(operation)
         return self.operations.modes[operation][mode - 1].time
+
+    def launch(self, operation: int, mode: int = 0) -> float:
+        """Seconds that the training thread takes to issue a run. mode: 0, or k for the k-th."""
+        if mode == 0:
+            return self.operations.launch.item(operation)
+        return self.operations.modes[operation][mode - 1].launch
 
     def workspace(self, operation: int, mode: int = 0) -> int:
         """Bytes that a run takes beside its inputs and outputs. mode: 0, or k for the k-th."""

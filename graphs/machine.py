@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = TypeVar("Bytes", float, NDArray[np.float64])
 
 
 class Memory(IntEnum):
@@ -19,21 +26,54 @@ class Memory(IntEnum):
 
 
 @dataclass(frozen=True)
-class Links:
-    """Rates in bytes/s; None where the machine has no such link."""
+class Link:
+    """rate: bytes/s. latency: seconds that each copy takes beside its bytes. pageable: the rate from and to
+    host memory that is not pinned; None where unknown."""
 
-    d2h: float | None = None
-    h2d: float | None = None
-    disk_read: float | None = None
-    disk_write: float | None = None
+    rate: float
+    latency: float = 0.0
+    pageable: float | None = None
+
+    def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
+        """Of so many bytes in so many copies. All that plans or judges copies asks here."""
+        return copies * self.latency + size / self.rate
+
+    def rate_of(self, sizes: Sequence[int]) -> float:
+        """Bytes/s of tensors of these bytes that are copied one by one."""
+        total = float(sum(sizes))
+        return total / self.seconds(total, len(sizes)) if self.latency and total else self.rate
+
+
+@dataclass(frozen=True, init=False)
+class Links:
+    """None where the machine has no such link. A bare number is a rate in bytes/s, without latency."""
+
+    d2h: Link | None
+    h2d: Link | None
+    disk_read: Link | None
+    disk_write: Link | None
+
+    def __init__(
+        self,
+        d2h: Link | float | None = None,
+        h2d: Link | float | None = None,
+        disk_read: Link | float | None = None,
+        disk_write: Link | float | None = None,
+    ) -> None:
+        given = {"d2h": d2h, "h2d": h2d, "disk_read": disk_read, "disk_write": disk_write}
+        for name, link in given.items():
+            object.__setattr__(self, name, Link(float(link)) if isinstance(link, int | float) else link)
 
 
 @dataclass(frozen=True)
 class Updates:
-    """How many bytes of float32 weights AdamW updates per second; None where unknown."""
+    """How many bytes of float32 weights AdamW updates per second, one operation after the other, and by a
+    fused kernel; None where unknown."""
 
     device: float | None = None
     host: float | None = None
+    device_fused: float | None = None
+    host_fused: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +81,8 @@ class Machine:
     """Capacities in bytes; None where unknown, and then unlimited.
 
     updates: no rule of schedules knows them; from them come the times of update operations that nobody has
-    measured.
+    measured. pinned: bytes of host memory that can be pinned, of those that its capacity has. unpinned:
+    nothing is pinned, and the links have their pageable rates; see `without_pinned`.
     """
 
     device_capacity: int | None = None
@@ -49,6 +90,21 @@ class Machine:
     disk_capacity: int | None = None
     links: Links = Links()
     updates: Updates = Updates()
+    pinned: int | None = None
+    unpinned: bool = False
+
+    def without_pinned(self) -> Machine | None:
+        """The same where nothing is pinned, which copies take longer for; None where that is unknown."""
+        links, d2h, h2d = self.links, self.links.d2h, self.links.h2d
+        if d2h is None or h2d is None or d2h.pageable is None or h2d.pageable is None:
+            return None
+        d2h, h2d = replace(d2h, rate=d2h.pageable), replace(h2d, rate=h2d.pageable)
+        return replace(self, links=replace(links, d2h=d2h, h2d=h2d), pinned=None, unpinned=True)
+
+    @property
+    def crossing_capacity(self) -> int | None:
+        """Bytes of copies on the host that a schedule can have cross the links to and from the device."""
+        return min((size for size in (self.host_capacity, self.pinned) if size is not None), default=None)
 
     def capacity(self, memory: Memory) -> int | None:
         return (self.device_capacity, self.host_capacity, self.disk_capacity)[memory]

@@ -14,9 +14,13 @@ UNITS = {
     **{f"{prefix}iB": 1024**k for k, prefix in enumerate("KMGTP", start=1)},
 }
 _BY_LOWER_CASE = {unit.lower(): factor for unit, factor in UNITS.items()}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
+_NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
 _LARGEST = 2**62
 _SLOWEST = 1e-9
+_LONGEST = 3600.0
+_SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6")}
+_DURATION = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(_SECONDS)})\s*", re.ASCII)
 
 
 def parse_bytes(value: object) -> int:
@@ -33,6 +37,22 @@ def parse_rate(value: object) -> float:
     if rate < _SLOWEST:
         raise InputError(f"{value!r} is not a rate: it must be above 0 ({_SLOWEST} or more)")
     return rate
+
+
+def parse_seconds(value: object) -> float:
+    """A time in seconds: 2e-5, '20us', '20 µs', '1.5ms'. Raises InputError: not a time, negative, not finite,
+    more than an hour."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match:
+        number, unit = match.groups()
+        seconds = float(Decimal(number) * _SECONDS[unit])
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise InputError(f"{value!r} is not a time, like 20us or 2e-5 (seconds)")
+    if not 0 <= seconds <= _LONGEST:
+        raise InputError(f"{value!r} is not a time between 0 and {_LONGEST:g} s")
+    return seconds
 
 
 def format_bytes(count: int) -> str:

@@ -52,13 +52,16 @@ def _mode_need(graph: Graph, operation: int, index: int, extra: NDArray[np.int64
 
 
 def time_bound(graph: Graph) -> float:
-    """Seconds below which no schedule runs: every operation once, each in its fastest way.
+    """Seconds below which no schedule runs: every operation once, each in its fastest way; and each launched
+    once, all by one thread.
 
     The compute queue and the CPU's work side by side, so operations that may run on the host count for
     neither alone: only what must run on the device does.
     """
     seconds: list[float] = graph.operations.time.tolist()
+    launches: list[float] = graph.operations.launch.tolist()
     for operation, modes in graph.operations.modes.items():
         ways = [0.0 if mode.on_host else mode.time for mode in modes]
         seconds[operation] = min(seconds[operation], *ways)
-    return fsum(seconds)
+        launches[operation] = min(launches[operation], *(mode.launch for mode in modes))
+    return max(fsum(seconds), fsum(launches))

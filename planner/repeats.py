@@ -67,7 +67,7 @@ def without_most_repeats(
 
 def _longest_first(graph: Graph, runs: Sequence[Run]) -> list[int]:
     """The places of the repeats; from the last on."""
-    seconds: list[float] = graph.operations.time.tolist()
+    seconds: list[float] = graph.repeat_seconds.tolist()
     return sorted(
         (place for place, _gaps in _repeats(graph, runs)), key=lambda place: seconds[runs[place][0]]
     )
@@ -82,7 +82,7 @@ def _curve(graph: Graph, runs: Sequence[Run]) -> NDArray[np.int64]:
 
 def _left_out(graph: Graph, runs: Sequence[Run], curve: NDArray[np.int64], limit: int) -> set[int]:
     """The places of the repeats. Fills `curve`."""
-    seconds: list[float] = graph.operations.time.tolist()
+    seconds: list[float] = graph.repeat_seconds.tolist()
     repeats: list[tuple[float, int, list[Gap]]] = []
     for place, gaps in _repeats(graph, runs):
         cost = sum(size * (last - first + 1) for first, last, size in gaps)

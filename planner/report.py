@@ -38,6 +38,8 @@ class Report:
             "peak": self.figures.peak,
             "least_budget": self.figures.least_budget,
             "host_peak": self.figures.host_peak,
+            "pinned_peak": self.figures.pinned_peak,
+            "least_pinned": self.figures.least_pinned,
             "baseline_time": self.baseline.time,
             "baseline_peak": self.baseline.peak,
             "lower_bound": self.lower_bound,

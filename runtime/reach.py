@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import ProxyTypes
 
 from torch import Tensor
 
@@ -29,7 +30,8 @@ LONGEST = 10_000
 """Containers of more entries are data: a walk does not enter them."""
 
 _ENDS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial, Tensor, CellType)
-_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_PASSED_BY = (str, bytes, int, float, complex, bool, type(None), *ProxyTypes)
+"""Plain values, and weak proxies: what they stand for may be gone, then whoever touches them fails."""
 _HELD = (Tensor, list, dict, tuple, set)
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -43,7 +45,7 @@ def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterato
         path, thing = following.popleft()
         yield path, thing
         for key, part in parts(thing):
-            if id(part) not in seen and not isinstance(part, _PLAIN):
+            if id(part) not in seen and not issubclass(type(part), _PASSED_BY):
                 seen[id(part)] = part
                 following.append(((*path, key), part))
 

@@ -1,4 +1,5 @@
-"""Every name that torch does not promise to keep, with what it is for. The runtime takes them from here.
+"""Every name that torch does not promise to keep, with what it is for. The runtime takes them from here,
+those of Inductor from torch_inductor.py.
 
 Not promised: names that begin with `_`, modules that do, operators that do, and what its documentation leaves
 out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.utils.weak`). All did what they
@@ -10,6 +11,7 @@ are for in torch 2.10.0, 2.13.0 and 2.15.0.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -100,6 +102,16 @@ CPU_ATTENTION_BACKWARD = (
     aten._scaled_dot_product_flash_attention_for_cpu_backward,
     aten._scaled_dot_product_fused_attention_overrideable_backward,
 )
+
+FUSIBLE_PRIVATE = {
+    "pointwise": ("_to_copy", "_prelu_kernel"),
+    "summing": (
+        *("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data"),
+        *("_safe_softmax", "_native_batch_norm_legit_functional", "_fused_rms_norm"),
+    ),
+    "views": ("_unsafe_view",),
+}
+"""Operators of ATen that Inductor compiles, by what they do."""
 
 fused_adam: Any = torch._fused_adam_
 fused_adamw: Any = torch._fused_adamw_
@@ -340,3 +352,14 @@ def record_allocations() -> None:
 def recorded_allocations() -> Any:
     """Stop, and return the record; its `experimental_event_tree()` holds the events."""
     return _disable_profiler()
+
+
+def grow_segments() -> None:
+    """CUDA's allocator uses expandable segments, unless the environment has settings for it."""
+    if not (os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+
+
+def drop_product_workspaces() -> None:
+    """cuBLAS' memory goes, until the next product."""
+    torch._C._cuda_clearCublasWorkspaces()

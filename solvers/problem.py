@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
+from ..planner.addresses.layout import Layout
 from ..planner.budget import spelled
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
@@ -92,6 +93,9 @@ class Solution:
     lower_bound: seconds, for every schedule within the budget. bounds: that one first, with its name, then
     larger ones that hold for fewer: with transfers, or in another order, something may be faster.
     notes: what went wrong and cost no schedule, a line each: a part of the solver, a bound.
+    layout: the copies' addresses on the device, where they were asked for. budget: of live bytes, which the
+    schedule was made for; less than the problem's where its arena would have been larger than that. machine:
+    that it was made for: the problem's, or that one with nothing pinned.
     """
 
     solver: str
@@ -104,6 +108,9 @@ class Solution:
     interrupted: bool = False
     bounds: tuple[Bound, ...] = ()
     notes: tuple[str, ...] = ()
+    layout: Layout | None = None
+    budget: int | None = None
+    machine: Machine | None = None
 
 
 class InfeasibleError(MemplanError):
@@ -116,6 +123,11 @@ class InfeasibleError(MemplanError):
 
     notes: tuple[str, ...] = ()
 
+    @property
+    def hopeless(self) -> bool:
+        """No schedule of any solver is within it."""
+        return self.budget < self.floor
+
     def __init__(self, solver: str, budget: int, least: int | None, floor: int) -> None:
         self.solver, self.budget, self.least, self.floor = solver, budget, least, floor
         reach = (
@@ -125,7 +137,7 @@ class InfeasibleError(MemplanError):
         )
         verdict = (
             f"the budget is below the floor of {spelled(floor)} that no schedule can pass"
-            if budget < floor
+            if self.hopeless
             else f"the floor that no schedule can pass is {spelled(floor)}: another solver may do it"
         )
         super().__init__(f"no schedule within {spelled(budget)}: {reach}; {verdict}")

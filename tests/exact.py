@@ -1,7 +1,8 @@
 """The least time of any schedule that only recomputes, by exhaustive search: for up to ten operations.
 
-Written from the rules alone: a shortest path over states (which contributions are there, what has run).
-Any order, any number of recomputations, any deletes. Knows neither the simulator nor a solver.
+Written from the rules alone: a shortest path over states (which contributions are there, what has run), by
+two lengths, of the runs and of their launches, of which the longer counts. Any order, any number of
+recomputations, any deletes. Knows neither the simulator nor a solver.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from memplan.graphs.graph import Graph
 
 State = tuple[int, int]
 """Contributions there (bits over all (tensor, producer) pairs), operations that have run (bits)."""
+
+Lengths = tuple[float, float]
 
 
 def optimal_time(graph: Graph, budget: int) -> float | None:
@@ -33,10 +36,10 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
     def complete(there: int, x: int) -> bool:
         return x in resident or (there & whole[x]) == whole[x]
 
-    ways = [[(o.time, o.workspace, o.writes)] for o in operations]
+    ways = [[(o.time, o.launch, o.workspace, o.writes)] for o in operations]
     for index, operation in enumerate(operations):
         device = [mode for mode in operation.modes if not mode.on_host and not mode.reads_host]
-        ways[index] += [(mode.time, mode.workspace, mode.writes) for mode in device]
+        ways[index] += [(mode.time, mode.launch, mode.workspace, mode.writes) for mode in device]
 
     def on_its_side(index: int, ran: int) -> bool:
         """Every change of a tensor that it touches has happened if it stands before it in the file."""
@@ -46,24 +49,26 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
         return all((ran >> change & 1) == (change < index) for change in changes)
 
     everything = (1 << len(operations)) - 1
-    best: dict[State, float] = {(0, 0): 0.0}
-    queue: list[tuple[float, State]] = [(0.0, (0, 0))]
+    best: dict[State, list[Lengths]] = {(0, 0): [(0.0, 0.0)]}
+    queue: list[tuple[float, Lengths, State]] = [(0.0, (0.0, 0.0), (0, 0))]
     while queue:
-        time, state = heappop(queue)
-        if time > best[state]:
+        time, lengths, state = heappop(queue)
+        if lengths not in best[state]:
             continue
         there, ran = state
         if ran == everything and all(complete(there, x) for x in graph.results):
             return time
 
-        def reach(time: float, state: State) -> None:
-            if time < best.get(state, float("inf")):
-                best[state] = time
-                heappush(queue, (time, state))
+        def reach(lengths: Lengths, state: State) -> None:
+            known = best.setdefault(state, [])
+            if not any(a <= lengths[0] and b <= lengths[1] for a, b in known):
+                known[:] = [(a, b) for a, b in known if a < lengths[0] or b < lengths[1]]
+                known.append(lengths)
+                heappush(queue, (max(lengths), lengths, state))
 
         for x in movable:
             if there & whole[x]:
-                reach(time, (there & ~whole[x], ran))
+                reach(lengths, (there & ~whole[x], ran))
         for index, operation in enumerate(operations):
             if ran >> index & 1 and (not operation.recompute or operation.mutates):
                 continue
@@ -71,11 +76,12 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
                 continue
             if not on_its_side(index, ran):
                 continue
-            for seconds, workspace, writes in ways[index]:
+            for seconds, launch, workspace, writes in ways[index]:
                 remade = sum(sizes[x] for x in writes if there & bit[x, index])
                 after = there
                 for x in writes:
                     after |= bit[x, index]
                 if occupied(after) + workspace + remade <= budget:
-                    reach(time + seconds, (after, ran | 1 << index))
+                    longer = lengths[0] + seconds, lengths[1] + launch
+                    reach(longer, (after, ran | 1 << index))
     return None

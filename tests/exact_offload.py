@@ -116,8 +116,8 @@ class _Search:
         links = turn.machine.links
         assert links.d2h
         assert links.h2d
-        self.down = [life.size / links.d2h for life in turn.lives]
-        self.up = [life.size / links.h2d for life in turn.lives]
+        self.down = [links.d2h.seconds(life.size) for life in turn.lives]
+        self.up = [links.h2d.seconds(life.size) for life in turn.lives]
         self.count = len(turn.runs)
         self.persistent = sum(1 << k for k, life in enumerate(turn.lives) if life.persistent)
         self.zeros = (0.0,) * len(turn.lives)

@@ -23,7 +23,7 @@ from memplan.solvers.problem import Problem
 from odd_twists import PERSISTENT, SIZES, TIMES, TWISTS, Document
 from small_graphs import small_graph
 from small_offload import small_training
-from strategies import random_graph
+from strategies import random_graph, with_latencies
 from training_graphs import training
 from weights_only import weights_only
 
@@ -48,6 +48,8 @@ def odd_machine(random: Random) -> Machine:
         links = Links(rate, random.choice((rate, 2 * rate)), *random.choice(((None, None), (rate, rate / 2))))
     else:
         links = Links(*(random.choice(RATES) for _link in range(4)))
+    if random.random() < 0.3:
+        links = with_latencies(random, links, (0.0, 2e-5, 0.5, 100.0))
     return Machine(links=links)
 
 

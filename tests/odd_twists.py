@@ -46,6 +46,15 @@ def _times(random: Random, document: Document) -> None:
             row["time"] = random.choice(times)
 
 
+def _launches(random: Random, document: Document) -> None:
+    """Of operations, and of modes apart."""
+    times = random.choice((TIMES, (0.0, 1.0), (10.0,)))
+    for row in document["operations"]:
+        for each in (row, *row.get("modes", {}).values()):
+            if random.random() < 0.7:
+                each["launch"] = random.choice(times)
+
+
 def _workspaces(random: Random, document: Document) -> None:
     for row in document["operations"]:
         row["workspace"] = random.choice(SIZES)
@@ -198,6 +207,7 @@ TWISTS: tuple[Callable[[Random, Document], None], ...] = (
     _sizes,
     _no_bytes,
     _times,
+    _launches,
     _workspaces,
     _change_in_place,
     _change_in_place,

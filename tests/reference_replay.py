@@ -7,8 +7,10 @@ and one `Transfer` for every transfer. Nothing here is shared with memplan.plann
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Machine, Memory
@@ -16,7 +18,9 @@ from memplan.planner.schedule.schedule import Initial, Schedule, Step, Verb
 
 DEVICE, HOST, DISK = Memory.DEVICE, Memory.HOST, Memory.DISK
 PERSISTENT = {Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE}
-QUEUES = ("compute", "cpu", "d2h", "h2d", "disk_write", "disk_read")
+Place = Memory | Literal["pinned"]
+PLACES: tuple[Place, ...] = (*Memory, "pinned")
+QUEUES = ("compute", "cpu", "d2h", "h2d", "disk_write", "disk_read", "launch")
 LINKS = {
     (Verb.OFFLOAD, HOST): ("d2h", DEVICE, HOST),
     (Verb.OFFLOAD, DISK): ("disk_write", HOST, DISK),
@@ -27,7 +31,7 @@ LINKS = {
 
 @dataclass(frozen=True)
 class Accepted:
-    """least_bytes: per memory, the largest sum were every delete immediate; the rest as the simulator's."""
+    """least_bytes, least_pinned: the largest sums were every delete immediate; the rest: the simulator's."""
 
     time: float
     peak: int
@@ -35,6 +39,8 @@ class Accepted:
     host_peak: int
     disk_peak: int
     least_bytes: tuple[int, int, int]
+    pinned_peak: int = 0
+    least_pinned: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,15 @@ class Transfer:
 
 @dataclass(eq=False)
 class Copy:
-    """contributions: the operations whose share it holds. made_by: the transfers whose target it is."""
+    """contributions: the operations whose share it holds. made_by: the transfers whose target it is.
+    pinned: it crosses the link to or from the device in its life."""
 
     contributions: set[int]
     version: int
     ready: float = 0.0
     made_by: list[Transfer] = field(default_factory=list)
     read_by: list[Transfer] = field(default_factory=list)
+    pinned: bool = False
 
 
 @dataclass(eq=False)
@@ -88,43 +96,61 @@ def replay(
 ) -> Accepted | Refused:
     """Replay `turns` iterations of the cycle; the time is the mean of the second half of them.
 
-    Two, where nothing moves: then all are alike.
+    Two, where nothing moves and to launch takes no time: then all are alike.
     """
-    walk = Walk(graph, machine, budget, schedule.initial)
+    walk = Walk(graph, machine, budget, schedule.initial, list(schedule))
     if rules := walk.initial_violations():
         return Refused(None, frozenset(rules))
     steps = list(schedule)
     seconds = 0.0
-    only_computes = True
+    alike = True
     ends: list[float] = []
     for turn in range(turns):
         for index, step in enumerate(steps):
+            walk.index = index
             if rules := walk.violations(step):
                 assert turn == 0, "a schedule that is valid once is valid for ever"
                 return Refused(index, frozenset(rules))
             start, end = walk.take(step)
             if turn == 0 and step.verb != Verb.DELETE:
                 seconds += end - start
-                only_computes &= step.verb == Verb.COMPUTE and not walk.mode(step).on_host
+                alike &= step.verb == Verb.COMPUTE and not walk.mode(step).on_host
+                alike = alike and not walk.mode(step).launch
         if rules := walk.end_violations():
             assert turn == 0
             return Refused(None, frozenset(rules))
         walk.next_turn()
         ends.append(max(walk.free.values()))
-        if only_computes and turn == 1:
+        if alike and turn == 1:
             break
     half = turns // 2
-    period = seconds if only_computes else (ends[-1] - ends[half - 1]) / (turns - half)
+    period = seconds if alike else (ends[-1] - ends[half - 1]) / (turns - half)
     peak, least = walk.peak, walk.least_bytes
     return Accepted(
-        period, peak[DEVICE], least[DEVICE], peak[HOST], peak[DISK], (least[DEVICE], least[HOST], least[DISK])
+        period,
+        peak[DEVICE],
+        least[DEVICE],
+        peak[HOST],
+        peak[DISK],
+        (least[DEVICE], least[HOST], least[DISK]),
+        walk.pinned_peak,
+        walk.least_pinned,
     )
 
 
 class Walk:
-    """The state between two steps."""
+    """The state between two steps. steps: all of the list: it tells what copies will cross the link; by
+    default none does. index: of the next step among them."""
 
-    def __init__(self, graph: Graph, machine: Machine | None, budget: int | None, initial: Initial) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine | None,
+        budget: int | None,
+        initial: Initial,
+        steps: Sequence[Step] = (),
+    ) -> None:
+        self.steps, self.index = steps, 0
         self.tensors = [graph.tensor(x) for x in range(len(graph.tensors))]
         self.operations = [graph.operation(o) for o in range(len(graph.operations))]
         self.results = list(graph.results)
@@ -145,12 +171,17 @@ class Walk:
             if tensor.kind == Kind.INPUT or tensor.kind in PERSISTENT:
                 for memory in self.home(x):
                     self.copies[x, memory] = Copy(set(), 0)
-        self.pending: dict[Memory, list[PendingDelete]] = {m: [] for m in Memory}
-        self.half_taken: dict[Memory, list[PendingDelete]] = {m: [] for m in Memory}
+        for x, tensor in enumerate(self.tensors):
+            if tensor.kind in PERSISTENT and (x, HOST) in self.copies:
+                self.copies[x, HOST].pinned = self.crosses(x, 0) or self.made_across(x)
+        self.pending: dict[Place, list[PendingDelete]] = {m: [] for m in PLACES}
+        self.half_taken: dict[Place, list[PendingDelete]] = {m: [] for m in PLACES}
         self.transfers: dict[tuple[int, str], list[Transfer]] = {}
         self.free = dict.fromkeys(QUEUES, 0.0)
         self.least_bytes = {m: self.live_bytes(m) for m in Memory}
         self.peak = dict(self.least_bytes)
+        self.pinned_limit = min(self.limit[HOST], inf if self.machine.pinned is None else self.machine.pinned)
+        self.pinned_peak = self.least_pinned = self.pinned_bytes()
 
     def _capacity(self, memory: Memory) -> float:
         capacity = self.machine.capacity(memory)
@@ -179,8 +210,41 @@ class Walk:
     def live_bytes(self, memory: Memory) -> int:
         return sum(self.tensors[x].bytes for x, m in self.copies if m == memory)
 
-    def counted_bytes(self, memory: Memory) -> int:
-        return self.live_bytes(memory) + sum(delete.bytes for delete in self.pending[memory])
+    # What is pinned
+
+    def pinned_bytes(self) -> int:
+        return sum(self.tensors[x].bytes for (x, _memory), copy in self.copies.items() if copy.pinned)
+
+    def crossing(self, step: Step, x: int) -> bool:
+        """Whether the step sends x over the link, or reads it over the link."""
+        if step.verb == Verb.COMPUTE:
+            o, known = step.target, 0 <= step.where <= len(self.operations[step.target].modes)
+            mode = self.mode(step) if known else None
+            return mode is not None and not mode.on_host and x in mode.reads_host and o >= 0
+        return step.target == x and (step.verb, step.where) in ((Verb.OFFLOAD, HOST), (Verb.PREFETCH, DEVICE))
+
+    def crosses(self, x: int, first: int) -> bool:
+        """Whether a copy of x that is on the host from step `first` on will cross before it is deleted."""
+        steps = [*self.steps[first:], *(self.steps if self.tensors[x].kind in PERSISTENT else ())]
+        for step in steps:
+            if step == Step(Verb.DELETE, x, HOST):
+                return False
+            if self.crossing(step, x):
+                return True
+        return False
+
+    def made_across(self, x: int) -> bool:
+        """Whether the copy of x that is on the host when a turn ends has crossed in that turn."""
+        crossed = False
+        for step in self.steps:
+            crossed = crossed or self.crossing(step, x)
+            if step == Step(Verb.DELETE, x, HOST):
+                crossed = False
+        return crossed
+
+    def need_pinned(self, x: int, memory: Memory) -> int:
+        new = memory == HOST and not self.present(x, HOST) and bool(self.steps)
+        return self.tensors[x].bytes if new and self.crosses(x, self.index) else 0
 
     # What a computation does
 
@@ -188,7 +252,7 @@ class Walk:
         """The mode in which a compute step runs; its operation as the graph gives it is a mode, too."""
         operation = self.operations[step.target]
         if step.where == 0:
-            return Mode("", operation.time, operation.workspace, operation.writes)
+            return Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
         return operation.modes[step.where - 1]
 
     def inputs(self, step: Step) -> set[tuple[int, Memory]]:
@@ -216,7 +280,7 @@ class Walk:
         named = [*self.initial.host, *self.initial.disk, *self.initial.both]
         if len(set(named)) < len(named) or any(self.tensors[x].kind not in PERSISTENT for x in named):
             rules.add("initial")
-        if any(self.live_bytes(m) > self.limit[m] for m in Memory):
+        if any(self.live_bytes(m) > self.limit[m] for m in Memory) or self.pinned_bytes() > self.pinned_limit:
             rules.add("capacity")
         return rules
 
@@ -255,6 +319,11 @@ class Walk:
         memory = HOST if self.mode(step).on_host else DEVICE
         if self.live_bytes(memory) + self.need_bytes(step) > self.limit[memory]:
             rules.add("capacity")
+        if (
+            self.pinned_bytes() + sum(self.need_pinned(x, memory) for x in self.mode(step).writes)
+            > self.pinned_limit
+        ):
+            rules.add("capacity")
         return rules
 
     def _delete_violations(self, x: int, memory: Memory) -> set[str]:
@@ -277,7 +346,8 @@ class Walk:
         if not self.readable(step.target, source):
             rules.add("transfer-source")
         need = 0 if self.present(step.target, target) else self.tensors[step.target].bytes
-        if self.live_bytes(target) + need > self.limit[target]:
+        pinned = self.pinned_bytes() + self.need_pinned(step.target, target)
+        if self.live_bytes(target) + need > self.limit[target] or pinned > self.pinned_limit:
             rules.add("capacity")
         return rules
 
@@ -316,12 +386,15 @@ class Walk:
         waits += [self.copies[x, memory].ready for x in mode.writes if self._added_in_place(step, x, memory)]
         for x in self.operations[step.target].mutates:
             waits += self._await_users(x, memory)
+        pinned = [x for x in mode.writes if self.need_pinned(x, memory)]
         waits += self._allocate(memory, self.need_bytes(step))
-        start = max([self.free[queue], self.fence, *waits])
+        waits += self._allocate("pinned", sum(self.tensors[x].bytes for x in pinned))
+        launched = self.free["launch"] = max(self.free["launch"], self.fence) + mode.launch
+        start = max([self.free[queue], self.fence, launched, *waits])
         end = self.free[queue] = start + mode.time
         for x in mode.writes:
             if not self.present(x, memory):
-                self.copies[x, memory] = Copy({step.target}, self.version[x], end)
+                self.copies[x, memory] = Copy({step.target}, self.version[x], end, pinned=x in pinned)
             elif self._added_in_place(step, x, memory):
                 self.copies[x, memory].contributions.add(step.target)
                 self.copies[x, memory].ready = end
@@ -343,13 +416,16 @@ class Walk:
             self._wait(transfer, False)
         there = self.present(x, target)
         waits = [read.ready]
+        pinned = self.need_pinned(x, target)
         waits += self._await_users(x, target) if there else self._allocate(target, self.tensors[x].bytes)
+        waits += self._allocate("pinned", pinned)
         if DEVICE in (source, target):
             waits.append(self.free["compute"])
         start = max([self.free[queue], self.fence, *waits])
-        end = self.free[queue] = start + self.tensors[x].bytes / getattr(self.machine.links, queue)
+        link = getattr(self.machine.links, queue)
+        end = self.free[queue] = start + link.latency + self.tensors[x].bytes / link.rate
         if not there:
-            self.copies[x, target] = Copy(set(), 0)
+            self.copies[x, target] = Copy(set(), 0, pinned=pinned > 0)
         made = self.copies[x, target]
         made.contributions = set(self.producers[x])
         made.version = self.version[x]
@@ -372,13 +448,16 @@ class Walk:
         copy = self.copies.pop((x, memory))
         in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
         if in_flight and self.tensors[x].bytes:
-            self.pending[memory].append(PendingDelete(self.tensors[x].bytes, in_flight))
+            for place in (memory, "pinned") if copy.pinned else (memory,):
+                self.pending[place].append(PendingDelete(self.tensors[x].bytes, in_flight))
 
-    def _allocate(self, memory: Memory, need: int) -> list[float]:
+    def _allocate(self, memory: Place, need: int) -> list[float]:
         """Make room for `need` bytes and count them. Returns the ends of the transfers waited for."""
         waits: list[float] = []
         pending, half_taken = self.pending[memory], self.half_taken[memory]
-        free = self.limit[memory] - self.counted_bytes(memory) - sum(delete.bytes for delete in half_taken)
+        limit = self.pinned_limit if memory == "pinned" else self.limit[memory]
+        live = self.pinned_bytes() if memory == "pinned" else self.live_bytes(memory)
+        free = limit - live - sum(delete.bytes for delete in (*pending, *half_taken))
         while free < need:
             delete = half_taken.pop(0) if half_taken else pending.pop(0)
             free += delete.bytes
@@ -388,8 +467,15 @@ class Walk:
             for transfer in delete.transfers:
                 self._wait(transfer, True)
                 waits.append(transfer.end)
-        self.peak[memory] = max(self.peak[memory], self.counted_bytes(memory) + need)
-        self.least_bytes[memory] = max(self.least_bytes[memory], self.live_bytes(memory) + need)
+        counted = live + sum(delete.bytes for delete in pending) + need
+        if memory == "pinned":
+            self.pinned_peak, self.least_pinned = (
+                max(self.pinned_peak, counted),
+                max(self.least_pinned, live + need),
+            )
+        else:
+            self.peak[memory] = max(self.peak[memory], counted)
+            self.least_bytes[memory] = max(self.least_bytes[memory], live + need)
         return waits
 
     def _wait(self, waited_for: Transfer, on_device: bool) -> None:

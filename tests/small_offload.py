@@ -16,6 +16,7 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from strategies import with_latencies
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ def small_case(seed: int) -> Case:
         moving=(5, 3, 3, 2, 5, 5)[kind],
     )
     machine = Machine(links=Links(d2h=random.choice((0.5, 1, 2, 3)), h2d=random.choice((0.5, 1, 2, 3))))
+    if random.random() < 0.4:
+        machine = Machine(links=with_latencies(random, machine.links, (0.0, 0.5, 1.0, 2.0)))
     low, high = memory_floor(graph, machine), baseline(graph).peak
     budget = low + round((high - low) * random.choice((0.0, 0.15, 0.3, 0.5, 0.7)))
     return Case(f"{seed}:{graph.name}", graph, machine, budget)

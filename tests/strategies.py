@@ -12,11 +12,12 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Links, Machine
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.schedule.schedule import Schedule
 from random_schedules import chance, random_initial, random_schedule
 from reference_replay import Refused, replay
@@ -24,6 +25,8 @@ from reference_replay import Refused, replay
 SIZES = (0, 1, 1, 2, 3, 5, 8)
 SECONDS = (0.0, 0.5, 1.0, 1.0, 2.0, 3.5)
 RATES = (0.5, 1.0, 2.0, 4.0)
+LATENCIES = (0.0, 0.0, 0.25, 1.0, 3.0)
+LAUNCHES = (0.0, 0.25, 0.5, 1.0, 2.0)
 PERSISTENT = (Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
 MADE = (Kind.ACTIVATION, Kind.GRADIENT, Kind.PARAMETER_GRADIENT)
 
@@ -113,14 +116,35 @@ def random_case(random: Random, most_operations: int = 7) -> Case:
     if not isinstance(outcome, Refused):
         device, host, disk = outcome.least_bytes
         budget = _limit(random, device)
+        pinned = _limit(random, outcome.least_pinned) if chance(random, 0.5) else None
         if machine is not None:
             machine = replace(
                 machine,
                 device_capacity=_limit(random, device) if chance(random, 0.3) else None,
                 host_capacity=_limit(random, host),
                 disk_capacity=_limit(random, disk),
+                pinned=pinned,
             )
+    if machine is not None and chance(random, 0.5):
+        machine = replace(machine, links=with_latencies(random, machine.links))
+    if chance(random, 0.5):
+        graph = with_launches(random, graph)
     return Case(graph, schedule, budget, machine)
+
+
+def with_latencies(random: Random, links: Links, latencies: Sequence[float] = LATENCIES) -> Links:
+    each = (links.d2h, links.h2d, links.disk_read, links.disk_write)
+    return Links(*(link and Link(link.rate, random.choice(latencies)) for link in each))
+
+
+def with_launches(random: Random, graph: Graph, launches: Sequence[float] = LAUNCHES) -> Graph:
+    """Of operations and of their modes."""
+    modes = {
+        operation: tuple(replace(mode, launch=random.choice(launches)) for mode in of)
+        for operation, of in graph.operations.modes.items()
+    }
+    launch = np.array([random.choice(launches) for _operation in graph.operations.name], np.float64)
+    return replace(graph, operations=replace(graph.operations, launch=launch, modes=modes))
 
 
 def _limit(random: Random, least: int) -> int:

@@ -1,6 +1,6 @@
 """The simulator against the second replay, which was written independently (reference_replay.py).
 
-Both say valid with the same time and the same four byte figures, or both refuse at the same step for the
+Both say valid with the same time and the same six byte figures, or both refuse at the same step for the
 same rule. Within one step the rules may be checked in any order: the simulator's must be among those broken.
 """
 
@@ -46,8 +46,10 @@ def _agree(simulated: Figures | InvalidScheduleError, reference: Accepted | Refu
         )
     if isinstance(reference, Refused):
         return False
-    bytes_simulated = (simulated.peak, simulated.least_budget, simulated.host_peak, simulated.disk_peak)
-    bytes_reference = (reference.peak, reference.least_budget, reference.host_peak, reference.disk_peak)
+    bytes_simulated, bytes_reference = (
+        (one.peak, one.least_budget, one.host_peak, one.disk_peak, one.pinned_peak, one.least_pinned)
+        for one in (simulated, reference)
+    )
     return bytes_simulated == bytes_reference and simulated.time == pytest.approx(
         reference.time, rel=1e-9, abs=1e-9
     )

@@ -22,7 +22,7 @@ from ..planner.errors import InvalidScheduleError
 from ..planner.residence.absences import residence_of
 from ..planner.residence.transfers import placed
 from ..planner.schedule.schedule import Schedule
-from ..planner.simulator.clock import rate
+from ..planner.simulator.clock import link_of
 from ..planner.simulator.simulate import simulate
 from ..runtime.code.code import is_plain
 from ..runtime.compare.verdict import is_out_of_memory
@@ -31,7 +31,7 @@ from ..runtime.run.execute import PlannedStep
 from ..runtime.run.stopwatch import Times
 from ..solvers.background import Background
 from ..solvers.problem import Problem
-from .drift import remeasured, unevenness
+from .drift import remeasured, slower, unevenness
 from .kept import Plan
 from .plan import Planner
 from .report import DRIFT, ENOUGH
@@ -102,7 +102,7 @@ class Adapter:
         now = self._planner.machine_of(plan)
         figures = self._book.replanned(step, plan, now, case.taken)
         self._planner.keep(step, plan)
-        self._planner.links = now and now.links
+        self._planner.links = None if now is None or now.unpinned else now.links
         said = _links(times, machine)
         try:
             moved = _moved(plan, now, figures.time)
@@ -167,9 +167,13 @@ def _faster(plan: Plan, machine: Machine | None, schedule: Schedule, seconds: fl
 
 
 def _links(times: Times, machine: Machine | None) -> list[str]:
-    """Those whose rate has drifted."""
-    return [
-        f"{queue.name.lower()} {format_bytes(int(now))}/s, not {format_bytes(int(planned))}/s"
-        for queue, now in times.rates.items()
-        if (planned := machine and rate(machine.links, queue)) and abs(now / planned - 1) > DRIFT
-    ]
+    """Those that have drifted, by bytes/s of the copies that were made, latencies included."""
+    said: list[str] = []
+    for queue, copied in times.copied.items():
+        link = machine and link_of(machine.links, queue)
+        if link and abs((factor := slower(link, copied)) - 1) > DRIFT:
+            now = copied.bytes / copied.seconds
+            said.append(
+                f"{queue.name.lower()} {format_bytes(int(now))}/s, not {format_bytes(int(now * factor))}/s"
+            )
+    return said

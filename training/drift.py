@@ -12,10 +12,10 @@ from math import fsum
 import numpy as np
 
 from ..graphs.graph import Graph
-from ..graphs.machine import Links, Machine
+from ..graphs.machine import Link, Links, Machine
 from ..planner.schedule.schedule import PLAIN
-from ..planner.simulator.clock import Queue, rate
-from ..runtime.run.stopwatch import Times
+from ..planner.simulator.clock import Queue, link_of
+from ..runtime.run.stopwatch import Copied, Times
 
 _LINKS = (Queue.D2H, Queue.H2D, Queue.DISK_READ, Queue.DISK_WRITE)
 """In the order of `Links`."""
@@ -25,25 +25,25 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
     """Its machine is the one that was found. What did not run, a link or an operation in one of its modes,
     keeps its time, changed by as much as all that ran on the same processor."""
     ran = {way: (graph.seconds(*way), seconds) for way, seconds in times.seconds.items()}
-    slower = [
+    factors = [
         _ratio([both for way, both in ran.items() if graph.on_host(*way) == on_host])
         for on_host in (False, True)
     ]
     seconds = [
-        times.seconds.get((operation, PLAIN), before * slower[False])
+        times.seconds.get((operation, PLAIN), before * factors[False])
         for operation, before in enumerate(graph.operations.time.tolist())
     ]
     modes = {
         operation: tuple(
-            replace(mode, time=times.seconds.get((operation, index), mode.time * slower[mode.on_host]))
+            replace(mode, time=times.seconds.get((operation, index), mode.time * factors[mode.on_host]))
             for index, mode in enumerate(of, 1)
         )
         for operation, of in graph.operations.modes.items()
     }
     operations = replace(graph.operations, time=np.array(seconds), modes=modes)
-    if machine is not None and times.rates:
-        d2h, h2d, read, write = (times.rates.get(queue, rate(machine.links, queue)) for queue in _LINKS)
-        machine = replace(machine, links=Links(d2h, h2d, read, write))
+    if machine is not None:
+        links = [_as_copied(link_of(machine.links, queue), times.copied.get(queue)) for queue in _LINKS]
+        machine = replace(machine, links=Links(*links))
     return replace(graph, operations=operations, machine=machine)
 
 
@@ -55,9 +55,25 @@ def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
     apart = fsum(abs(now - factor * before) for before, now in ran) / fsum(now for _before, now in ran)
     if machine is None:
         return apart
-    before = {queue: rate(machine.links, queue) for queue in times.rates}
-    moved = (abs((before[queue] or now) / now / factor - 1) for queue, now in times.rates.items())
-    return max(apart, *moved, 0.0)
+    links = ((link_of(machine.links, queue), copied) for queue, copied in times.copied.items())
+    return max([apart, *(abs(slower(link, copied) / factor - 1) for link, copied in links if link)])
+
+
+def slower(link: Link, copied: Copied) -> float:
+    """Seconds measured for each that the link was planned to take for the same copies."""
+    return copied.seconds / link.seconds(float(copied.bytes), copied.copies)
+
+
+def _as_copied(link: Link | None, copied: Copied | None) -> Link | None:
+    """One that takes the seconds measured. It keeps its latency where the bytes have half of them; else
+    such small copies tell nothing of the rate, and both change alike."""
+    if link is None or copied is None:
+        return link
+    left = copied.seconds - copied.copies * link.latency
+    if 2 * left >= copied.seconds:
+        return replace(link, rate=copied.bytes / left)
+    factor = slower(link, copied)
+    return replace(link, rate=link.rate / factor, latency=link.latency * factor)
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> float:

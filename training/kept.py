@@ -34,7 +34,9 @@ from ..graphs.machine import Machine
 from ..planner.schedule.file import load_schedule, save_schedule
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
+from ..runtime.compare.compiled import Compiled
 from ..runtime.device.choice import device_of
+from ..runtime.fusion.choice import as_in
 from ..runtime.program.program import Program
 from ..runtime.trace.align import aligned
 
@@ -46,12 +48,18 @@ _FILES = ("graph.json", "schedule.json", "compared.json")
 
 
 class Plan(NamedTuple):
-    """program: in the graph's order. budget: bytes."""
+    """program: in the graph's order. budget: bytes. compiled: where operations are; by what it was."""
 
     program: Program
     graph: Graph
     schedule: Schedule
     budget: int
+    compiled: Compiled | None = None
+
+    @property
+    def traced(self) -> Program:
+        """Before operations were compiled."""
+        return self.program if self.compiled is None else self.compiled.plain
 
 
 def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
@@ -65,7 +73,9 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
             simulate(graph, held.schedule, budget=held.budget, machine=graph.machine or machine)
             with suppress(OSError):  # a folder that is only read
                 os.utime(place)
-            return Plan(aligned(program, graph), graph, held.schedule, held.budget)
+            made = as_in(graph, program)
+            compiled = Compiled(program, made.kernels) if made.kernels else None
+            return Plan(aligned(made.program, graph), graph, held.schedule, held.budget, compiled)
     return None
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..planner.budget import Budget
-from ..planner.plain import baseline
+from ..planner.plain import baseline, plain_schedule
 from ..planner.simulator.part import part_of
+from ..runtime.compare.compiled import Compiled
 from ..runtime.compare.grounds import grounds
 from ..runtime.compare.verdict import NOT_COMPARED, compared
+from ..runtime.device.choice import device_of
+from ..runtime.fusion.choice import COMPILED, chosen
 from ..runtime.model.iteration import Iteration
+from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
 from ..runtime.profile.profile import graph_from, measure_program
 from ..runtime.program.program import Program
@@ -26,8 +32,8 @@ from ..runtime.trace.settle import residents, settled
 from ..runtime.trace.trace import trace
 from ..runtime.updates.averages import averaged, with_talks
 from ..runtime.updates.parts import Part, adding, updating
-from ..solvers.problem import Problem
-from ..solvers.registry.run import solve
+from ..solvers.problem import InfeasibleError, Problem
+from ..solvers.registry.run import solve_or_unpin as solve
 from .kept import Plan, find, keep, vouch, vouched
 from .report import Book
 
@@ -57,8 +63,8 @@ class _Kept(NamedTuple):
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
     a share is one of the first plan's peak, with what lies beside it on the device. compare: None where it
-    was not on the same grounds. parts: by plan. links: the machine's by the times of iterations, for plans to
-    come."""
+    was not on the same grounds. compiling: operations are, where that is faster. parts: by plan. links: the
+    machine's by the times of iterations, for plans to come."""
 
     budget: Budget
     solver: str
@@ -69,6 +75,7 @@ class Planner:
     undo: bool
     book: Book
     adapt: bool = True
+    compiling: bool = False
     links: Links | None = None
     bytes: int | None = None
     beside: int = 0
@@ -105,12 +112,18 @@ class Planner:
         if steady and kept.grounds is not None and self.folder is not None:
             vouch(self.folder, plan, kept.asked, kept.grounds)
         self.book.opened(step, plan, self.machine_of(plan))
+        if iteration.updates is not None:
+            optimizer = iteration.updates.optimizer
+            if line := fused_hint(plan.program, plan.graph, plan.schedule, optimizer):
+                self.book.note(step, line)
         return step
 
     def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
         when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
         solver = self._solver(iteration)
         asked = (size or self.budget.text, self.machine, solver, self.time_limit, when, self.beside)
+        if self.compiling:
+            asked = (*asked, COMPILED)
         if iteration.processes is not None:
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
         if self.folder is None:
@@ -128,7 +141,7 @@ class Planner:
             self.book.compared_before()
         elif self.compare is not False:
             with self.book.phase("compare"):
-                same = compared(iteration, step, plan.graph, self._in_turn(iteration, step))
+                same = compared(iteration, step, plan.graph, self._in_turn(iteration, step), plan.compiled)
             if same is None:
                 warn_user(NOT_COMPARED)
             return same is not None and same.steady
@@ -151,8 +164,9 @@ class Planner:
         first less, then more, never more than both plans have between iterations. Raises MemplanError, …;
         the step goes on then. `step.check_unchanged` comes before: what is made holds for
         module and optimizer as they are."""
-        made = self._step(iteration, plan, step)
-        made.place()
+        with self._given_up(step):
+            made = self._step(iteration, plan, step)
+            made.place()
         if step in self._asked:
             self._asked[made] = self._asked[step]
         return made
@@ -160,18 +174,32 @@ class Planner:
     def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
         """The same iteration as the step's, which is given up, for so many bytes; where it trains, plans of
         other shapes are made for as many from now on. Raises InfeasibleError."""
-        program, graph, *_ = self.book.plan(step)
+        before = self.book.plan(step)
         asked = (budget, *self._asked[step][1:])
-        found = None if self.folder is None else find(self.folder, program, self.machine, asked)
-        plan = found or self._solved(program, graph, self._solver(iteration), budget)
+        found = None if self.folder is None else find(self.folder, before.traced, self.machine, asked)
+        plan = found or self._solved(before, self._solver(iteration), budget)
         if iteration.trains:
             self.bytes = budget
-        made = self._step(iteration, plan)
+        with self._given_up(step):
+            made = self._step(iteration, plan)
         self._asked[made] = asked
         if found is None:
             self.keep(made, plan)
         self.book.opened(made, plan, self.machine_of(plan))
         return made
+
+    @contextmanager
+    def _given_up(self, step: PlannedStep) -> Generator[None]:
+        """Its pinned memory is another's, unless that comes to nothing."""
+        cycles = [each.cycle for each in (step, *self.parts.get(step, ())) if each.cycle is not None]
+        for cycle in cycles:
+            cycle.unpin()
+        try:
+            yield
+        except BaseException:
+            for cycle in cycles:
+                cycle.pin()
+            raise
 
     def _step(self, iteration: Iteration, plan: Plan, before: PlannedStep | None = None) -> PlannedStep:
         """before: whose host memory it is to have."""
@@ -210,17 +238,43 @@ class Planner:
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
+        budget = self._first_budget(graph, program) if size is None else size
+        plan, solver = self._unsolved(program, graph, budget), self._solver(iteration)
+        if not self.compiling:
+            return self._solved(plan, solver, budget)
+        with self.book.phase("compile"):
+            found = chosen(program, measured, self.book.compiled)
+        graph = graph_from(found.program, found.measured, source={COMPILED: found.groups})
+        fused = self._unsolved(found.program, graph, budget)
+        try:
+            return self._solved(fused._replace(compiled=Compiled(program, found.kernels)), solver, budget)
+        except InfeasibleError as error:
+            made = self._solved(plan, solver, budget)
+            warn_user(f"planned without compiled operations: with them there is {error}")
+            return made
+
+    def _first_budget(self, graph: Graph, program: Program) -> int:
+        """What the iteration may take. Bytes hold what libraries keep on the device, too; the plain peak, of
+        which a share is one, does not."""
+        kept = 0 if self.budget.size is None else device_of(program.device).constant_bytes()
+        budget = self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
+        if 0 < budget <= kept:
+            raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
+        return budget - kept
+
+    def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
+        """In plain order, on the links as iterations have found them."""
         if self.machine is not None and self.links is not None:
             graph = replace(graph, machine=replace(self.machine, links=self.links))
-        budget = (
-            size
-            if size is not None
-            else self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
-        )
-        return self._solved(program, graph, self._solver(iteration), budget)
+        return Plan(program, graph, plain_schedule(graph), budget)
 
-    def _solved(self, program: Program, graph: Graph, solver: str, budget: int) -> Plan:
-        problem, tell = Problem(graph, budget, graph.machine or self.machine), self.book.solving
+    def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
+        """For so many bytes."""
+        problem, tell = Problem(plan.graph, budget, self.machine_of(plan)), self.book.solving
         with self.book.phase("solve"):  # nobody asks for a gap
             solution = solve(solver, problem, self.time_limit, report=tell, bound_seconds=0)
-        return Plan(program, graph, solution.schedule, budget)
+        graph = plan.graph
+        if solution.machine is not problem.machine:
+            warn_user(solution.notes[0])
+            graph = replace(graph, machine=solution.machine)
+        return plan._replace(graph=graph, schedule=solution.schedule, budget=budget)

@@ -23,10 +23,10 @@ _SECONDS_BETWEEN = 0.2
 
 @dataclass(frozen=True)
 class Told:
-    """phase: trace, measure, solve, compare or train. done: of `total` operations that are measured, or
-    iterations. text: the solver's line. loss: of the last iteration; to read it waits for the device.
-    seconds: of an iteration. planned: bytes on the device, and on the host. used: the most so far; None where
-    nobody counts, on the CPU's device."""
+    """phase: trace, measure, compile, solve, compare or train. done: of `total` operations that are
+    measured, kernels, or iterations. text: the solver's line. loss: of the last iteration; to read it waits
+    for the device. seconds: of an iteration. planned: bytes on the device, and on the host. used: the most so
+    far; None where nobody counts, on the CPU's device."""
 
     phase: str
     done: int = 0

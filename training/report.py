@@ -140,6 +140,9 @@ class Book:
     def measured(self, done: int, total: int, _name: str) -> None:
         self.tell(Told("measure", done, total))
 
+    def compiled(self, done: int, total: int, _name: str) -> None:
+        self.tell(Told("compile", done, total))
+
     def solving(self, line: str) -> None:
         self.tell(Told("solve", text=line))
 
@@ -165,9 +168,9 @@ class Book:
 
     def prediction(self, step: PlannedStep) -> Prediction:
         record = self._records[step]
-        _program, graph, schedule, budget = plan = record.plan
+        plan = record.plan
         write = partial(save, plan=plan, machine=record.machine)
-        return Prediction(graph, schedule, budget, record.figures, write)
+        return Prediction(plan.graph, plan.schedule, plan.budget, record.figures, write)
 
     def iterated(self, step: PlannedStep, loss: Tensor, begun: Stamp) -> None:
         """begun: when it began. A plan's first iteration makes states and moves weights: it is not timed."""

@@ -36,7 +36,7 @@ def _candidates(document: Document) -> Iterator[Document]:
         for field in ("reads", "mutates", "writes"):
             for names in without(row.get(field, [])):
                 yield _with_row(document, "operations", index, {**row, field: names})
-        for field in ("modes", "random", "recompute", "workspace", "layer", "mutates"):
+        for field in ("modes", "launch", "random", "recompute", "workspace", "layer", "mutates"):
             if field in row:
                 yield _with_row(document, "operations", index, {k: v for k, v in row.items() if k != field})
         for mode in row.get("modes", {}):

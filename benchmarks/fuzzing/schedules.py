@@ -12,7 +12,7 @@ from memplan.graphs.machine import Machine
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.file import load_schedule, save_schedule
-from memplan.planner.schedule.schedule import Schedule
+from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from odd_graphs import odd_graph, odd_machine
@@ -69,6 +69,12 @@ class Schedules(Area):
 
     def write(self, case: Case, folder: Path, fault: Fault | None) -> list[str]:
         save_graph(case.graph, folder / "graph.json")
+        modes = case.graph.operations.modes
+        if any(
+            step.verb == Verb.COMPUTE and step.where > len(modes.get(step.target, ()))
+            for step in case.schedule
+        ):
+            return ["# a mode that is not there: no schedule file can name it"]
         save_schedule(
             folder / "schedule.json", case.graph, case.schedule, budget=case.budget, machine=case.machine
         )

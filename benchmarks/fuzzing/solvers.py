@@ -12,7 +12,7 @@ from typing import NamedTuple
 from memplan.graphs.files.documents import write_document
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import machine_to_document
-from memplan.graphs.machine import Machine
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
@@ -122,6 +122,9 @@ def _plainer(machine: Machine | None) -> Iterator[Machine | None]:
                 yield replace(machine, **{part: None})
         if machine.links.disk_read is not None or machine.links.disk_write is not None:
             yield replace(machine, links=replace(machine.links, disk_read=None, disk_write=None))
+        rates = Links(*(link and link.rate for link in vars(machine.links).values()))
+        if rates != machine.links:
+            yield replace(machine, links=rates)
 
 
 AREA = Solvers()

@@ -1,25 +1,27 @@
 """Machines as documents: alone in a file, or the `machine` of a graph or a schedule.
 
 device: {capacity: 12GB}
-host: {capacity: 64GB}
+host: {capacity: 64GB, pinned: 16GB}
 disk: {capacity: 1TB}
-links: {d2h: 12e9, h2d: 12e9, disk_read: 3e9, disk_write: 2e9}    # bytes/s
-updates: {device: 16.6e9, host: 1.1e9}                            # bytes of float32 weights per second, AdamW
+links: {d2h: {rate: 12e9, pageable: 4e9}, h2d: {rate: 12e9, latency: 20us, pageable: 5e9}, disk_read: 3e9}
+                                           # bytes/s, seconds; pageable: where host memory is not pinned
+updates: {device: 16.6e9, host: 1.1e9}     # bytes of float32 weights per second by AdamW; device_fused and
+                                           # host_fused: by its fused kernel
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import InputError
-from ..machine import Links, Machine, Memory, Updates
-from ..units import parse_rate
+from ..machine import Link, Links, Machine, Memory, Updates
+from ..units import parse_rate, parse_seconds
 from .documents import read_document
 from .fields import Row, check_fields, mapping, size
 
 _LINKS = ("d2h", "h2d", "disk_read", "disk_write")
-_UPDATES = ("device", "host")
+_UPDATES = ("device", "host", "device_fused", "host_fused")
 
 
 def load_machine(path: Path) -> Machine:
@@ -35,8 +37,17 @@ def machine_from_document(document: object) -> Machine:
     row = mapping(document, "a machine")
     check_fields(row, (), ("device", "host", "disk", "links", "updates"))
     device, host, disk = (_capacity(row.get(memory.word), memory.word) for memory in Memory)
-    links, updates = _rates(row, "links", _LINKS), _rates(row, "updates", _UPDATES)
-    return Machine(device, host, disk, Links(*links), Updates(*updates))
+    links = _fields(row, "links", _LINKS)
+    updates = _fields(row, "updates", _UPDATES)
+    machine = Machine(
+        device,
+        host,
+        disk,
+        Links(*(_link(links.get(name), name) for name in _LINKS)),
+        Updates(*(_rate(updates.get(name), name) for name in _UPDATES)),
+        _capacity(row.get("host"), "host", "pinned"),
+    )
+    return (machine.without_pinned() if machine.pinned == 0 else None) or machine
 
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
@@ -46,26 +57,51 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
         for memory in Memory
         if (capacity := machine.capacity(memory)) is not None
     }
-    for field, names in (("links", _LINKS), ("updates", _UPDATES)):
-        rates = getattr(machine, field)
-        known = {name: rate for name in names if (rate := getattr(rates, name)) is not None}
-        if known:
-            document[field] = known
+    if (pinned := 0 if machine.unpinned else machine.pinned) is not None:
+        document.setdefault("host", {})["pinned"] = pinned
+    links, updates = vars(machine.links), vars(machine.updates)
+    if known := {
+        name: _link_to_document(link, machine.unpinned and "disk" not in name)
+        for name, link in links.items()
+        if link is not None
+    }:
+        document["links"] = known
+    if known := {name: rate for name, rate in updates.items() if rate is not None}:
+        document["updates"] = known
     return document
 
 
-def _capacity(value: object, memory: str) -> int | None:
+def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, float]:
+    pageable = link.rate if unpinned else link.pageable
+    more = {name: value for name, value in (("latency", link.latency), ("pageable", pageable)) if value}
+    return {"rate": link.rate, **more} if more else link.rate
+
+
+def _capacity(value: object, memory: str, field: str = "capacity") -> int | None:
     if value is None:
         return None
     row = mapping(value, memory)
-    check_fields(row, (), ("capacity",))
-    return None if row.get("capacity") is None else size(row["capacity"], f"{memory}.capacity")
+    check_fields(row, (), ("capacity", "pinned") if memory == "host" else ("capacity",))
+    return None if row.get(field) is None else size(row[field], f"{memory}.{field}")
 
 
-def _rates(row: Row, field: str, names: tuple[str, ...]) -> list[float | None]:
-    rates = mapping(row.get(field, {}), field)
-    check_fields(rates, (), names)
-    return [_rate(rates.get(name), name) for name in names]
+def _fields(row: Row, field: str, names: tuple[str, ...]) -> Row:
+    fields = mapping(row.get(field, {}), field)
+    check_fields(fields, (), names)
+    return fields
+
+
+def _link(value: object, name: str) -> Link | float | None:
+    """A rate, or {rate, latency}; of those between device and host also pageable."""
+    if not isinstance(value, dict):
+        return _rate(value, name)
+    try:
+        row = mapping(cast(object, value), name)
+        check_fields(row, ("rate",), ("latency",) if name.startswith("disk") else ("latency", "pageable"))
+        pageable = None if row.get("pageable") is None else parse_rate(row["pageable"])
+        return Link(parse_rate(row["rate"]), parse_seconds(row.get("latency", 0.0)), pageable)
+    except (InputError, ValueError) as error:
+        raise ValueError(f"field {name!r}: {error}") from None
 
 
 def _rate(value: object, name: str) -> float | None:

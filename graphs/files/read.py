@@ -34,9 +34,9 @@ PHASES = {phase.word: phase for phase in Phase}
 _TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer",)
 _OPERATION_FIELDS = (
     ("name", "phase", "time"),
-    ("workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
+    ("launch", "workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
 )
-_MODE_FIELDS = (), ("time", "workspace", "writes", "reads_host", "on")
+_MODE_FIELDS = (), ("time", "launch", "workspace", "writes", "reads_host", "on")
 _GRAPH_FIELDS = ("format", "name", "tensors", "operations", "results"), ("source", "machine")
 _PLACES = {"device": False, "host": True}
 
@@ -85,6 +85,7 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
     names: list[str] = []
     phases: list[Phase] = []
     times: list[float] = []
+    launches: list[float] = []
     workspaces: list[int] = []
     reads, writes, mutates = (list[list[int]]() for _ in range(3))
     recompute: list[bool] = []
@@ -97,6 +98,7 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
         names.append(name_of(row))
         phases.append(word(row["phase"], "phase", PHASES))
         times.append(seconds(row["time"], "time"))
+        launches.append(seconds(row.get("launch", 0.0), "launch"))
         workspaces.append(size(row.get("workspace", 0), "workspace"))
         reads.append(indices(row.get("reads", []), "reads", tensors))
         writes.append(indices(row.get("writes", []), "writes", tensors))
@@ -105,7 +107,7 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
         random.append(flag(row.get("random", False), "random"))
         layers.append(optional_text(row.get("layer"), "layer"))
         if row.get("modes"):
-            modes[len(names) - 1] = _modes(row, times[-1], workspaces[-1], writes[-1], tensors)
+            modes[len(names) - 1] = _modes(row, times[-1], launches[-1], workspaces[-1], writes[-1], tensors)
 
     _each(rows, "operations", add)
     _index(names, "operation")
@@ -121,11 +123,12 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
         np.array(random, np.bool_),
         layers,
         modes,
+        np.array(launches, np.float64),
     )
 
 
 def _modes(
-    row: Row, time: float, workspace: int, writes: list[int], tensors: dict[str, int]
+    row: Row, time: float, launch: float, workspace: int, writes: list[int], tensors: dict[str, int]
 ) -> tuple[Mode, ...]:
     """The modes of one operation, what they don't change filled in from it."""
     found: list[Mode] = []
@@ -140,6 +143,7 @@ def _modes(
                 tuple(indices(changes["writes"], "writes", tensors) if "writes" in changes else writes),
                 tuple(indices(changes.get("reads_host", []), "reads_host", tensors)),
                 word(changes.get("on", "device"), "on", _PLACES),
+                seconds(changes["launch"], "launch") if "launch" in changes else launch,
             )
         except ValueError as error:
             raise ValueError(f"mode {name!r}: {error}") from None

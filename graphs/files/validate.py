@@ -46,6 +46,8 @@ def _sums_are_finite(graph: Graph) -> None:
     seconds = [sum(operations.time.tolist()), *(mode.time for mode in modes)]
     if max(seconds) > MOST_SECONDS:
         raise ValueError(f"the operations take more than {MOST_SECONDS:g} s")
+    if max([sum(operations.launch.tolist()), *(mode.launch for mode in modes)]) > MOST_SECONDS:
+        raise ValueError(f"to launch the operations takes more than {MOST_SECONDS:g} s")
     workspaces = [operations.workspace.max(initial=0), *(mode.workspace for mode in modes)]
     if graph.tensors.bytes.sum(dtype=np.float64) + float(max(workspaces)) > MOST_BYTES:
         raise ValueError("the tensors have more bytes than any machine: more than 2 EiB")

@@ -33,6 +33,8 @@ def _tensor_row(graph: Graph, index: int) -> dict[str, Any]:
 
 def _operation_row(operation: Operation, names: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"name": operation.name, "phase": operation.phase.word, "time": operation.time}
+    if operation.launch:
+        row["launch"] = operation.launch
     if operation.workspace:
         row["workspace"] = operation.workspace
     row["reads"] = [names[tensor] for tensor in operation.reads]
@@ -54,6 +56,8 @@ def _mode_row(operation: Operation, mode: Mode, names: Any) -> dict[str, Any]:
     row: dict[str, Any] = {}
     if mode.time != operation.time:
         row["time"] = mode.time
+    if mode.launch != operation.launch:
+        row["launch"] = mode.launch
     if mode.workspace != operation.workspace:
         row["workspace"] = mode.workspace
     if mode.writes != operation.writes:

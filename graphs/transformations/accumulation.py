@@ -11,10 +11,11 @@ reads and writes it once more). Linear in K times the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..draft import Draft
 from ..errors import InputError
-from ..graph import Graph, Kind, Mode, Phase
+from ..graph import Graph, Kind, Phase
 
 
 def with_accumulation(graph: Graph, micro_batches: int) -> Graph:
@@ -72,10 +73,7 @@ def _operations(draft: Draft, graph: Graph, tensors: Sequence[int], suffix: str,
 
     for index in range(len(graph.operations)):
         one = graph.operation(index)
-        modes = tuple(
-            Mode(m.name, m.time, m.workspace, mapped(m.writes), mapped(m.reads_host), m.on_host)
-            for m in one.modes
-        )
+        modes = tuple(replace(m, writes=mapped(m.writes), reads_host=mapped(m.reads_host)) for m in one.modes)
         phase = one.phase if one.phase != Phase.LOSS or last else Phase.FORWARD
         again = one._replace(
             name=one.name + suffix,

@@ -46,7 +46,8 @@ def with_direct_access(
 
 def _direct(operation: Operation, weights: tuple[int, ...], seconds: float) -> Iterator[Mode]:
     """seconds: that reading the weights takes at least."""
-    yield Mode(DIRECT, max(operation.time, seconds), operation.workspace, operation.writes, weights)
+    longer = max(operation.time, seconds)
+    yield Mode(DIRECT, longer, operation.workspace, operation.writes, weights, launch=operation.launch)
     for mode in operation.modes:
         if not (mode.on_host or mode.reads_host):
             name, time = f"{mode.name}-{DIRECT}", max(mode.time, seconds)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...graphs.compiled import compiled
 from ..simulator.clock import Queue
-from .rows import QUEUE, Turn
+from .rows import LAUNCH, QUEUE, RUN, Turn
 
 TURNS = 40
 """The most turns that a search plays; then the growth is the mean of the last half."""
@@ -25,8 +25,8 @@ def period(turn: Turn, most: int) -> float:
         if waits[place] < 0:
             back = max(back, -(waits[place] // count))
     ends = np.zeros((back + 1, count))
-    free, begin, growth, half = np.zeros(6), np.zeros(6), np.zeros(6), np.zeros(6)
-    fence = following = longest = computed = 0.0
+    free, begin, growth, half = np.zeros(7), np.zeros(7), np.zeros(7), np.zeros(7)
+    fence = following = longest = computed = launched = 0.0
     for number in range(most):
         begin[:] = free
         now = ends[number % (back + 1)]
@@ -34,7 +34,11 @@ def period(turn: Turn, most: int) -> float:
         for row in range(count):
             queue = rows[row, QUEUE]
             start = max(computed if queue == _COMPUTE else free[queue], fence)
-            if _D2H <= queue <= _H2D:
+            if seconds[row, LAUNCH]:
+                launched = max(launched, fence) + seconds[row, LAUNCH]
+            if queue < _D2H:
+                start = max(start, launched)
+            elif queue <= _H2D:
                 start = max(start, computed)
             while place < first[row + 1]:
                 other = waits[place]
@@ -45,15 +49,15 @@ def period(turn: Turn, most: int) -> float:
                 ago = -(other // count)
                 if ago <= number:
                     start = max(start, ends[(number - ago) % (back + 1), other + ago * count])
-            now[row] = start + seconds[row]
+            now[row] = start + seconds[row, RUN]
             if queue == _COMPUTE:
                 computed = now[row]
             else:
                 free[queue] = now[row]
-        free[_COMPUTE] = computed
+        free[_COMPUTE], free[6] = computed, launched
         fence, following = following, max(max(free[2], free[3]), max(free[4], free[5]))
         longest, change = 0.0, 0.0
-        for queue in range(6):
+        for queue in range(7):
             gained = free[queue] - begin[queue]
             change = max(change, abs(gained - growth[queue]))
             longest = max(longest, gained)

@@ -17,28 +17,29 @@ from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
 from ..schedule.schedule import Schedule, Verb
 from ..schedule.sequence import Run
-from ..simulator.clock import Queue, rate
+from ..simulator.clock import SOURCE, Queue, link_of
 
 MOST_BITS = 62
 """Contributions to one tensor that are told apart; more share the last bit."""
 
 
 class Instance(NamedTuple):
-    """ways: (seconds, workspace, host, reads_…, host_reads_…, writes_…, mutates_…), `…_start`, `…_end` being
-    places in `members`; writes are pairs (tensor, its contribution as a bit).
-    tensors: (size, whole, persistent, input).  limits: bytes per memory.  pace: seconds per byte by queue.
+    """ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, mutates_…), `…_start` and
+    `…_end` being places in `members`; writes are pairs (tensor, its contribution as a bit).
+    tensors: (size, whole, persistent, input).  limits: bytes per memory, and those pinned.
+    copies: seconds, by queue, tensor.
     """
 
     ways: Any
     tensors: Any
     members: Ints
     limits: NDArray[np.float64]
-    pace: NDArray[np.float64]
+    copies: NDArray[np.float64]
 
 
 _LISTS = ("reads", "host_reads", "writes", "mutates")
 _WAY = np.dtype(
-    [("seconds", np.float64), ("workspace", np.int64), ("host", np.bool_)]
+    [("seconds", np.float64), ("launch", np.float64), ("workspace", np.int64), ("host", np.bool_)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
 )
 _TENSOR = np.dtype([("size", np.int64), ("whole", np.int64), ("persistent", np.bool_), ("input", np.bool_)])
@@ -61,8 +62,9 @@ class Ways:
         ways = np.zeros(len(self.runs), _WAY)
         for row, (operation, index) in zip(ways, self.runs, strict=True):
             mode = graph.operations.modes[operation][index - 1] if index else None
-            row["seconds"] = graph.operations.time[operation] if mode is None else mode.time
-            row["workspace"] = graph.operations.workspace[operation] if mode is None else mode.workspace
+            row["seconds"] = graph.seconds(operation, index)
+            row["launch"] = graph.launch(operation, index)
+            row["workspace"] = graph.workspace(operation, index)
             row["host"] = mode is not None and mode.on_host
             below = set(mode.reads_host) if mode is not None else set[int]()
             mutates = graph.mutate_lists[operation]
@@ -75,7 +77,13 @@ class Ways:
                 ("mutates", mutates),
             ):
                 _append(members, row, name, values)
-        return Instance(ways, _tensors(graph), np.array(members, np.int64), *_limits(machine, budget))
+        return Instance(
+            ways,
+            _tensors(graph),
+            np.array(members, np.int64),
+            _limits(machine, budget),
+            _copies(graph, machine),
+        )
 
     def steps(self, schedule: Schedule) -> Ints:
         """Rows (verb, way or tensor, memory)."""
@@ -110,12 +118,16 @@ def _tensors(graph: Graph) -> Any:
     return records
 
 
-def _limits(machine: Machine, budget: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _limits(machine: Machine, budget: int) -> NDArray[np.float64]:
     capacities = [machine.capacity(memory) for memory in Memory]
-    limits = np.array([inf if capacity is None else capacity for capacity in capacities])
+    limits = np.array([inf if limit is None else limit for limit in (*capacities, machine.crossing_capacity)])
     limits[Memory.DEVICE] = min(limits[Memory.DEVICE], budget)
-    pace = np.zeros(len(Queue))
-    for queue in Queue:
-        if queue > Queue.CPU:
-            pace[queue] = 1.0 / (rate(machine.links, queue) or inf) if rate(machine.links, queue) else inf
-    return limits, pace
+    return limits
+
+
+def _copies(graph: Graph, machine: Machine) -> NDArray[np.float64]:
+    seconds = np.full((len(Queue), len(graph.tensors)), inf)
+    for queue in SOURCE:
+        if link := link_of(machine.links, queue):
+            seconds[queue] = link.seconds(graph.tensors.bytes.astype(np.float64))
+    return seconds

@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled
 from ..simulator.clock import Queue
+from ..simulator.pinned import PINNED
 from .clock import period
 from .instance import Instance
-from .rows import ADD, CHANGE, DROP, MAKE, MOVE, OVERWRITE, READ, Turn, empty_turn, event, put
+from .pins import pins_of
+from .rows import ADD, CHANGE, DROP, DROP_PINNED, MAKE, MOVE, OVERWRITE, READ, Turn, empty_turn, event, put
 from .walk import walk
 
+_PINNED = PINNED
 _COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
 
 
 @compiled
 def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: Floats, turns: int) -> None:
-    """result: (seconds of a turn, bytes in excess of the limits, peak per memory). turns: played at most."""
-    turn, peaks = _room_for(instance, steps), np.zeros(3)
+    """result: (seconds of a turn, bytes in excess of the limits, peak per memory, the most that is pinned: 0
+    where that has no limit). turns: played at most."""
+    turn, peaks = _room_for(instance, steps), np.zeros(4)
     result[1] = _read(instance, steps, starts, turn, peaks)
     walk(turn, instance.limits, peaks)
     result[2:] = peaks
@@ -41,11 +45,14 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
     count, length = len(tensors), len(steps)
     have = np.zeros((3, count), np.int64)
     moving = _moving(instance, steps, starts, turn)
+    first, flags, pinned = pins_of(instance, steps)
     for x in range(count):
         for memory in range(3):
             if starts[x] >> memory & 1:
                 have[memory, x] = tensors[x].whole
                 starting[memory] += tensors[x].size
+                if memory == 1 and pinned[x]:
+                    starting[_PINNED] += tensors[x].size
     settled = starting.copy()
     excess = max(0.0, (settled - limits).max())
     row = at = drops = 0
@@ -65,12 +72,16 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 have[memory, target] = 0
                 settled[memory] -= tensors[target].size
                 if moving[target] >= 0:
-                    events[at] = event(DROP, int(moving[target]), memory)
+                    is_pinned = memory == 1 and pinned[target]
+                    events[at] = event(DROP_PINNED if is_pinned else DROP, int(moving[target]), memory)
                     at += 1
                     drops += 1
+                    if is_pinned:
+                        pinned[target] = False
+                        settled[_PINNED] -= tensors[target].size
             continue
 
-        kept = transient = 0
+        kept = transient = pins = 0
         if verb == 0:
             way = ways[target]
             memory, queue = (1, _CPU) if way.host else (0, _COMPUTE)
@@ -94,13 +105,16 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 have[memory, x] = there | bit
                 if not there:
                     kept += tensors[x].size
+                    if way.host and flags[first[index] + (place - way.writes_start) // 2]:
+                        pinned[x] = True
+                        pins += tensors[x].size
                 if moving[x] >= 0 and there:
                     events[at] = event(ADD, int(moving[x]), memory)
                     at += 1
                 if way.host:
                     events[at] = event(MAKE, int(moving[x]), memory)
                     at += 1
-            seconds = way.seconds
+            seconds, launch = way.seconds, way.launch
         else:
             if verb == 2:
                 source, queue = where - 1, _D2H if where == 1 else _WRITE
@@ -114,15 +128,23 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 at += 1
             else:
                 kept = tensors[target].size
+                if memory == 1 and flags[first[index]]:
+                    pinned[target] = True
+                    pins = kept
             events[at] = event(MOVE, x, memory)
             at += 1
             have[memory, target] = have[source, target]
-            seconds = tensors[target].size * instance.pace[queue]
+            seconds, launch = instance.copies[queue, target], 0.0
         excess = max(excess, settled[memory] + kept + transient - limits[memory])
-        put(turn, row, queue, memory, int(settled[memory]) + kept + transient, at, seconds)
+        pinning = 0
+        if pins:
+            pinning = int(settled[_PINNED]) + pins
+            excess = max(excess, pinning - limits[_PINNED])
+            settled[_PINNED] += pins
+        put(turn, row, queue, memory, int(settled[memory]) + kept + transient, pinning, at, seconds, launch)
         settled[memory] += kept
         row += 1
-    put(turn, row, -1, 0, 0, at, 0.0)
+    put(turn, row, -1, 0, 0, 0, at, 0.0, 0.0)
     turn.counts[0], turn.counts[2] = row, drops
     return excess
 

@@ -14,19 +14,22 @@ import numpy as np
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled
 
-QUEUE, MEMORY, DEMAND, EVENTS_END = range(4)
+QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
 """The columns of a row. DEMAND: bytes in MEMORY while it runs, were all deletes immediate. EVENTS_END: of its
-events in the flat list."""
+events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 where it makes no copy that is."""
 
-READ, ADD, OVERWRITE, DROP, MAKE, CHANGE, MOVE = range(7)
+RUN, LAUNCH = range(2)
+"""The columns of a row's seconds: what it takes on its queue, and the training thread to launch it."""
+
+READ, ADD, OVERWRITE, DROP, MAKE, CHANGE, MOVE, DROP_PINNED = range(8)
 """Events of a copy. READ: it is read. ADD: a contribution joins others. OVERWRITE: it is written while it is
-there. DROP: it is deleted. MAKE: a run on the host makes it. CHANGE: a run changes it in place. MOVE: a
-transfer makes it."""
+there. DROP, DROP_PINNED: it is deleted. MAKE: a run on the host makes it. CHANGE: a run changes it in place.
+MOVE: a transfer makes it."""
 
 
 class Turn(NamedTuple):
-    """rows: shape (most, 4). seconds: per row. events: 32 · tensor + 8 · memory + kind. size: bytes per
-    moving tensor. counts: of rows, without the last; of moving tensors; of DROP events.
+    """rows: shape (most, 5). seconds: shape (most, 2). events: 32 · tensor + 8 · memory + kind. size: bytes
+    per moving tensor. counts: of rows, without the last; of moving tensors; of DROP events.
 
     Filled by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits, below 0: of turns
     before.
@@ -45,8 +48,8 @@ class Turn(NamedTuple):
 def empty_turn(rows: int, events: int, moving: int) -> Turn:
     """With room for so many."""
     return Turn(
-        np.empty((rows + 1, 4), np.int64),
-        np.empty(rows + 1),
+        np.empty((rows + 1, 5), np.int64),
+        np.empty((rows + 1, 2)),
         np.empty(events, np.int64),
         np.empty(moving, np.int64),
         np.zeros(3, np.int64),
@@ -61,9 +64,19 @@ def event(kind: int, tensor: int, memory: int) -> int:
 
 
 @compiled
-def put(turn: Turn, row: int, queue: int, memory: int, demand: int, events_end: int, seconds: float) -> None:
+def put(
+    turn: Turn,
+    row: int,
+    queue: int,
+    memory: int,
+    demand: int,
+    pinned: int,
+    events_end: int,
+    seconds: float,
+    launch: float,
+) -> None:
     """Write a row."""
     columns = turn.rows[row]
     columns[QUEUE], columns[MEMORY] = queue, memory
-    columns[DEMAND], columns[EVENTS_END] = demand, events_end
-    turn.seconds[row] = seconds
+    columns[DEMAND], columns[EVENTS_END], columns[PINNED_DEMAND] = demand, events_end, pinned
+    turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = seconds, launch

@@ -14,9 +14,25 @@ import numpy as np
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled
 from ..simulator.clock import Queue
-from .rows import ADD, CHANGE, DEMAND, DROP, EVENTS_END, MEMORY, MOVE, OVERWRITE, QUEUE, READ, Turn
+from ..simulator.pinned import PINNED
+from .rows import (
+    ADD,
+    CHANGE,
+    DEMAND,
+    DROP,
+    DROP_PINNED,
+    EVENTS_END,
+    MEMORY,
+    MOVE,
+    OVERWRITE,
+    PINNED_DEMAND,
+    QUEUE,
+    READ,
+    Turn,
+)
 
 _TURNS = 17
+_PINNED = PINNED
 _COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
 _HOLDS_SOURCE, _HOLDS_TARGET, _MADE, _MADE_BY_CPU = 0, 4, 8, 1 << 12
 _BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
@@ -39,19 +55,19 @@ _BELOW = ~_HOLDERS[0]
 def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     """Fill `turn.first` and `turn.waits` with the waits of the steady state; their number.
 
-    limits: bytes per memory. peaks: likewise, raised to the turn's. Where an allocation does not fit, it
-    takes what there is.
+    limits: bytes per memory, and those pinned. peaks: likewise, raised to the turn's. Where an allocation
+    does not fit, it takes what there is.
     """
     rows, events, sizes = turn.rows, turn.events, turn.size
     count, moving, drops = turn.counts[0], turn.counts[1], turn.counts[2]
     state = np.zeros(moving, np.int64)
     newest = np.full((moving, 8), -1)
-    pending = np.empty((3, 2 * drops + 1, 6), np.int64)
-    first, last = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    rests = np.zeros((3, 6), np.int64)
-    held = np.zeros(3)
+    pending = np.empty((4, 2 * drops + 1, 6), np.int64)
+    first, last = np.zeros(4, np.int64), np.zeros(4, np.int64)
+    rests = np.zeros((4, 6), np.int64)
+    held = np.zeros(4)
     wanted = np.full(5, -1)
-    left = np.empty(moving + 6 * (2 * drops + 4), np.int64)
+    left = np.empty(moving + 6 * (4 * drops + 8), np.int64)
     before = np.empty(len(left), np.int64)
     length = waits = 0
     for number in range(_TURNS):
@@ -90,16 +106,21 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                             waiting = True
                             wanted[link + 1] = max(wanted[link + 1], newest[tensor, link + 1])
                             now &= ~(_BOTH << link)
-                elif kind == DROP:
+                elif kind in (DROP, DROP_PINNED):
                     holders = now & _HOLDERS[memory]
                     now &= ~(holders | _MAKERS[memory])
                     if holders and sizes[tensor]:
-                        entry = pending[memory, last[memory]]
-                        entry[0], entry[1] = sizes[tensor], tensor
-                        for link in range(4):
-                            entry[2 + link] = newest[tensor, link + 1] if holders & _BOTH << link else -1
-                        last[memory] += 1
-                        held[memory] += sizes[tensor]
+                        ledger = memory
+                        while True:
+                            entry = pending[ledger, last[ledger]]
+                            entry[0], entry[1] = sizes[tensor], tensor
+                            for link in range(4):
+                                entry[2 + link] = newest[tensor, link + 1] if holders & _BOTH << link else -1
+                            last[ledger] += 1
+                            held[ledger] += sizes[tensor]
+                            if kind == DROP or ledger == _PINNED:
+                                break
+                            ledger = _PINNED
                 elif kind == MOVE:
                     now |= (_BOTH | 1 << _MADE) << (queue - 2)
                     newest[tensor, queue - 1] = begin + row
@@ -113,13 +134,19 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
             if row == count:
                 break
 
-            memory = rows[row, MEMORY]
-            missing = rows[row, DEMAND] + held[memory] - limits[memory]
-            if missing > 0 and held[memory] > 0:
-                waiting = True
-                held[memory] -= min(missing, held[memory])
-                _claim(missing, pending[memory], rests[memory], memory, first, last, state, newest, wanted)
-            peaks[memory] = max(peaks[memory], rows[row, DEMAND] + held[memory] - rests[memory, 0])
+            ledger, demand = int(rows[row, MEMORY]), int(rows[row, DEMAND])
+            while True:
+                missing = demand + held[ledger] - limits[ledger]
+                if missing > 0 and held[ledger] > 0:
+                    waiting = True
+                    held[ledger] -= min(missing, held[ledger])
+                    _claim(
+                        missing, pending[ledger], rests[ledger], ledger, first, last, state, newest, wanted
+                    )
+                peaks[ledger] = max(peaks[ledger], demand + held[ledger] - rests[ledger, 0])
+                if ledger == _PINNED or rows[row, PINNED_DEMAND] == 0:
+                    break
+                ledger, demand = _PINNED, int(rows[row, PINNED_DEMAND])
             turn.first[row] = waits
             if waiting:
                 for other in range(5):
@@ -169,7 +196,7 @@ def _claim(
 @compiled
 def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, held: Floats, oldest: int) -> None:
     """End the deletes that wait only for rows before `oldest`."""
-    for memory in range(3):
+    for memory in range(4):
         kept = 0
         for place in range(first[memory], last[memory]):
             entry = pending[memory, place]
@@ -191,7 +218,7 @@ def _left_over(state: Ints, pending: Any, first: Ints, last: Ints, rests: Ints, 
     """Write what the next turn waits for, counted from its start; the length of that."""
     length = len(state)
     left[:length] = state
-    for memory in range(3):
+    for memory in range(4):
         for place in range(first[memory], last[memory] + 1):
             entry = pending[memory, place] if place < last[memory] else rests[memory]
             if entry[0] == 0:

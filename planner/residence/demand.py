@@ -89,7 +89,8 @@ class Demand:
         return [self._slot_before(seconds) for seconds in reversed(found)]
 
     def _seconds(self, tensor: int) -> float:
-        return float(self.graph.tensors.bytes[tensor]) / (self.machine.links.h2d or inf)
+        link = self.machine.links.h2d
+        return link.seconds(float(self.graph.tensors.bytes[tensor])) if link else 0.0
 
     def _slot_before(self, seconds: float) -> int:
         """The moment of the last slot that starts at or before a time within the last turn and this."""

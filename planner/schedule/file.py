@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...graphs.errors import InputError
 from ...graphs.files.documents import read_document, write_document
@@ -19,7 +19,7 @@ from .schedule import PLAIN, Initial, Schedule, Step, Verb
 FORMAT = "plan-schedule/1"
 
 _REQUIRED = ("format", "graph", "steps")
-_OPTIONAL = ("budget", "machine", "solver", "predicted", "initial")
+_OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses")
 _VERBS = {verb.word: verb for verb in Verb}
 _MEMORIES = {memory.word: memory for memory in Memory}
 _TARGETS = {
@@ -28,6 +28,13 @@ _TARGETS = {
     Verb.PREFETCH: (Memory.DEVICE, ("device", "host")),
 }
 """Per verb: the memory where none is named, and those that may be named."""
+
+
+class Addresses(NamedTuple):
+    """Where the device's copies lie. arena: bytes. offsets: bytes, one a copy (planner/addresses)."""
+
+    arena: int
+    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class ScheduleFile:
     machine: Machine | None = None
     solver: Mapping[str, Any] = field(default_factory=dict[str, Any])
     predicted: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    addresses: Addresses | None = None
 
 
 def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
@@ -69,6 +77,7 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
             None if row.get("machine") is None else machine_from_document(row["machine"]),
             mapping(row.get("solver") or {}, "solver"),
             mapping(row.get("predicted") or {}, "predicted"),
+            _addresses(row.get("addresses")),
         )
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
@@ -83,6 +92,7 @@ def save_schedule(
     machine: Machine | None = None,
     solver: Mapping[str, Any] | None = None,
     predicted: Mapping[str, Any] | None = None,
+    addresses: Addresses | None = None,
 ) -> None:
     """Write a plan-schedule/1, whole or not at all."""
     document = {
@@ -94,8 +104,23 @@ def save_schedule(
         "predicted": dict(predicted or {}),
         "initial": _initial_row(schedule.initial, graph),
         "steps": [_step_row(step, graph) for step in schedule],
+        "addresses": None
+        if addresses is None
+        else {"arena": addresses.arena, "offsets": list(addresses.offsets)},
     }
     write_document({key: value for key, value in document.items() if value is not None}, Path(path))
+
+
+def _addresses(row: Any) -> Addresses | None:
+    if row is None:
+        return None
+    row = mapping(row, "addresses")
+    check_fields(row, ("arena", "offsets"), ())
+    offsets = sequence(row["offsets"], "addresses.offsets")
+    return Addresses(
+        size(row["arena"], "addresses.arena"),
+        tuple(size(offset, f"addresses.offsets[{place}]") for place, offset in enumerate(offsets)),
+    )
 
 
 def _steps(rows: list[Any], graph: Graph) -> list[Step]:

@@ -1,4 +1,8 @@
-"""When each step runs: six queues, each first in first out. Decides time, and nothing about memory."""
+"""When each step runs: seven queues, each first in first out. Decides time, and nothing about memory.
+
+Six carry steps. The seventh is the training thread, which launches the computations in list order, for the
+device and for the CPU alike: none begins before its launch has ended. The thread runs ahead of them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 
-from ...graphs.machine import Links, Memory
+from ...graphs.machine import Link, Links, Memory
 
 
 class Queue(IntEnum):
@@ -18,6 +22,9 @@ class Queue(IntEnum):
     DISK_READ = 5
 
 
+LAUNCH = len(Queue)
+"""The place of the training thread among the queues' times."""
+
 SOURCE = {
     Queue.D2H: Memory.DEVICE,
     Queue.H2D: Memory.HOST,
@@ -27,8 +34,8 @@ SOURCE = {
 """The memory that a transfer queue reads; the queue of a transfer follows from its two memories."""
 
 
-def rate(links: Links, queue: Queue) -> float | None:
-    """Bytes/s of a transfer queue, None where the machine has no such link."""
+def link_of(links: Links, queue: Queue) -> Link | None:
+    """The link of a transfer queue, None where the machine has none."""
     return {
         Queue.D2H: links.d2h,
         Queue.H2D: links.h2d,
@@ -44,10 +51,11 @@ _ITERATIONS = 240
 _TOLERANCE = 1e-9
 
 
-def period(queues: Sequence[int], seconds: Sequence[float], waits: Waits) -> float:
+def period(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[float], waits: Waits) -> float:
     """Steady-state time of one iteration of the cycle, in seconds.
 
-    queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step.
+    queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step. launches:
+    per step what the thread takes to launch it, 0 for what is no computation.
 
     Iterations follow each other without a barrier, but none starts, on any queue, before the transfers of
     the one before the last have ended: what they hold cannot grow for ever. They are played until every wait
@@ -55,13 +63,13 @@ def period(queues: Sequence[int], seconds: Sequence[float], waits: Waits) -> flo
     queue's growth is the period. Where the growth alternates for ever (a periodic regime longer than one
     iteration), it is the mean growth of the second half.
     """
-    free = [0.0] * len(Queue)
+    free = [0.0] * (LAUNCH + 1)
     ends: deque[list[float]] = deque(maxlen=_furthest_back(len(queues), waits))
     history = [list(free)]
     growth: list[float] = []
     for _ in range(_ITERATIONS):
-        fence = max(history[-2][Queue.D2H :]) if len(history) > 1 else 0.0
-        ends.append(_one_iteration(queues, seconds, waits, free, ends, fence))
+        fence = max(history[-2][Queue.D2H : LAUNCH]) if len(history) > 1 else 0.0
+        ends.append(_one_iteration(queues, seconds, launches, waits, free, ends, fence))
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
         if last and len(ends) == ends.maxlen and _same(last, growth):
@@ -79,6 +87,7 @@ def _furthest_back(steps: int, waits: Waits) -> int:
 def _one_iteration(
     queues: Sequence[int],
     seconds: Sequence[float],
+    launches: Sequence[float],
     waits: Waits,
     free: list[float],
     before: Sequence[Sequence[float]],
@@ -94,6 +103,10 @@ def _one_iteration(
         if queue < 0:
             continue
         start = max(free[queue], fence)
+        if launches[step]:
+            free[LAUNCH] = max(free[LAUNCH], fence) + launches[step]
+        if queue <= Queue.CPU and free[LAUNCH] > start:
+            start = free[LAUNCH]
         if queue in (Queue.D2H, Queue.H2D) and free[Queue.COMPUTE] > start:
             start = free[Queue.COMPUTE]
         for other in waits.get(step, ()):

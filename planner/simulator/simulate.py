@@ -3,7 +3,7 @@
 Two passes that share nothing but a list of waits:
 
     steps ──walk──▶ peaks, and per step the steps it must wait for ──clock──▶ seconds
-          (memory, in list order: walk.py, ledger.py)      (six queues: clock.py)
+          (memory, in list order: walk.py, ledger.py)      (seven queues: clock.py)
 
 So time can never change memory. An iteration is one turn of a cycle: where transfers are under way
 when the list ends, it is walked again from what it left behind until that repeats (the steady state).
@@ -19,19 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graphs.graph import Graph
-from ...graphs.machine import Machine, Memory
+from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
 from .clock import Queue, period
 from .walk import Walk
 
-_TURNS = 16
+TURNS = 16
 
 
 @dataclass(frozen=True)
 class Figures:
     """What a schedule costs. time: seconds per iteration. Peaks in bytes, by the rules' definition.
 
-    least_budget: the smallest budget with which this schedule is valid.
+    least_budget: the smallest budget with which this schedule is valid. pinned_peak: of those on the host the
+    bytes that are pinned. least_pinned: the smallest limit of these with which it is valid.
     """
 
     time: float
@@ -39,6 +40,8 @@ class Figures:
     least_budget: int
     host_peak: int
     disk_peak: int
+    pinned_peak: int = 0
+    least_pinned: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,21 @@ def simulate(
     """
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
     left = walk.turn()
-    for _ in range(_TURNS):
+    for _ in range(TURNS):
         if not left:
             break
         again = walk.turn()
         if again == left:
             break
         left = again
-    device, host, disk = (walk.ledgers[memory] for memory in Memory)
+    device, host, disk, pinned = walk.ledgers
     return Replay(
-        Figures(_time(walk), device.peak, device.least, host.peak, disk.peak),
+        Figures(_time(walk), device.peak, device.least, host.peak, disk.peak, pinned.peak, pinned.least),
         np.array(walk.curve, np.int64),
     )
 
 
 def _time(walk: Walk) -> float:
     if any(queue > Queue.COMPUTE for queue in walk.queues):
-        return period(walk.queues, walk.seconds, walk.waits)
-    return fsum(walk.seconds)
+        return period(walk.queues, walk.seconds, walk.launches, walk.waits)
+    return max(fsum(walk.seconds), fsum(walk.launches))  # what the clock would play

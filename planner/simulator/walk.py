@@ -8,10 +8,11 @@ from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Links, Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import PLAIN, Schedule, Verb
-from .clock import SOURCE, Queue, Waits, rate
+from .clock import SOURCE, Queue, Waits, link_of
 from .copies import Copies, Copy
 from .ledger import Ledger
 from .order import Guards
+from .pinned import PINNED, START, pinned_copies
 
 _MEMORIES: tuple[Memory, ...] = tuple(Memory)
 TRANSFERS: dict[tuple[int, int], Queue] = {
@@ -23,8 +24,8 @@ TRANSFERS: dict[tuple[int, int], Queue] = {
 
 
 class Walk:
-    """One replay. After each `turn`: `queues`, `seconds` and `waits` per step for the clock, `curve`
-    (device bytes while each step runs), `ledgers` with the peaks so far."""
+    """One replay. After each `turn`: `queues`, `seconds`, `launches` and `waits` per step for the clock,
+    `curve` (device bytes while each step runs), `ledgers` with the peaks so far."""
 
     def __init__(
         self, graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine | None
@@ -36,7 +37,12 @@ class Walk:
         limits[Memory.DEVICE] = min(
             (x for x in (limits[Memory.DEVICE], budget) if x is not None), default=None
         )
-        self.ledgers = [Ledger(limit) for limit in limits]
+        self.ledgers = [Ledger(limit) for limit in (*limits, machine.crossing_capacity)]
+        self._unpinned = machine.unpinned
+        self._pinned_copies = (
+            frozenset[tuple[int, int]]() if self._unpinned else pinned_copies(graph, schedule)
+        )
+        self.pinned: set[int] = set()
 
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.persistent: list[bool] = graph.persistent.tolist()
@@ -51,6 +57,7 @@ class Walk:
         """Walk one iteration; what it leaves for the next to wait for (falsy if nothing)."""
         self.queues: list[int] = []
         self.seconds: list[float] = []
+        self.launches: list[float] = []
         self.waits: Waits = {}
         self.curve: list[int] = []
         self.guards.restart()
@@ -63,8 +70,7 @@ class Walk:
                 self._compute(target, where)
             elif verb == Verb.DELETE:
                 self._delete(target, _MEMORIES[where])
-                self.queues.append(-1)
-                self.seconds.append(0.0)
+                self._put(-1, 0.0, 0.0)
                 self.curve.append(device.used)
             else:
                 self._transfer(target, TRANSFERS[verb, where], Memory(where))
@@ -88,6 +94,7 @@ class Walk:
         memory, queue, reads_host = Memory.DEVICE, Queue.COMPUTE, ()
         if mode_index == PLAIN:
             seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
+            launch = columns.launch.item(operation)
             made = graph.contributions(operation)
         else:
             modes = columns.modes.get(operation, ())
@@ -95,7 +102,7 @@ class Walk:
                 self._refuse("unknown-mode", f"the operation has no mode number {mode_index}")
             mode = modes[mode_index - 1]
             seconds, transient, reads_host = mode.time, mode.workspace, mode.reads_host
-            made = graph.contributions(operation, mode_index)
+            launch, made = mode.launch, graph.contributions(operation, mode_index)
             if mode.on_host:
                 memory, queue = Memory.HOST, Queue.CPU
 
@@ -110,20 +117,25 @@ class Walk:
         waits: list[int] = []
         for x in reads + mutates if mutates else reads:
             if x in reads_host:
+                if self._unpinned:
+                    self._refuse("capacity", "the device reads {} on the host, where nothing is pinned", x)
                 self._read((Memory.HOST, x), queue, waits)
             elif shared or have[x] != whole[x]:
                 self._read((memory, x), queue, waits)
 
         for x in mutates:
             copies.await_users((memory, x), waits)
-        kept = 0
+        kept = pinned = 0
         for x, bit in made:
             present = have[x]
             if not present:
                 kept += self.sizes[x]
+                pinned += self._pin(x, self.step, memory)
             elif present & bit:
                 transient += self.sizes[x]
         self._allocate(memory, kept, transient, waits)
+        if pinned:
+            self._allocate(PINNED, pinned, 0, waits)
         for x, bit in made:
             if shared or queue == Queue.CPU:
                 copies.contribute((memory, x), bit, queue, self.step, waits)
@@ -131,7 +143,7 @@ class Walk:
                 have[x] |= bit
         for x in mutates:
             copies.change_in_place((memory, x), queue, self.step)
-        self._enqueue(queue, seconds, waits)
+        self._enqueue(queue, seconds, waits, launch)
         device = self.ledgers[Memory.DEVICE]
         self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
 
@@ -162,10 +174,14 @@ class Walk:
 
     def _drop(self, copy: Copy) -> None:
         memory, x = copy
-        self.ledgers[memory].free(self.sizes[x], self.copies.drop(copy))
+        transfers = self.copies.drop(copy)
+        self.ledgers[memory].free(self.sizes[x], transfers)
+        if memory == Memory.HOST and x in self.pinned:
+            self.pinned.remove(x)
+            self.ledgers[PINNED].free(self.sizes[x], transfers)
 
     def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
-        link = rate(self.links, queue)
+        link = link_of(self.links, queue)
         if link is None:
             self._refuse("transfer-link", f"the machine has no link {queue.name.lower()}", x)
         source = (SOURCE[queue], x)
@@ -179,24 +195,39 @@ class Walk:
             self.copies.await_users((target, x), waits)
         else:
             self._allocate(target, self.sizes[x], 0, waits)
+            if pinned := self._pin(x, self.step, target):
+                self._allocate(PINNED, pinned, 0, waits)
         self.copies.transfer(x, queue, target, self.step)
-        self._enqueue(queue, self.sizes[x] / link, waits)
+        self._enqueue(queue, link.seconds(self.sizes[x]), waits)
         self.curve.append(self.ledgers[Memory.DEVICE].used)
 
     # ── bookkeeping ─────────────────────────────────────────────────────────────────────────────
 
-    def _enqueue(self, queue: Queue, seconds: float, waits: list[int]) -> None:
+    def _enqueue(self, queue: Queue, seconds: float, waits: list[int], launch: float = 0.0) -> None:
         if waits:
             self.waits[self.step] = tuple(waits)
+        self._put(queue, seconds, launch)
+
+    def _put(self, queue: int, seconds: float, launch: float) -> None:
         self.queues.append(queue)
         self.seconds.append(seconds)
+        self.launches.append(launch)
 
-    def _allocate(self, memory: Memory, kept: int, transient: int, waits: list[int]) -> None:
-        ledger = self.ledgers[memory]
+    def _pin(self, x: int, step: int, memory: Memory) -> int:
+        """The bytes that a copy which begins now takes of pinned memory."""
+        if memory != Memory.HOST or (step, x) not in self._pinned_copies:
+            return 0
+        self.pinned.add(x)
+        return self.sizes[x]
+
+    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
+        """ledger_of: a memory, or PINNED."""
+        ledger = self.ledgers[ledger_of]
         if not ledger.fits(kept + transient):
+            where = "pinned host memory" if ledger_of == PINNED else Memory(ledger_of).word
             self._refuse(
                 "capacity",
-                f"the {memory.word} would hold {ledger.settled + kept + transient:,} bytes, "
+                f"the {where} would hold {ledger.settled + kept + transient:,} bytes, "
                 f"{ledger.limit:,} are allowed",
             )
         for transfer in ledger.claim(kept, transient):
@@ -235,6 +266,14 @@ class Walk:
                         x,
                     )
                 self.ledgers[memory].claim(self.sizes[x], 0)
+                pinned = self._pin(x, START, memory)
+                if not self.ledgers[PINNED].fits(pinned):
+                    self._refuse_whole(
+                        "capacity",
+                        "the pinned host memory is too small for what lies there at first",
+                        x,
+                    )
+                self.ledgers[PINNED].claim(pinned, 0)
 
     def _end_of_iteration(self) -> None:
         """Check what must be there; the rest vanishes."""

@@ -1,4 +1,4 @@
 """From a program and a schedule to straight-line Python.
 
-Doors: code, copies, rehearsal, turn.
+Doors: code, copies, placement, rehearsal, turn.
 """

@@ -21,7 +21,7 @@ for the next ones and put back after them: numbers are drawn once, in eager's or
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,8 +29,10 @@ from ...planner.schedule.schedule import Initial, Schedule, Verb
 from ..calls.randomness import restore_generator, save_generator
 from ..device.choice import device_of
 from ..device.device import Device
+from ..device.planned_rooms import Request
 from ..program.free_names import FreeNames
 from ..program.program import Call, Operation, Program, values_read
+from .placement import Placement
 
 
 class Code(NamedTuple):
@@ -54,12 +56,19 @@ def is_plain(schedule: Schedule) -> bool:
 
 
 def generate(
-    program: Program, schedule: Schedule, device: Device | None = None, *, timed: bool = False
+    program: Program,
+    schedule: Schedule,
+    device: Device | None = None,
+    *,
+    timed: bool = False,
+    placement: Placement | None = None,
 ) -> Code:
     """For a plain schedule: see turn.py for others. device: the program's by default. timed: it calls
-    `mark()` before each computation and behind the last."""
-    writer = Writer(program, schedule, device or device_of(program.device), timed=timed)
-    for verb, target, _where in schedule.rows():
+    `mark()` before each computation and behind the last. placement: it calls `expect(…)` before what takes
+    memory that has a place."""
+    writer = Writer(program, schedule, device or device_of(program.device), timed=timed, placement=placement)
+    for step, (verb, target, _where) in enumerate(schedule.rows()):
+        writer.step = step
         if verb == Verb.COMPUTE:
             writer.compute(target)
         else:
@@ -68,10 +77,19 @@ def generate(
 
 
 class Writer:
-    """held: per storage that is there, its values that have a local variable."""
+    """held: per storage that is there, its values that have a local variable. step: of the schedule, now."""
 
-    def __init__(self, program: Program, schedule: Schedule, device: Device, *, timed: bool = False) -> None:
-        self.program, self.device, self.timed = program, device, timed
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        device: Device,
+        *,
+        timed: bool = False,
+        placement: Placement | None = None,
+    ) -> None:
+        self.program, self.device, self.timed, self.placement = program, device, timed, placement
+        self.step = -1
         self.lines: list[str] = []
         self.names = FreeNames(save=save_generator, restore=restore_generator, device=device)
         runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
@@ -143,9 +161,15 @@ class Writer:
     def _run(self, operation: Operation) -> None:
         call = operation.call
         made = [storage for storage in operation.writes if storage not in self.held]
+        if self.placement is not None:
+            there = set(operation.writes).difference(made)
+            self.expect(self.placement.computation(self.step, operation.writes, there))
         for storage in made:
             self.held[storage] = set()
         self._assign(call, {value for value in call.outputs if self._lies_in(value, made)})
+
+    def expect(self, requests: Iterable[Request]) -> None:
+        self.lines.append(f"expect({', '.join(map(str, requests))})")
 
     def _need(self, value: int) -> None:
         """See to it that the value has a local variable: make it where it is a view."""

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
+from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue
 from ..device.device import Device
 from ..program.program import Program
 from ..storage.copies import loaded, raw, value
 from .code import Writer
+from .placement import Placement
 from .rehearsal import FENCE, Ends, Leave, Turn
 
 LETTERS = {Memory.DEVICE: "d", Memory.HOST: "h", Memory.DISK: "k"}
@@ -41,9 +43,11 @@ class CopyWriter(Writer):
         device: Device,
         *,
         timed: bool = False,
+        addresses: Layout | None = None,
+        placement: Placement | None = None,
     ) -> None:
-        super().__init__(program, schedule, device, timed=timed)
-        self.graph = graph
+        super().__init__(program, schedule, device, timed=timed, placement=placement)
+        self.graph, self.addresses = graph, addresses
         self.schedule, self.turn, self.carried = schedule, turn, carried
         self.there = set(carried)
         self.awaited: set[int] = set()
@@ -118,9 +122,12 @@ class CopyWriter(Writer):
             self.lines.append(f"d{x} = raw({names[0]})")
             return
         self.held[x] = set()
+        if self.placement is not None:
+            self.expect([self.placement.copy(step, x)])
         ends = self.turn.ends.get(step)
-        if ends is not None and len(ends.deletes) == 1 and self._fits(x, ends.deletes[0]):
-            self.lines.append(f"d{x} = raw({_popped(ends.deletes[0])}[0])")
+        one = ends.deletes if ends is not None and self.placement is None else ()
+        if len(one) == 1 and self._fits(x, one[0]):
+            self.lines.append(f"d{x} = raw({_popped(one[0])}[0])")
             return
         if ends is not None:
             self.wait_for(ends.transfers)
@@ -131,7 +138,13 @@ class CopyWriter(Writer):
         if (Memory.HOST, x) not in self.there:
             self.there.add((Memory.HOST, x))
             late = step in self.turn.late
-            self.lines.append(f"h{x} = host({size})" + ("" if late else ".open()"))
+            made = f"h{x} = host({size}{self.address(step, x)})"
+            self.lines.append(made if late else f"{made}.open()")
+
+    def address(self, step: int, x: int) -> str:
+        """Of a copy on the host that is made in a step: its offset and its room there, if it has one."""
+        offset = None if self.addresses is None else self.addresses.at(x, step)
+        return "" if offset is None else f", {offset}, {self.sizes[x]}"
 
     def _fits(self, x: int, delete: Leave) -> bool:
         """Whether x may lie in the very memory that a pending delete leaves.

@@ -7,6 +7,9 @@ memory and time alone, the runtime needs more, for the bytes to be right:
   transfers and CPU computations that still read or write it;
 - a copy on the device that is deleted though only another queue has waited for its transfers: the computing
   queue waits for them too, since it is in its order that the memory is free;
+- a pinned copy waits for all that has used its addresses before;
+- what has an address on the device ends the pending deletes of what lies there still: mostly its own copy of
+  the turn before, where no allocation needed that room;
 - memory that a CPU computation still uses, though its delete has passed, and the workspace of one that may
   not have run yet, are waited for by the next allocation on the host. One that waits is made in its queue's
   thread, so that the computing goes on, and the next waits for it: host memory follows the list's order too.
@@ -20,9 +23,12 @@ from typing import NamedTuple
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
+from ...planner.addresses.layout import Layout
+from ...planner.addresses.lifetimes import WORKSPACE
 from ...planner.schedule.schedule import PLAIN, Schedule
 from ...planner.simulator.clock import SOURCE, Queue
 from ...planner.simulator.copies import Copy
+from ...planner.simulator.pinned import PINNED, START
 from ...planner.simulator.walk import Walk
 
 FENCE = -1
@@ -55,10 +61,31 @@ class Turn(NamedTuple):
     state: str
 
 
+class _Former(NamedTuple):
+    """Addresses of a copy that was, and the steps that used it."""
+
+    start: int
+    end: int
+    users: tuple[int, ...]
+
+
 class Rehearsal(Walk):
     def __init__(
-        self, graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
+        self,
+        graph: Graph,
+        schedule: Schedule,
+        *,
+        budget: int | None = None,
+        machine: Machine | None = None,
+        addresses: Layout | None = None,
+        layout: Layout | None = None,
     ) -> None:
+        """addresses: of pinned copies. layout: of what is on the device."""
+        self._addresses, self._layout = addresses, layout
+        self._lies: dict[int, tuple[int, int]] = {}
+        self._left: dict[tuple[int, int], tuple[int, int]] = {}
+        self._former: list[_Former] = []
+        self._offsets: dict[int, int] = {}
         self._number = -1
         self._users: dict[Copy, dict[Queue, int]] = {}
         self._gate: int | None = None
@@ -68,6 +95,8 @@ class Rehearsal(Walk):
         self._more: dict[int, set[int]] = {}
         self._results: dict[int, tuple[Memory, Sequence[int]]] = {}
         super().__init__(graph, schedule, budget=budget, machine=machine)
+        if layout is not None:
+            self._lies.update(layout.initial_places)
 
     def rehearse(self) -> Turn:
         """The next turn. Raises InvalidScheduleError."""
@@ -82,14 +111,15 @@ class Rehearsal(Walk):
             key for deletes in self._leaving for number, key in deletes if number == self._number
         ) | {key for ends in self._ends.values() for ago, key in ends.deletes if ago == 0}
         self._next_turn()
-        state = repr((left, self._users, self._gate, self._relative_leaving()))
+        state = repr((left, self._users, self._gate, self._relative_leaving(), self._former))
         return Turn(waits, self._ends, pending, frozenset(self._late), self._results, state)
 
     # ── pending deletes ─────────────────────────────────────────────────────────────────────────────
 
     def _pass_fence(self) -> None:
         self.step, last = FENCE, -len(self.schedule)
-        for memory, ledger in enumerate(self.ledgers):
+        for memory in Memory:
+            ledger = self.ledgers[memory]
             left: deque[tuple[int, int]] = deque()
             for delete, (_size, transfers) in zip(self._leaving[memory], ledger.pending, strict=True):
                 if max(transfers) >= last:
@@ -103,22 +133,46 @@ class Rehearsal(Walk):
         memory, x = copy
         pending = self.ledgers[memory].pending
         before = len(pending)
+        pinned = memory == Memory.HOST and x in self.pinned
         super()._drop(copy)
         at_end = len(self.queues) == len(self.schedule)
         if len(pending) > before:
             key = len(self.schedule) + len(Memory) * x + memory if at_end else self.step
             self._leaving[memory].append((self._number, key))
+            if memory == Memory.DEVICE and (place := self._lies.get(x)) is not None:
+                self._left[self._number, key] = place
         users = self._users.pop(copy, {})
+        if pinned and (offset := self._offsets.pop(x, None)) is not None and users:
+            self._former.append(_Former(offset, offset + self.sizes[x], tuple(users.values())))
         if memory == Memory.DEVICE and len(pending) == before:
             place = len(self.schedule) if at_end else self.step
             self._more.setdefault(place, set()).update(users.values())
         if memory == Memory.HOST and Queue.CPU in users:
             self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])
 
-    def _allocate(self, memory: Memory, kept: int, transient: int, waits: list[int]) -> None:
-        pending = self.ledgers[memory].pending
+    def _pin(self, x: int, step: int, memory: Memory) -> int:
+        size = super()._pin(x, step, memory)
+        if not size or self._addresses is None:
+            return size
+        offset = self._addresses.initial(x) if step == START else self._addresses.at(x, step)
+        if offset is not None:
+            self._offsets[x] = offset
+            end, still = offset + size, list[_Former]()
+            for former in self._former:
+                if former.start < end and offset < former.end:
+                    self._more.setdefault(self.step, set()).update(former.users)
+                if not (offset <= former.start and former.end <= end):
+                    still.append(former)
+            self._former = still
+        return size
+
+    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
+        pending = self.ledgers[ledger_of].pending
         before, makers = len(pending), len(waits)
-        super()._allocate(memory, kept, transient, waits)
+        super()._allocate(ledger_of, kept, transient, waits)
+        if ledger_of == PINNED:  # the copies are the host's too, and let go of there
+            return
+        memory = Memory(ledger_of)
         ended = before - len(pending)
         for _ in range(ended):
             self._end(self._leaving[memory].popleft())
@@ -135,12 +189,32 @@ class Rehearsal(Walk):
         ends = self._ends.setdefault(self.step, Ends([], []))
         ends.deletes.append((self._number - number, key))
 
+    def _lay(self, x: int) -> None:
+        """What comes at this step, a copy or a workspace, has its addresses for itself."""
+        if self._layout is None or (place := self._layout.place(x, self.step)) is None:
+            return
+        ledger, leaving = self.ledgers[Memory.DEVICE], self._leaving[Memory.DEVICE]
+        for entry, delete in list(zip(ledger.pending, leaving, strict=True)):
+            lies = self._left.get(delete)
+            if lies is not None and lies[0] < place[1] and place[0] < lies[1]:
+                size, transfers = entry
+                ledger.pending.remove(entry)
+                ledger.used -= size
+                leaving.remove(delete)
+                self._end(delete)
+                self._ends[self.step].transfers.extend(transfers)
+                self._more.setdefault(self.step, set()).update(transfers)
+        self._lies[x] = place
+
     # ── writing what is there ───────────────────────────────────────────────────────────────────────
 
     def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
         if self.copies.have[target][x]:
             self._wait_for_users((target, x), queue)
+        new = not self.copies.have[target][x]
         super()._transfer(x, queue, target)
+        if new and target == Memory.DEVICE:
+            self._lay(x)
         self._use((SOURCE[queue], x), queue)
         self._use((target, x), queue)
 
@@ -153,8 +227,13 @@ class Rehearsal(Walk):
                 queue, memory, workspace = Queue.CPU, Memory.HOST, mode.workspace
         for x in graph.mutate_lists[operation]:
             self._wait_for_users((memory, x), queue)
+        have = self.copies.have[memory]
+        comes = [x for x, _bit in graph.contributions(operation, mode_index) if not have[x]]
         super()._compute(operation, mode_index)
-        if queue == Queue.CPU:
+        if queue == Queue.COMPUTE:
+            for x in (*comes, WORKSPACE):
+                self._lay(x)
+        else:
             made = (x for x, _bit in graph.contributions(operation, mode_index))
             for x in (*graph.input_lists[operation], *made):
                 self._use((memory, x), queue)
@@ -191,6 +270,11 @@ class Rehearsal(Walk):
             for copy, users in self._users.items()
         }
         self._users = {copy: users for copy, users in moved.items() if users}
+        self._former = [
+            former._replace(users=users)
+            for former in self._former
+            if (users := tuple(step - steps for step in former.users if step >= 0))
+        ]
         self._gate = self._gate - steps if self._gate is not None and self._gate >= 0 else None
 
     def _relative_leaving(self) -> list[list[tuple[int, int]]]:

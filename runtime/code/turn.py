@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from ...graphs.graph import Graph, Mode
 from ...graphs.machine import Memory
+from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
 from ...planner.simulator.clock import Queue
 from ..device.device import Device
@@ -39,6 +40,7 @@ from ..program.program import Call, Operation, Program, Ref
 from .code import Code
 from .copies import CopyWriter, Place, tuple_of, variable
 from .host_calls import CpuOperation, HostCall, check_mode
+from .placement import Placement
 from .rehearsal import Turn
 
 
@@ -51,11 +53,25 @@ def generate_turn(
     device: Device,
     *,
     timed: bool = False,
+    addresses: Layout | None = None,
+    placement: Placement | None = None,
 ) -> Code:
-    """carried: the copies of persistent tensors that the turns hand on. timed: as of `generate`; what runs on
-    the CPU is then `timed((operation, mode), call)`. Raises MemplanError for a mode that can't be run."""
-    writer = _TurnWriter(program, graph, schedule, turn, carried, device, timed=timed)
+    """carried: the copies of persistent tensors that the turns hand on. addresses: of pinned copies. timed,
+    placement: as of `generate`; what runs on the CPU is then `timed((operation, mode), call)`. Raises
+    MemplanError for a mode that can't be run."""
+    writer = _TurnWriter(
+        program,
+        graph,
+        schedule,
+        turn,
+        carried,
+        device,
+        timed=timed,
+        addresses=addresses,
+        placement=placement,
+    )
     for step, (verb, target, where) in enumerate(schedule.rows()):
+        writer.step = step
         if verb == Verb.COMPUTE:
             writer.computation(step, target, where)
         elif verb == Verb.DELETE:
@@ -90,7 +106,7 @@ class _TurnWriter(CopyWriter):
         made = [x for x in operation.writes if (Memory.HOST, x) not in self.there]
         for x in made:
             self.there.add((Memory.HOST, x))
-            self.lines.append(f"h{x} = host({self.sizes[x]})")
+            self.lines.append(f"h{x} = host({self.sizes[x]}{self.address(step, x)})")
         inputs = tuple_of(f"h{x}" for x in call.inputs)
         results = ", ".join(f"{x}: h{x}" for x in made)
         keep = f"keep_later({', '.join(map(str, operation.mutates))})"
@@ -138,5 +154,5 @@ class _TurnWriter(CopyWriter):
             self._need(result)
             return f"v{result}"
         self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))
-        bytes_ = f"h{form.storage}.bytes" if memory == Memory.HOST else f"loaded(k{form.storage})"
+        bytes_ = f"h{form.storage}.taken()" if memory == Memory.HOST else f"loaded(k{form.storage})"
         return f"value({bytes_}, {self.names.of_thing(form)})"

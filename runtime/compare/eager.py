@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import isfinite, sqrt
@@ -32,6 +32,9 @@ CYCLE = 3
 REPEATS = 2
 """How often eager runs again where it differs from the plan: is it equal to itself?"""
 
+MOST_REPEATS = 8
+"""Where it is not, so often at most: a number may come out alike now and then."""
+
 STEADY = 4
 """Differences up to so many times eager's own from run to run are taken for its own."""
 
@@ -42,10 +45,12 @@ class Comparison(NamedTuple):
     largest: the largest difference of any element in `first`.  compared: how many tensors.
     compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
     plain: eager ran the functions of the model's own checkpoints once, as the trace did.
-    spread: by how much eager differs from itself, the same iteration run again; 0 where it does not.
+    spreads: the tensors in which eager differs from itself, the same iteration run again, and by how much at
+    most; the largest first.
     suspects: what may make the difference.
     steady: eager drew no random numbers but PyTorch's, and changed nothing in Python's state any more once it
     had run: as far as it can be seen, its later iterations are like these.
+    compiled: of compiled operations, how exact they are; they are compared with themselves without a plan.
     """
 
     first: str | None
@@ -53,13 +58,19 @@ class Comparison(NamedTuple):
     compared: int
     compiling: bool = False
     plain: bool = False
-    spread: float = 0.0
+    spreads: tuple[tuple[str, float], ...] = ()
     suspects: tuple[str, ...] = ()
     steady: bool = False
+    compiled: str | None = None
 
     @property
     def equal(self) -> bool:
         return self.first is None
+
+    @property
+    def spread(self) -> float:
+        """The largest of these."""
+        return self.spreads[0][1] if self.spreads else 0.0
 
     @property
     def difference(self) -> str:
@@ -71,12 +82,16 @@ class Comparison(NamedTuple):
     def __str__(self) -> str:
         if self.first is not None:
             return self.difference
+        if self.compiled is not None:
+            return f"{self.compared} tensors bitwise equal to the same without a plan; {self.compiled}"
         where = " on the path for torch.compile" if self.compiling else ""
         where += " without the model's own checkpoints" if self.plain else ""
-        if self.spread:
+        if self.spreads:
+            named = ", ".join(f"{name} by {spread:.3g}" for name, spread in self.spreads[:_MOST_NAMED])
+            more = f" and {len(self.spreads) - _MOST_NAMED} more" if len(self.spreads) > _MOST_NAMED else ""
             return (
-                f"{self.compared} tensors equal to eager{where} within its own differences from run to run, "
-                f"up to {self.spread:.3g}"
+                f"{self.compared} tensors equal to eager{where}, {len(self.spreads)} of them within its own "
+                f"differences from run to run: {named}{more}"
             )
         return f"{self.compared} tensors bitwise equal to eager{where}"
 
@@ -136,11 +151,7 @@ def compare(
     count as equal. A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
     """
     turns = (step,) * CYCLE if turns is None else turns
-    with _alone(iteration, step):
-        outcomes = [each.run(iteration.inputs) for each in turns]
-        for each in {*turns}:
-            each.recall()
-        planned = _everything(iteration, step.program, outcomes)
+    planned, outcomes, of_updates = _planned(iteration, step, turns)
     scale = scale_of(iteration.inputs)
     if scale is not None and scale > 1 and any(outcome.infinite for outcome in outcomes):
         inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
@@ -156,11 +167,28 @@ def compare(
                 return comparison
             found = found or comparison._replace(suspects=_suspects(iteration, changes))
             if not plain:
-                found = _within_its_own([plainly()[0] for _ in range(REPEATS)], eager, planned) or found
+                found = _within_its_own(lambda: plainly()[0], eager, planned, of_updates) or found
                 if found.equal:
                     return found._replace(compiling=flag, steady=steady)
     assert found is not None
     return found
+
+
+def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[PlannedStep]) -> Comparison:
+    """As `compare`, of the turns of two plans of one program."""
+    first, second = (_planned(iteration, turns[-1], turns)[0] for turns in (one, other))
+    return _difference(first, second)
+
+
+def _planned(
+    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep]
+) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
+    """What the turns make, the outcome of each, and the names of what updates change."""
+    with _alone(iteration, step):
+        outcomes = [each.run(iteration.inputs) for each in turns]
+        for each in {*turns}:
+            each.recall()
+        return _everything(iteration, step.program, outcomes), outcomes, {*changing(iteration)}
 
 
 def _eager(
@@ -193,23 +221,52 @@ def _alone(iteration: Iteration, step: PlannedStep) -> Generator[PythonState]:
 
 
 def _within_its_own(
-    again: Sequence[Mapping[str, Tensor]], eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]
+    again: Callable[[], Mapping[str, Tensor]],
+    eager: Mapping[str, Tensor],
+    planned: Mapping[str, Tensor],
+    of_updates: Collection[str],
 ) -> Comparison | None:
     """The two are equal as far as eager is equal to itself, run again; None where it is, or they are not.
 
-    Rounding alone makes small differences from run to run: a large one is another computation, not a spread.
+    In a tensor that comes out alike each time the plan's must be the same bits. Rounding alone makes small
+    differences from run to run: a large one is another computation, not a spread. of_updates: weights and
+    states, in which a small one may become large, since Adam divides by it.
     """
-    if any(other.keys() != eager.keys() for other in (*again, planned)):
-        return None
-    most = 0.0
-    for name, tensor in eager.items():
-        spread = max(_largest_difference(tensor, other[name]) for other in again)
-        largest = float(tensor.double().abs().max()) if tensor.numel() else 0.0
-        roundings = sqrt(torch.finfo(tensor.dtype).eps) if tensor.dtype.is_floating_point else 0.0
-        if not spread <= roundings * largest or not _close(tensor, planned[name], STEADY * spread):
+    spreads = dict.fromkeys(eager, 0.0)
+    for repeat in range(1, MOST_REPEATS + 1):
+        other = again()
+        if other.keys() != eager.keys() or planned.keys() != eager.keys():
             return None
-        most = max(most, spread)
-    return Comparison(None, 0.0, len(eager), spread=most) if most else None
+        for name, tensor in eager.items():
+            if not _same_bits(tensor, other[name]):
+                spreads[name] = max(spreads[name], _largest_difference(tensor, other[name]))
+        if repeat < REPEATS:
+            continue
+        if not any(spreads.values()):
+            return None
+        if all(_close(tensor, planned[name], STEADY * spreads[name]) for name, tensor in eager.items()):
+            break
+    else:
+        return None
+    rounded = {name: tensor for name, tensor in eager.items() if name not in of_updates}
+    if not all(map(isfinite, spreads.values())) or not all(
+        spreads[name] <= most for name, most in _roundings(rounded).items()
+    ):
+        return None
+    by_size = sorted(((name, spread) for name, spread in spreads.items() if spread), key=lambda one: -one[1])
+    return Comparison(None, 0.0, len(eager), spreads=tuple(by_size))
+
+
+def _roundings(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """How large differences by rounding may be. Gradients are measured by the largest of all: one that should
+    be zero is nothing but roundings."""
+    sizes = {name: float(x.double().abs().max()) if x.numel() else 0.0 for name, x in tensors.items()}
+    steepest = max((size for name, size in sizes.items() if name.endswith(_GRADIENT)), default=0.0)
+    return {
+        name: (sqrt(torch.finfo(tensor.dtype).eps) if tensor.dtype.is_floating_point else 0.0)
+        * (steepest if name.endswith(_GRADIENT) else sizes[name])
+        for name, tensor in tensors.items()
+    }
 
 
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
@@ -226,6 +283,7 @@ def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
 
 
 _MOST_NAMED = 3
+_GRADIENT = ".grad"
 
 
 def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Comparison:
@@ -252,7 +310,7 @@ def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome])
     losses = {name: tensor for name, tensor in named.items() if tensor is not None}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
-    named = {f"{name}.grad": tensor for name, tensor in last.gradients.items()}
+    named = {f"{name}{_GRADIENT}": tensor for name, tensor in last.gradients.items()}
     outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
     return losses | outputs | named | buffers | copies(changing(iteration))
 

@@ -1,8 +1,9 @@
 """The most bytes that iterations of a planned step take: on the device, on the host, on the disk.
 
-Device: what stays there, and the tracker's count of what comes and goes, exact on the CPU
+Device, where its allocator counts: all that it has handed out, whatever for, with what libraries keep there
+(`constant`). On the CPU: what stays there, and the tracker's count of what comes and goes, exact on the CPU
 (measuring/live_bytes.py). The tracker knows only blocks that were made while it counted: so what the schedule
-moves away is copied under its eyes first; a device's own allocator knows all. Host and disk: the blocks and
+moves away is copied under its eyes first. Host and disk: the blocks and
 files themselves are counted, with what `undo` keeps, and the workspace of updates on the CPU as it was
 profiled.
 """
@@ -11,14 +12,14 @@ profiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...graphs.graph import Kind
-from ..device.device import StreamDevice
+from ..device.device import Device, StreamDevice
 from ..measuring.live_bytes import blocks_of, live_peak
 from ..model.iteration import Inputs
 from ..program.program import Program
@@ -28,12 +29,16 @@ from ..run.over_plan import TURNS
 
 
 class Peaks(NamedTuple):
-    """Bytes. beside: of the device's, at most so many are no tensor of the plan's, see `generator_bytes`."""
+    """Bytes. beside: of the device's, at most so many are no tensor of the plan's, see `generator_bytes`.
+    constant: of the device's, at most so many are what libraries keep, see `Device.constant_bytes`. reserved:
+    what the allocator had of the device, with all that lay free between tensors; None where nobody counts."""
 
     device: int
     host: int = 0
     disk: int = 0
     beside: int = 0
+    constant: int = 0
+    reserved: int | None = None
 
 
 def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
@@ -51,17 +56,36 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     cycle = step.cycle
     if cycle is None:
         step.place()  # what another step has would count twice: as there, and as it comes
-        peak = live_peak(run, step.device).peak_bytes
+        peak = device_peak(run, step.device, resident_bytes(step.program))
         return Peaks(
-            resident_bytes(step.program) + peak, step.undo_bytes, beside=generator_bytes(step.program)
+            peak,
+            step.undo_bytes,
+            beside=generator_bytes(step.program),
+            constant=step.device.constant_bytes(),
+            reserved=_reserved(step.device),
         )
     step.recall()
     step.place()
     known = _known(cycle)
     start = resident_bytes(step.program, without=cycle.moved) + sum(known.values())
-    peak = start + live_peak(run, step.device, known).peak_bytes
+    peak = device_peak(run, step.device, start, known)
     disk = cycle.disk.count.peak if cycle.disk else 0
-    return Peaks(peak, cycle.host.count.peak + step.undo_bytes, disk, generator_bytes(step.program))
+    host = cycle.host.count.peak + step.undo_bytes
+    beside, constant = generator_bytes(step.program), step.device.constant_bytes()
+    return Peaks(peak, host, disk, beside, constant, _reserved(step.device))
+
+
+def device_peak(
+    run: Callable[[], None], device: Device, start: int, known: Mapping[int, int] | None = None
+) -> int:
+    """The most bytes on the device while `run` runs: by its allocator, if that counts; else `start` and what
+    comes and goes. known: see `live_peak`."""
+    found = live_peak(run, device, known).peak_bytes
+    return device.peak_bytes() if isinstance(device, StreamDevice) else start + found
+
+
+def _reserved(device: Device) -> int | None:
+    return device.reserved_peak_bytes() if isinstance(device, StreamDevice) else None
 
 
 def generator_bytes(program: Program) -> int:
@@ -78,10 +102,10 @@ def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> i
 
 
 def _known(cycle: Cycle) -> dict[int, int]:
-    """The moved copies on the device, in memory that the tracker knows: address and bytes."""
+    """The moved copies on the device, in memory that the tracker knows: address and bytes. A device that
+    counts needs none of them."""
     if isinstance(cycle.device, StreamDevice):
-        there = blocks_of(copy for copy in cycle.held.values() if isinstance(copy, Tensor))
-        return {address: cycle.device.rounded(size) for address, size in there.items()}
+        return {}
 
     def renew() -> None:
         for name, copy in cycle.held.items():

@@ -1,28 +1,39 @@
-"""A planned iteration measured beside eager PyTorch's, in one process: time, peak memory, results."""
+"""Planned iterations measured beside eager PyTorch's, in one process: time, peak memory, results.
+
+Time is measured as training goes: over many iterations that follow each other, with one synchronisation at
+their end. So what overlaps from one iteration to the next counts as it does there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from statistics import median
-from time import perf_counter
 from typing import NamedTuple
 
-import torch
-
 from ..device.choice import device_of
-from ..measuring.live_bytes import live_peak
+from ..device.device import Device, StreamDevice
 from ..model.granted import plain_attributes_kept
 from ..model.iteration import Iteration
 from ..model.unchanged import unchanged
 from ..run.execute import PlannedStep
 from ..trace.pretence import compiling
+from .compiled import Compiled
 from .eager import Comparison, run_eager
-from .peaks import Peaks, peaks, resident_bytes
+from .peaks import Peaks, device_peak, peaks, resident_bytes
 from .verdict import compare_if_it_fits
+
+WINDOW_SECONDS = 0.2
+MOST_ITERATIONS = 50
+"""Of a window, which is as long as its seconds want."""
+
+AHEAD = 2
+"""Iterations before a window where copies or launches run ahead: all start alike."""
 
 
 class Measured(NamedTuple):
-    """seconds: the median of the repeats. peaks: the device's with parameters, buffers and inputs."""
+    """seconds: of an iteration, the median of the windows. peaks: the device's with parameters, buffers
+    and inputs."""
 
     seconds: float
     peaks: Peaks
@@ -44,18 +55,20 @@ class SideBySide(NamedTuple):
     planned: Measured
 
 
-def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> SideBySide:
-    """Compare the results bitwise, then the peaks, then run both `repeats` times.
+def side_by_side(
+    iteration: Iteration, step: PlannedStep, repeats: int = 5, compiled: Compiled | None = None
+) -> SideBySide:
+    """Compare the results bitwise, then the peaks, then run both in turn, each in `repeats` windows.
+    compiled: where the step has compiled operations.
 
-    In turn; but where tensors are moved eager comes first, and the planned iterations follow each other as
-    in training. Module, buffers and random generators are afterwards what they were.
+    Module, buffers and random generators are afterwards what they were.
     """
     device = step.program.device
     with unchanged(iteration, device):
         loss = step.run(iteration.inputs).loss
         assert loss is not None
         step.recall()
-    comparison = compare_if_it_fits(iteration, step)
+    comparison = compare_if_it_fits(iteration, step, compiled=compiled)
 
     def eager() -> None:
         with (
@@ -70,33 +83,49 @@ def side_by_side(iteration: Iteration, step: PlannedStep, repeats: int = 5) -> S
     def peaks_of(run: Callable[[], None]) -> Peaks:
         if run is planned:
             return peaks(step, iteration.inputs)
-        return Peaks(resident_bytes(step.program) + live_peak(run, device).peak_bytes)
+        return Peaks(device_peak(run, device_of(device), resident_bytes(step.program)))
 
-    groups = [[eager, planned]] if step.cycle is None else [[eager], [planned]]
-    measured: list[Measured] = []
+    runs = [planned] if comparison is None else [eager, planned]
     with unchanged(iteration, device):
         if iteration.updates is not None:
             planned()  # the first iteration makes the optimizer's states
             step.recall()
-        for group in groups if comparison is not None else [[planned]]:
-            most = [peaks_of(run) for run in group]
-            times = _in_turn(group, repeats, device)
-            measured += [Measured(median(seconds), peak) for seconds, peak in zip(times, most, strict=True)]
+        most = [peaks_of(run) for run in runs]
+        times = periods([(run, step.recall) for run in runs], repeats, step)
         step.recall()
+    measured = [Measured(seconds, peak) for seconds, peak in zip(times, most, strict=True)]
     return SideBySide(comparison, float(loss), measured[0] if comparison else None, measured[-1])
 
 
-def _in_turn(runs: Sequence[Callable[[], None]], repeats: int, device: torch.device) -> list[list[float]]:
-    """Per run, the seconds of each repeat."""
+def periods(
+    runs: Sequence[tuple[Callable[[], None], Callable[[], None]]], repeats: int, step: PlannedStep
+) -> list[float]:
+    """Per run the seconds of an iteration: the median of windows, which take turns. runs: each with what puts
+    things back behind a window of it."""
+    ahead = AHEAD if step.cycle is not None or isinstance(step.device, StreamDevice) else 0
     times: list[list[float]] = [[] for _ in runs]
+    counts = [0] * len(runs)
     for _ in range(repeats):
-        for run, seconds in zip(runs, times, strict=True):
-            seconds.append(_timed(run, device))
-    return times
+        for place, (run, put_back) in enumerate(runs):
+            if not counts[place]:
+                counts[place] = _count(_window(run, 1, 0, step.device))
+            times[place].append(_window(run, counts[place], ahead, step.device))
+            put_back()
+    return [median(seconds) for seconds in times]
 
 
-def _timed(run: Callable[[], None], device: torch.device) -> float:
-    start = perf_counter()
-    run()
-    device_of(device).synchronize()
-    return perf_counter() - start
+def _count(seconds: float) -> int:
+    """Of iterations in a window."""
+    return min(MOST_ITERATIONS, max(1, ceil(WINDOW_SECONDS / max(seconds, 1e-9))))
+
+
+def _window(run: Callable[[], None], count: int, ahead: int, device: Device) -> float:
+    """Seconds of an iteration among `count` that follow `ahead` others. Waited for is only behind all."""
+    for _ in range(ahead):
+        run()
+    start = device.stamp()
+    for _ in range(count):
+        run()
+    end = device.stamp()
+    device.synchronize()
+    return start.elapsed_time(end) / 1000 / count

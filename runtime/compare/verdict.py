@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,11 @@ import torch
 from ...graphs.errors import DifferenceError
 from ...graphs.graph import Graph
 from ...planner.plain import baseline, plain_schedule
+from ..device.host_room import available_bytes
 from ..model.iteration import Iteration
 from ..program.program import Program
 from ..run.execute import PlannedStep
-from ..storage.places import available_bytes
+from .compiled import Compiled, compare_compiled, compare_traced
 from .eager import Comparison, compare
 from .peaks import resident_bytes
 
@@ -39,24 +40,54 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
 
 
 def compared(
-    iteration: Iteration, step: PlannedStep, graph: Graph, turns: Sequence[PlannedStep] | None = None
+    iteration: Iteration,
+    step: PlannedStep,
+    graph: Graph,
+    turns: Sequence[PlannedStep] | None = None,
+    compiled: Compiled | None = None,
 ) -> Comparison | None:
-    """None where there is not memory enough. turns: see `compare`. Raises DifferenceError where the two are
-    not equal."""
+    """None where there is not memory enough. turns: see `compare`. compiled: where the step has compiled
+    operations; what they were made of is compared with eager, they with that. Raises DifferenceError where
+    the two are not equal."""
     if step.program.device.type == "cpu" and _host_lacks(baseline(graph).peak - resident_bytes(step.program)):
         return None
-    comparison = compare_if_it_fits(iteration, step, turns)
+    comparison = _if_it_fits(lambda: _of_trace(iteration, step, turns, compiled))
     if comparison is not None and not comparison.equal:
         raise DifferenceError(f"the traced iteration is not the model's: {comparison.difference}")
-    return comparison
+    if comparison is None or compiled is None:
+        return comparison
+    exact = compare_if_it_fits(iteration, step, turns, compiled)
+    if exact is not None and not exact.equal:
+        raise DifferenceError(f"the compiled iteration is not the model's: {exact.first}")
+    return exact and comparison._replace(compiled=exact.compiled)
+
+
+def _of_trace(
+    iteration: Iteration,
+    step: PlannedStep,
+    turns: Sequence[PlannedStep] | None,
+    compiled: Compiled | None,
+) -> Comparison:
+    if compiled is not None:
+        return compare_traced(iteration, step, compiled, turns)
+    return compare(iteration, step, turns)
 
 
 def compare_if_it_fits(
-    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep] | None = None
+    iteration: Iteration,
+    step: PlannedStep,
+    turns: Sequence[PlannedStep] | None = None,
+    compiled: Compiled | None = None,
 ) -> Comparison | None:
-    """None where there is not memory enough for both."""
+    """None where there is not memory enough for both. compiled: where the step has compiled operations."""
+    if compiled is not None:
+        return _if_it_fits(lambda: compare_compiled(iteration, step, compiled, turns))
+    return _if_it_fits(lambda: compare(iteration, step, turns))
+
+
+def _if_it_fits(comparing: Callable[[], Comparison]) -> Comparison | None:
     try:
-        return compare(iteration, step, turns)
+        return comparing()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

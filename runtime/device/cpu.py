@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter, thread_time
 
 import torch
 from torch import Tensor
 
-from .device import Device
+from .device import Device, Timed
 
 
 class Cpu(Device):
@@ -33,12 +33,13 @@ class Cpu(Device):
     def synchronize(self) -> None:
         """Nothing is queued."""
 
-    def seconds(self, call: Callable[[], object]) -> float:
+    def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
         """With one thread by what the processor gave it: the same on an idle machine, right on a busy one."""
         clock = thread_time if torch.get_num_threads() == 1 else perf_counter
         start = clock()
-        call()
-        return clock() - start
+        for call in calls:
+            call()
+        return Timed((clock() - start) / len(calls))
 
     def generator_state(self) -> Tensor:
         return torch.get_rng_state()

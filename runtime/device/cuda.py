@@ -1,17 +1,18 @@
 """A CUDA device."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .device import Event, Stamp, Stream, StreamDevice
+from ..torch_internals import drop_product_workspaces, grow_segments
+from .device import Event, PinError, Stamp, Stream, StreamDevice, Unpin
 
 
 class Cuda(StreamDevice):
@@ -28,17 +29,22 @@ class Cuda(StreamDevice):
         properties: Any = torch.cuda.get_device_properties(self.torch)
         return properties.L2_cache_size
 
+    def constant_bytes(self) -> int:
+        """By a product of each sort, once nothing is kept: `CUBLAS_WORKSPACE_CONFIG` says how much is."""
+        self.synchronize()
+        drop_product_workspaces()
+        start = self.allocated_bytes()
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.ones(64, 64, dtype=dtype, device=self.torch)
+            torch.addmm(x[0], x @ x, x)
+            del x
+        return self.allocated_bytes() - start
+
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
 
-    def seconds(self, call: Callable[[], object]) -> float:
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1000
+    def fill(self, memory: Tensor) -> None:
+        memory.zero_()
 
     def stamp(self) -> Stamp:
         stamp = torch.cuda.Event(enable_timing=True)
@@ -47,6 +53,22 @@ class Cuda(StreamDevice):
 
     def host_memory(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def arena(self, size: int) -> None:
+        """CUDA's allocator places what kernels allocate. Its segments grow and shrink from now on, in pages:
+        so hardly any memory lies free between tensors."""
+        grow_segments()
+
+    def pin(self, memory: Tensor) -> Unpin:
+        runtime: Any = torch.cuda.cudart()
+        with torch.cuda.device(self.torch):
+            fault = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+            if not int(fault):
+                return partial(runtime.cudaHostUnregister, memory.data_ptr())
+            with suppress(RuntimeError):  # CUDA tells a fault a second time, with the next kernel
+                torch.zeros(1, device=self.torch).add_(1)
+        said = runtime.cudaGetErrorString(fault)
+        raise PinError(f"CUDA can't pin {memory.nbytes:,} bytes of host memory: {said}")
 
     def generator_state(self) -> Tensor:
         return torch.cuda.get_rng_state(self.torch)
@@ -60,7 +82,6 @@ class Cuda(StreamDevice):
         return cast(Stream, torch.cuda.Stream(self.torch))
 
     def event(self) -> Event:
-        """A thread that waits for it sleeps, and leaves the processor to the others."""
         return cast(Event, torch.cuda.Event(blocking=True))
 
     def current_stream(self) -> Stream:
@@ -76,6 +97,9 @@ class Cuda(StreamDevice):
 
     def peak_bytes(self) -> int:
         return torch.cuda.max_memory_allocated(self.torch)
+
+    def reserved_peak_bytes(self) -> int:
+        return torch.cuda.max_memory_reserved(self.torch)
 
     def requested_bytes(self) -> int:
         return torch.cuda.memory_stats(self.torch).get("requested_bytes.all.current", 0)

@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ...graphs.errors import MemplanError
 from ..program.program import Operation, Program, Target
+from .planned_rooms import PlannedRooms
 
 
 class Event(Protocol):
@@ -48,6 +50,20 @@ class Stamp(Protocol):
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds to a later one; both have come."""
         ...
+
+
+Unpin = Callable[[], None]
+
+
+class PinError(MemplanError):
+    """No more memory of the host can be pinned."""
+
+
+class Timed(NamedTuple):
+    """Of one call. seconds: the device computes. launch: the thread is busy, where that is other time."""
+
+    seconds: float
+    launch: float = 0.0
 
 
 class Now:
@@ -88,6 +104,11 @@ class Device(ABC):
     def cache_bytes(self) -> int | None:
         """The last cache before memory; None where the machine does not tell."""
 
+    def constant_bytes(self) -> int:
+        """What libraries keep of its memory as long as the process computes: cuBLAS its workspace. Measured,
+        and there from then on."""
+        return 0
+
     # ── computations ────────────────────────────────────────────────────────────────────────────────
 
     def launched(self, program: Program, operation: Operation, workspace: int) -> Target:
@@ -103,8 +124,8 @@ class Device(ABC):
         """Until all that was queued has ended."""
 
     @abstractmethod
-    def seconds(self, call: Callable[[], object]) -> float:
-        """How long one call takes; freeing its result belongs to it."""
+    def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
+        """What a call takes, the mean of these; freeing its result belongs to it."""
 
     def stamp(self) -> Stamp:
         """When the current stream of the calling thread comes to here."""
@@ -120,12 +141,22 @@ class Device(ABC):
         """Memory, byte by byte, of no content."""
         return torch.empty(size, dtype=torch.uint8, device=self.torch)
 
+    def arena(self, size: int) -> PlannedRooms | None:
+        """One piece of the device's memory, of at least so many bytes, for what `expect` announces to have
+        planned places; it is there until nobody has it nor what lies in it. None where the device can't."""
+        return None
+
     def host_memory(self, size: int) -> Tensor | None:
         """Memory of the host that copies to and from the device are fast with; None where any is."""
         return None
 
+    def pin(self, memory: Tensor) -> Unpin | None:
+        """Have copies from and to this memory of the host be as with `host_memory`, until what this returns
+        is called; None where copies are so with any memory. Raises PinError where the system refuses."""
+        return None
+
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Bytes, one of the two on the device; queued, where the other is its `host_memory`."""
+        """Bytes, from or to the device or on it; queued, unless one is on the host and not pinned there."""
         target.copy_(source, non_blocking=True)
 
     def moment(self) -> Event | None:
@@ -141,17 +172,52 @@ class Device(ABC):
     def set_generator_state(self, state: Tensor) -> None: ...
 
 
+MOST_FILLS = 256
+CACHE_BYTES = 32 * 2**20
+"""Where the machine does not tell; half of what fills at least."""
+
+
 class StreamDevice(Device):
     """Its allocator counts."""
 
     block_bytes = 512
 
     @abstractmethod
+    def fill(self, memory: Tensor) -> None:
+        """Queued: its bytes are written."""
+
+    def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
+        """The device is kept busy until all are launched, so between its two stamps it waits for none:
+
+            the thread    fill … fill, start, call, call, … call, end
+            the device          fill … … … fill ▏start  call  call … call  end▕
+
+        What fills is twice as large as the last cache, so no call finds there what it reads, and takes longer
+        than its launch. A call that waits for the device itself counts with the wait, and not as launched.
+        """
+        memory, fills = self.room(2 * max(self.cache_bytes() or 0, CACHE_BYTES)), 1
+        while True:
+            self.synchronize()
+            for _ in range(fills):
+                self.fill(memory)
+            start, begun = self.stamp(), perf_counter()
+            for call in calls:
+                call()
+            launch, late = perf_counter() - begun, start.query()
+            end = self.stamp()
+            self.synchronize()
+            if not late or fills >= MOST_FILLS:
+                seconds = start.elapsed_time(end) / 1000
+                return Timed(seconds / len(calls), 0.0 if late else launch / len(calls))
+            fills *= 2
+
+    @abstractmethod
     def stream(self) -> Stream:
         """A new one."""
 
     @abstractmethod
-    def event(self) -> Event: ...
+    def event(self) -> Event:
+        """A new one. A thread that waits for it sleeps."""
 
     @abstractmethod
     def current_stream(self) -> Stream:
@@ -162,7 +228,9 @@ class StreamDevice(Device):
         """What the calling thread computes and copies there goes to the stream."""
 
     def moment(self) -> Event:
-        return self.current_stream().record_event()
+        event = self.event()
+        event.record()
+        return event
 
     @abstractmethod
     def allocated_bytes(self) -> int:
@@ -171,6 +239,10 @@ class StreamDevice(Device):
     @abstractmethod
     def peak_bytes(self) -> int:
         """The most since `reset_peak`."""
+
+    @abstractmethod
+    def reserved_peak_bytes(self) -> int:
+        """The most that the process had of the device since `reset_peak`: tensors, and what lies between."""
 
     @abstractmethod
     def requested_bytes(self) -> int:

@@ -1,54 +1,68 @@
-"""How fast a disk is read and written in large blocks, past the page cache.
+"""How fast copies are written to a disk and read from it, each way alone, and both at once.
 
-The file has no name or loses it at once: it is gone when it is closed, however the program ends. Blocks are
-written and read directly (O_DIRECT) where the file system can; elsewhere each block is flushed when it is
-written, and dropped from the cache before it is read.
+They are copies as a plan makes them: in the runtime's own file, in pieces, several at once, past the page
+cache (storage/disk.py). The file has no name: it is gone when it is closed, however the program ends. Where
+the file system has no way past the cache, each copy is flushed when it is written, and dropped before it is
+read.
 """
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import os
 import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import NamedTuple
 
 from ...graphs.errors import InputError
-from .rates import Rate, rate_of
+from ..storage.disk import Disk, File
+from ..storage.places import Host
+from .rates import Rate, rate_of, repeated
 
-BLOCK_BYTES = 2**23
-MOST_BLOCKS = 64
-FEWEST_BLOCKS = 4
+COPY_BYTES = 2**26
+SMALL = 2**12
+"""Bytes of copies that take hardly more than their latency."""
+MOST_COPIES = 8
+FEWEST_COPIES = 4
 MOST_SECONDS = 3.0
-"""For each way, above the fewest blocks."""
+"""For each way, above the fewest copies."""
 IN_MEMORY = ("tmpfs", "ramfs")
+
+Work = Callable[[File], float]
+"""Tells how many seconds it took."""
 
 
 class DiskRates(NamedTuple):
-    """free: bytes. direct: False where the page cache could only be flushed."""
+    """read, write: alone. both_read, both_write: each way while the other is busy too. small_read,
+    small_write: alone, in copies of a few bytes. free: bytes. direct: False where the page cache could only
+    be flushed."""
 
     read: Rate
     write: Rate
+    both_read: Rate
+    both_write: Rate
+    small_read: Rate
+    small_write: Rate
     free: int
     direct: bool
 
 
-def disk_rates(folder: Path, block_bytes: int = BLOCK_BYTES, most_blocks: int = MOST_BLOCKS) -> DiskRates:
-    """Writes at most `most_blocks` of a file and reads them again. Raises InputError, one line."""
+def disk_rates(folder: Path, copy_bytes: int = COPY_BYTES, most: int = MOST_COPIES) -> DiskRates:
+    """Of copies of so many bytes, at most so many in a file. Raises InputError, one line."""
     try:
-        free = _checked(folder, block_bytes)
-        with tempfile.TemporaryFile(dir=folder, buffering=0) as file, mmap.mmap(-1, block_bytes) as block:
-            block.write(os.urandom(block_bytes))
-            return _measured(file.fileno(), block, min(most_blocks, free // block_bytes), free)
+        free = _checked(folder, copy_bytes)
+        small = _small(Disk(SMALL, folder))
+        disk = Disk(copy_bytes * min(most, free // copy_bytes), folder)
+        return _measured(disk, copy_bytes, most, free, small)
     except OSError as error:
         raise InputError(f"{folder}: its disk cannot be measured: {error.strerror}") from None
 
 
-def _checked(folder: Path, block_bytes: int) -> int:
+def _checked(folder: Path, copy_bytes: int) -> int:
     """The free bytes of a folder on a disk."""
     if not folder.is_dir():
         raise InputError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
@@ -56,7 +70,7 @@ def _checked(folder: Path, block_bytes: int) -> int:
     if kind in IN_MEMORY:
         raise InputError(f"{folder}: lies in memory ({kind}), not on a disk: name another folder")
     free = shutil.disk_usage(folder).free
-    if free < FEWEST_BLOCKS * block_bytes:
+    if free < FEWEST_COPIES * copy_bytes:
         raise InputError(f"{folder}: too little room to measure the disk: {free:,} B are free")
     return free
 
@@ -73,42 +87,74 @@ def file_system(folder: Path) -> str | None:
     return None if fields is None else fields[fields.index("-") + 1]
 
 
-def _measured(file: int, block: mmap.mmap, blocks: int, free: int) -> DiskRates:
-    direct = _go_direct(file, block)
+def _works(disk: Disk, size: int) -> tuple[Work, Work]:
+    """To read and to write a file of so many bytes."""
+    source, target = (Host().block(size).open().bytes for _ in range(2))
+    source.random_(0, 256)
 
-    def write(place: int) -> None:
-        os.pwritev(file, [block], place * len(block))
-        if not direct:
-            os.fdatasync(file)
-
-    def read(place: int) -> None:
-        os.preadv(file, [block], place * len(block))
-
-    written = _timed(write, blocks)
-    if not direct:
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    taken = _timed(read, len(written))
-    size = len(block)
-    return DiskRates(rate_of("disk read", size, taken), rate_of("disk write", size, written), free, direct)
-
-
-def _go_direct(file: int, block: mmap.mmap) -> bool:
-    """Whether the file now takes whole blocks past the cache; one was written."""
-    flags = fcntl.fcntl(file, fcntl.F_GETFL)
-    try:
-        fcntl.fcntl(file, fcntl.F_SETFL, flags | getattr(os, "O_DIRECT", 0))
-        os.pwritev(file, [block], 0)
-    except OSError:
-        fcntl.fcntl(file, fcntl.F_SETFL, flags)
-        return False
-    return hasattr(os, "O_DIRECT")
-
-
-def _timed(work: Callable[[int], None], blocks: int) -> list[float]:
-    """Seconds, block by block."""
-    taken: list[float] = []
-    while len(taken) < blocks and (len(taken) < FEWEST_BLOCKS or sum(taken) < MOST_SECONDS):
+    def write(file: File) -> float:
         start = perf_counter()
-        work(len(taken))
-        taken.append(perf_counter() - start)
+        file.write(source)
+        if not disk.direct:
+            disk.flush()
+        return perf_counter() - start
+
+    def read(file: File) -> float:
+        if not disk.direct:
+            disk.flush()
+        start = perf_counter()
+        file.read(target)
+        return perf_counter() - start
+
+    return read, write
+
+
+def _small(disk: Disk) -> tuple[Rate, Rate]:
+    (read, write), file = _works(disk, SMALL), disk.file(SMALL)
+    written = repeated("disk write, small", SMALL, lambda: write(file))
+    return repeated("disk read, small", SMALL, lambda: read(file)), written
+
+
+def _measured(disk: Disk, size: int, most: int, free: int, small: tuple[Rate, Rate]) -> DiskRates:
+    read, write = _works(disk, size)
+    files = [disk.file(size) for _ in range(min(most, free // size))]
+    files = files[: len(_timed(write, files))]  # later they are written over, as in iterations
+    alone = [_timed(work, files) for work in (read, write)]
+    half = len(files) // 2
+    both = _both((read, write), (files[:half], files[half:]))
+    names = ("disk read", "disk write", "disk read, both at once", "disk write, both at once")
+    rates = [rate_of(name, size, taken) for name, taken in zip(names, (*alone, *both), strict=True)]
+    return DiskRates(rates[0], rates[1], rates[2], rates[3], *small, free, disk.direct)
+
+
+def _timed(work: Work, files: Sequence[File]) -> list[float]:
+    """Seconds, copy by copy."""
+    taken: list[float] = []
+    while len(taken) < len(files) and (len(taken) < FEWEST_COPIES or sum(taken) < MOST_SECONDS):
+        taken.append(work(files[len(taken)]))
+    return taken
+
+
+def _both(works: Sequence[Work], files: Sequence[Sequence[File]]) -> list[list[float]]:
+    """Alike, both works going on until each has done its files twice, or long enough."""
+    ended, taken = Event(), list[list[float]]([[], []])
+    enough = [2 * len(each) for each in files]
+
+    def go_on(way: int) -> None:
+        try:
+            for file in cycle(files[way]):
+                taken[way].append(works[way](file))
+                counts = [len(each) for each in taken]
+                late = sum(taken[way]) > MOST_SECONDS and min(counts) >= FEWEST_COPIES
+                if late or all(count >= most for count, most in zip(counts, enough, strict=True)):
+                    return
+                if ended.is_set():
+                    taken[way].pop()  # it ended alone
+                    return
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(go_on, way) for way in range(2)]:
+            one.result()
     return taken

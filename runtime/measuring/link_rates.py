@@ -1,14 +1,17 @@
 """How fast tensors are copied between device and host: each way alone, and both at once.
 
-On CUDA from and to pinned memory, each way on a stream of its own. Without CUDA device and host are the same
-memory: then this is how fast the processor copies it, with one thread each way.
+On CUDA from and to pinned memory, each way on a stream of its own; then from and to pageable memory, each way
+by a thread of its own too, since such a copy keeps its thread waiting. Without CUDA device and host are the
+same memory: then this is how fast the processor copies it, with one thread each way. What a copy takes beside
+its bytes is told by small ones, many in a row as a queue has them.
 """
 
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Barrier, Thread
 from time import perf_counter
 from typing import NamedTuple
@@ -17,30 +20,69 @@ import torch
 from torch import Tensor
 
 from ..device.choice import device_of
-from ..device.device import Device, StreamDevice
+from ..device.device import Device, Stream, StreamDevice
 from .rates import Rate, repeated
 
 SIZES = (2**20, 2**24, 2**27)
 """Bytes at a time. The largest is above the caches of processors; a schedule counts with its rate."""
 
+SMALL, IN_A_ROW = 2**12, 32
+"""Bytes of copies that take hardly more than their latency; how many are timed together."""
+
 Copy = Callable[[], object]
 
 
 class LinkRates(NamedTuple):
-    """Size by size, growing. d2h, h2d: alone. both: each way while the other is busy too."""
+    """Size by size, growing. d2h, h2d: alone. both: each way while the other is busy too. pageable: that from
+    and to memory that is not pinned; nothing where copies are as fast with any. small: the ways there and
+    back, in copies of a few bytes."""
 
     d2h: tuple[Rate, ...]
     h2d: tuple[Rate, ...]
     both: tuple[Rate, ...]
+    pageable: tuple[Rate, ...]
+    small: tuple[Rate, Rate]
 
 
 def link_rates(device: str, sizes: tuple[int, ...] = SIZES) -> LinkRates:
     """Takes two seconds, and four times the largest size in memory."""
-    d2h, h2d, both = zip(*(_rates(device, size) for size in sizes), strict=True)
-    return LinkRates(d2h, h2d, both)
+    where = device_of(device)
+    d2h, h2d, both = zip(*(_rates(where, size) for size in sizes), strict=True)
+    slower = (pageable_rate(where, size) for size in sizes) if isinstance(where, StreamDevice) else ()
+    return LinkRates(d2h, h2d, both, tuple(slower), small_rates(where))
 
 
-def _rates(device: str, size: int) -> tuple[Rate, Rate, Rate]:
+def small_rates(device: Device) -> tuple[Rate, Rate]:
+    """To the host and to the device, alone."""
+    leave, back = (partial(_in_a_row, copy) for copy in _copies(device, SMALL))
+    return (
+        repeated("device to host, small", SMALL, lambda: _seconds([leave], device) / IN_A_ROW),
+        repeated("host to device, small", SMALL, lambda: _seconds([back], device) / IN_A_ROW),
+    )
+
+
+def _in_a_row(copy: Copy) -> None:
+    for _copy in range(IN_A_ROW):
+        copy()
+
+
+def pageable_rate(device: StreamDevice, size: int) -> Rate:
+    """Both ways at once, by a thread each, from and to host memory that is not pinned."""
+    near = [device.room(size).fill_(1) for _ in range(2)]
+    far = [torch.ones(size, dtype=torch.uint8) for _ in range(2)]
+    device.synchronize()
+    ends = ((near[0], far[0]), (far[1], near[1]))
+    copies = [partial(_on_own_stream, device, device.stream(), *pair) for pair in ends]
+    return repeated("each way, both at once, not pinned", size, lambda: _by_threads(copies))
+
+
+def _on_own_stream(device: StreamDevice, stream: Stream, source: Tensor, target: Tensor) -> None:
+    with device.on(stream):
+        device.copy(source, target)
+        device.moment().synchronize()
+
+
+def _rates(device: Device, size: int) -> tuple[Rate, Rate, Rate]:
     leave, back = _copies(device, size)
     return (
         repeated("device to host", size, lambda: _seconds([leave], device)),
@@ -49,12 +91,11 @@ def _rates(device: str, size: int) -> tuple[Rate, Rate, Rate]:
     )
 
 
-def _copies(device: str, size: int) -> tuple[Copy, Copy]:
+def _copies(device: Device, size: int) -> tuple[Copy, Copy]:
     """To the host and to the device, without a buffer in common."""
-    where = device_of(device)
-    near = [where.room(size).fill_(1) for _ in range(2)]
-    far = [_host_memory(where, size).fill_(1) for _ in range(2)]
-    return lambda: where.copy(near[0], far[0]), lambda: where.copy(far[1], near[1])
+    near = [device.room(size).fill_(1) for _ in range(2)]
+    far = [_host_memory(device, size).fill_(1) for _ in range(2)]
+    return lambda: device.copy(near[0], far[0]), lambda: device.copy(far[1], near[1])
 
 
 def _host_memory(device: Device, size: int) -> Tensor:
@@ -62,11 +103,14 @@ def _host_memory(device: Device, size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8) if pinned is None else pinned
 
 
-def _seconds(copies: list[Copy], device: str) -> float:
+def _seconds(copies: list[Copy], device: Device) -> float:
     """Until all of them, started together, are done."""
-    where = device_of(device)
-    if isinstance(where, StreamDevice):
-        return _streams_seconds(copies, where)
+    if isinstance(device, StreamDevice):
+        return _streams_seconds(copies, device)
+    return _by_threads(copies)
+
+
+def _by_threads(copies: Sequence[Copy]) -> float:
     ready, moments = Barrier(len(copies)), list[float]()
     threads = [Thread(target=_at_once, args=(ready, copy, moments)) for copy in copies]
     for thread in threads:

@@ -1,9 +1,10 @@
 """How long one call takes on this machine, and how much memory beside its inputs.
 
-Time: the median of several runs after a warm-up, on the CPU by a clock, on CUDA by events. A fast call
-runs more often than a slow one: as often as `TARGET_SECONDS` allows, within `FEWEST` and `MOST`. Freeing
-the result belongs to the run, as it does in training. Memory: the peak of live storage while the call runs,
-above the inputs, which were there before; outputs count, the rest of it is workspace.
+Time: the median of several runs after a warm-up, on the CPU by a clock, on CUDA by events around a row of
+calls, all launched before the first runs (`StreamDevice.timed`). A fast call runs more often than a slow one:
+as often as `TARGET_SECONDS` allows, within `FEWEST` and `MOST`. Freeing the result belongs to the run, as it
+does in training. Memory: the peak of live storage while the call runs, above the inputs, which were there
+before; outputs count, the rest of it is workspace.
 
 A call that always meets the same inputs finds them in the cache, which a training iteration would have
 filled with other things since: the sum of an iteration's calls came to 0.87 to 0.95 of eager's time so
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from ..device.choice import device_of
+from ..device.device import CACHE_BYTES, Device, StreamDevice
 from ..storage.blocks import size_bytes
 from .live_bytes import live_peak
 
@@ -31,8 +33,6 @@ TARGET_SECONDS = 0.02
 FEWEST = 3
 MOST = 25
 MOST_COPIES = 16
-CACHE_BYTES = 32 * 2**20
-"""Where the machine does not tell. Nor is more than twice as much filled: profiling must stay small."""
 
 Call = Callable[[], object]
 
@@ -41,7 +41,8 @@ class Measurement(NamedTuple):
     """seconds: the median. spread: interquartile range over the median. peak_bytes: above the inputs.
 
     result_bytes: of the storage of each result in turn, 0 for one that is no tensor or not on the device.
-    host_seconds, host_bytes: time and peak on the CPU, of what may run there.
+    host_seconds, host_bytes: time and peak on the CPU, of what may run there. launch: seconds that the thread
+    takes beside the device's.
     """
 
     seconds: float
@@ -50,6 +51,7 @@ class Measurement(NamedTuple):
     result_bytes: tuple[int, ...] = ()
     host_seconds: float | None = None
     host_bytes: int = 0
+    launch: float = 0.0
 
 
 def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
@@ -57,13 +59,25 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
 
     With enough copies no run finds its inputs in a cache where the one before has left them.
     """
-    timed = device_of(device).seconds
+    place = device_of(device)
     calls[0]()  # what a library sets up once, like cuBLAS its workspace, belongs to no call
     peak_bytes, result_bytes = _memory(calls[0], device)
-    warm = timed(calls[-1])
-    runs = min(MOST, max(FEWEST, ceil(TARGET_SECONDS / max(warm, 1e-9))))
-    low, median, high = np.percentile([timed(call) for call in islice(cycle(calls), runs)], [25, 50, 75])
-    return Measurement(float(median), float((high - low) / median), peak_bytes, result_bytes)
+    in_turn = turns(place, calls)
+    warm = place.timed(in_turn[-1]).seconds
+    times = [place.timed(these) for these in islice(cycle(in_turn), runs(warm * len(in_turn[0])))]
+    low, median, high = np.percentile([one.seconds for one in times], [25, 50, 75])
+    launch = float(np.median([one.launch for one in times]))
+    return Measurement(float(median), float((high - low) / median), peak_bytes, result_bytes, launch=launch)
+
+
+def turns(place: Device, calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
+    """What is timed together: a device with streams needs all calls in a row, see `StreamDevice.timed`."""
+    return [calls] if isinstance(place, StreamDevice) else [[call] for call in calls]
+
+
+def runs(warm: float) -> int:
+    """Of what took so many seconds."""
+    return min(MOST, max(FEWEST, ceil(TARGET_SECONDS / max(warm, 1e-9))))
 
 
 def _memory(call: Call, device: str) -> tuple[int, tuple[int, ...]]:
@@ -74,6 +88,7 @@ def _memory(call: Call, device: str) -> tuple[int, tuple[int, ...]]:
 
 
 def copies(input_bytes: int, device: str = "cpu") -> int:
-    """How many copies of a call's inputs fill the last cache before memory."""
+    """How many copies of a call's inputs fill the last cache before memory; no more than 64 MiB of it, as
+    profiling must stay small."""
     cache = device_of(device).cache_bytes() or CACHE_BYTES
     return min(MOST_COPIES, max(1, ceil(min(cache, 2 * CACHE_BYTES) / max(input_bytes, 1))))

@@ -36,6 +36,12 @@ def repeated(what: str, size: int, seconds_of: Callable[[], float]) -> Rate:
     return rate_of(what, size, taken)
 
 
+def latency(small: Rate, large: Rate) -> float:
+    """Seconds of a copy of no bytes, on the line through the medians of two sizes; not below 0."""
+    seconds = [one.bytes / one.median for one in (small, large)]
+    return max(0.0, seconds[0] - small.bytes * (seconds[1] - seconds[0]) / (large.bytes - small.bytes))
+
+
 def rate_of(what: str, size: int, taken: Sequence[float]) -> Rate:
     """taken: seconds for `size` bytes, time by time."""
     low, median, high = np.percentile([size / max(seconds, 1e-9) for seconds in taken], [25, 50, 75])

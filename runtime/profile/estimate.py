@@ -27,7 +27,7 @@ from ..program.graph import Cost, graph_of
 from ..program.program import Call, Program, values_read
 from ..trace.trace import trace
 from ..updates.optimizers import Choice, updated
-from ..updates.rules import ADAMW, effort
+from ..updates.rules import ADAMW, ADAMW_FUSED, effort, is_fused
 from ..updates.updates import updates_weights
 from .fake_build import fake_build
 from .profile import Progress
@@ -119,15 +119,29 @@ def estimate_call(program: Program, call: Call, gpu: Gpu) -> float:
 
 def estimate_update(program: Program, call: Call, gpu: Gpu, updates: Updates) -> Cost:
     """By how often the update passes over as many bytes as the gradient has, beside AdamW, whose speed the
-    machine names; without a name at the bandwidth of the device, and on no host."""
+    machine names: a fused one beside the fused, where it names that; without a name at the bandwidth of the
+    device, and on no host."""
     _weight, gradient, *_states = values_read(call)
     size = distinct_bytes(_layout(program, gradient))
     passes, temporaries = effort(call.target, call.keywords)
-    share = passes / ADAMW.passes
-    device = updates.device or BANDWIDTH_EFFICIENCY * gpu.bandwidth / ADAMW.passes
-    host = None if updates.host is None else share * size / updates.host
+    passed = BANDWIDTH_EFFICIENCY * gpu.bandwidth
+    device = _pass_rate(call, updates.device, updates.device_fused) or passed
+    host = _pass_rate(call, updates.host, updates.host_fused)
     workspace = temporaries * size
-    return Cost(share * size / device + LAUNCH_SECONDS, workspace, host, workspace)
+    return Cost(
+        passes * size / device + LAUNCH_SECONDS,
+        workspace,
+        None if host is None else passes * size / host,
+        workspace,
+    )
+
+
+def _pass_rate(call: Call, adamw: float | None, fused: float | None) -> float | None:
+    """How many bytes an update reads or writes per second. adamw, fused: bytes of weights that these update
+    per second."""
+    if fused is not None and is_fused(call.target, call.keywords):
+        return ADAMW_FUSED.passes * fused
+    return None if adamw is None else ADAMW.passes * adamw
 
 
 def _layout(program: Program, value: int) -> torch.Tensor:

@@ -41,5 +41,5 @@ def _cost(graph: Graph, operation: int) -> Cost:
     one = graph.operation(operation)
     host = one.modes[0] if one.modes else None
     if host is None:
-        return Cost(one.time, one.workspace)
-    return Cost(one.time, one.workspace, host.time, host.workspace)
+        return Cost(one.time, one.workspace, launch_seconds=one.launch)
+    return Cost(one.time, one.workspace, host.time, host.workspace, one.launch)

@@ -20,8 +20,11 @@ import torch
 from ...graphs.graph import Graph
 from ..below_autograd import as_traced
 from ..calls.randomness import restore_generator, save_generator
+from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
-from ..device.choice import check_device
+from ..device.choice import check_device, device_of
+from ..device.threads import as_updates_run, update_threads
+from ..fusion.choice import COMPILED, chosen
 from ..measuring.live_bytes import live_peak
 from ..measuring.measure import Measurement, measure
 from ..measuring.stand_ins import StandIns, signature
@@ -39,11 +42,17 @@ Progress = Callable[[int, int, str], None]
 
 
 def profile(
-    model: str, device: str = "cpu", progress: Progress | None = None, optimizer: Choice | None = None
+    model: str,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    optimizer: Choice | None = None,
+    *,
+    compiling: bool = False,
 ) -> Graph:
     """The graph of the iteration that a model file, `path[:entry]`, builds. Raises MemplanError, one line.
 
-    optimizer: the updates of its weights; without one the gradients are the result.
+    optimizer: the updates of its weights; without one the gradients are the result. compiling: operations are
+    fused by Inductor where that is faster; `source.compiled` says which, see docs/formats.md.
 
     `source` tells where it comes from, how good the times are (`measured`, see `quality`) and whether the
     traced iteration equals plain PyTorch's (`eager`, see `verdict`).
@@ -62,6 +71,13 @@ def profile(
         "eager": verdict(iteration, program, graph),
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
+    if constant := device_of(program.device).constant_bytes():
+        source["constant"] = constant
+    if compiling:
+        found = chosen(program, measured, progress)
+        exact = accuracy(iteration, program, found.program, found.kernels)
+        graph = graph_from(found.program, found.measured, name=file.name)
+        source |= {COMPILED: found.groups, "accuracy": exact.ratio}
     return replace(graph, source={**graph.source, **source})
 
 
@@ -101,8 +117,14 @@ def measured_call(program: Program, operation: Operation, stand_ins: StandIns) -
     found = found._replace(peak_bytes=max((found.peak_bytes, *worst)))
     if not (updates_weights(operation) or adds_up(operation)):
         return found
-    host = found if program.device.type == "cpu" else measure(stand_ins.calls_on_host())
+    alike = program.device.type == "cpu" and update_threads() == torch.get_num_threads()
+    host = found if alike else as_updates_run(lambda: _on_host(program, stand_ins))
     return found._replace(host_seconds=host.seconds, host_bytes=host.peak_bytes)
+
+
+def _on_host(program: Program, stand_ins: StandIns) -> Measurement:
+    with as_traced(torch.device("cpu")):
+        return measure(stand_ins.calls_on_host())
 
 
 def graph_from(program: Program, measured: Sequence[Measurement], **labels: Any) -> Graph:
@@ -132,7 +154,13 @@ def costs_of(program: Program, measured: Sequence[Measurement]) -> list[Cost]:
         return sum(program.storages[storage].bytes for storage in operation.writes)
 
     return [
-        Cost(one.seconds, max(0, one.peak_bytes - outputs(operation)), one.host_seconds, one.host_bytes)
+        Cost(
+            one.seconds,
+            max(0, one.peak_bytes - outputs(operation)),
+            one.host_seconds,
+            one.host_bytes,
+            one.launch,
+        )
         for operation, one in zip(program.operations, measured, strict=True)
     ]
 

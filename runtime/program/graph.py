@@ -17,13 +17,15 @@ from .program import Program
 class Cost(NamedTuple):
     """Of one operation. workspace_bytes: above its inputs and outputs while it runs.
 
-    host_seconds, host_workspace_bytes: of its mode on the CPU, where it has one.
+    host_seconds, host_workspace_bytes: of its mode on the CPU, where it has one. launch_seconds: the thread's
+    that issues it.
     """
 
     seconds: float
     workspace_bytes: int = 0
     host_seconds: float | None = None
     host_workspace_bytes: int = 0
+    launch_seconds: float = 0.0
 
 
 def graph_of(
@@ -48,6 +50,7 @@ def graph_of(
         draft.operation(
             operation.name,
             time=cost.seconds,
+            launch=cost.launch_seconds,
             workspace=cost.workspace_bytes,
             reads=operation.reads,
             writes=operation.writes,
@@ -64,7 +67,8 @@ def graph_of(
 def _modes(cost: Cost) -> tuple[Mode, ...]:
     if cost.host_seconds is None:
         return ()
-    return (Mode(HOST_MODE, cost.host_seconds, cost.host_workspace_bytes, (), on_host=True),)
+    seconds, workspace, launch = cost.host_seconds, cost.host_workspace_bytes, cost.launch_seconds
+    return (Mode(HOST_MODE, seconds, workspace, (), on_host=True, launch=launch),)
 
 
 def _source(program: Program) -> dict[str, Any]:

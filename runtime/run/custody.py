@@ -84,10 +84,12 @@ class Custody:
     def _alone(self, storage: int, tensor: Tensor) -> None:
         """One that has come to lie in a larger memory (`vector_to_parameters`) has one of its own again."""
         offset, size = tensor.storage_offset(), tensor.untyped_storage().nbytes()
-        if offset or size > self._sizes[storage]:
-            (resident,) = self._residents[storage]
-            if self._forms[resident].offset == 0:
-                tensor.data = tensor.detach().clone()
+        (resident,) = self._residents[storage]
+        form, device = self._forms[resident], self._cycle.device
+        if (offset or size > self._sizes[storage]) and form.offset == 0 and form_of(tensor, form) == form:
+            start, room = offset * tensor.element_size(), device.room(form.end)
+            device.copy(raw(tensor.detach())[start : start + form.end], room)
+            tensor.data = value(room, form)
 
     def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
         """Of one that is nowhere yet: made where an iteration starts with it."""

@@ -17,6 +17,8 @@ from torch import Tensor
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Links, Machine, Memory
+from ...planner.addresses.layout import Layout
+from ...planner.addresses.pinned import pinned_layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import simulate
 from ..code.copies import Place, variable
@@ -26,16 +28,19 @@ from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
+from ..refusals import warn_user
+from ..storage.arena import Arena, pinned_arena
 from ..storage.away import Fill
 from ..storage.copies import offload, prefetch, raw, read, write
+from ..storage.disk import Disk, File
 from ..storage.journal import Journal
-from ..storage.places import Block, Disk, File, Host
+from ..storage.places import Block, Host
 from .queues import Queues, Ticket
+from .rooms import Rooms
 from .stopwatch import Stopwatch
 from .streams import Streams
 
 _Code = Callable[..., tuple[Tensor, ...]]
-
 
 LOST = (
     "an iteration failed between its updates: load the weights and the optimizer's states, then go on; "
@@ -48,6 +53,7 @@ class Terms(NamedTuple):
 
     folder: where to offload to the disk; by default where the system has temporary files. device: where to
     compute, the program's by default. left: bytes of host memory that another step is about to leave.
+    layout: planned addresses on the device.
     """
 
     graph: Graph
@@ -56,6 +62,7 @@ class Terms(NamedTuple):
     folder: Path | None = None
     device: Device | None = None
     left: int = 0
+    layout: Layout | None = None
 
     @staticmethod
     def unlimited(program: Program) -> Terms:
@@ -73,13 +80,18 @@ class Cycle:
     """
 
     def __init__(
-        self, program: Program, schedule: Schedule, terms: Terms, journal: Journal | None = None
+        self,
+        program: Program,
+        schedule: Schedule,
+        terms: Terms,
+        journal: Journal | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
-        """journal: of what the iterations overwrite.
+        """journal: of what the iterations overwrite. rooms: planned ones, on the device.
 
         Raises MemplanError: the schedule does not hold, or can't be run here.
         """
-        graph, budget, machine, folder, device, left = terms
+        graph, budget, machine, folder, device, left, layout = terms
         machine = machine or graph.machine
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
         self.program, self.graph, self.schedule = program, graph, schedule
@@ -89,11 +101,26 @@ class Cycle:
         for memory, storage in self.places:
             self._homes.setdefault(storage, []).append(memory)
         self.moved = frozenset(self._homes)
-        self.host = Host(figures.host_peak, self.device, left)
+        self.addresses, self._limit = None, None
+        if isinstance(self.device, StreamDevice) and not (machine and machine.unpinned):
+            self._limit = machine and machine.pinned
+            machine, self.addresses = pinned_layout(
+                graph, schedule, budget=budget, machine=machine or Machine()
+            )
+            figures = simulate(graph, schedule, budget=budget, machine=machine).figures
+        self.figures, self._rooms = figures, rooms
+        self.host = Host(figures.host_peak, left=left, arena=self._arena())
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
         self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
         self.sources: list[str] = []
-        self._rehearsal = Rehearsal(graph, schedule, budget=budget, machine=machine)
+        self._rehearsal = Rehearsal(
+            graph,
+            schedule,
+            budget=budget,
+            machine=machine,
+            addresses=self.addresses,
+            layout=rooms and layout,
+        )
         self.stopwatch: Stopwatch | None = None
         self._turns: dict[str, Turn] = {}
         self._codes: dict[tuple[str, Stopwatch | None], tuple[_Code, tuple[int, ...]]] = {}
@@ -106,6 +133,40 @@ class Cycle:
         self._begin()
         self._code()
         weakref.finalize(self, self.queues.close)
+
+    def _arena(self) -> Arena | None:
+        """Of the layout's size, or what can be had of that."""
+        planned = 0 if self.addresses is None else self.addresses.size
+        size = planned if self._limit is None else min(planned, self._limit)
+        arena = pinned_arena(self.device, size, self._limit) if size else None
+        if arena is not None and size < planned:
+            warn_user(
+                f"copies to and from the device take {planned:,} bytes of pinned memory as they are laid "
+                f"out, host.pinned is {size:,}: those above are not pinned, and slower than planned"
+            )
+        return arena
+
+    def unpin(self) -> None:
+        """Give the pinned memory back, before another cycle takes its own in the place of this one: what lies
+        there has memory of its own until one of the two has it again. Raises MemplanError."""
+        self.end_jobs()
+        self._settle()
+        self.host.leave_arena()
+        for copy in (*self.held.values(), *self._salvaged.values()):
+            if isinstance(copy, Block) and copy.is_pinned:
+                copy.lie(None)
+
+    def pin(self) -> None:
+        """Where there is no other after all."""
+        self.host.arena = self._arena()
+        for memory, storage in self.places:
+            if isinstance(copy := self.held.get(variable(memory, storage)), Block):
+                self._pin(storage, copy)
+
+    def _pin(self, storage: int, block: Block) -> None:
+        offset = None if self.addresses is None else self.addresses.initial(storage)
+        if offset is not None and self.host.arena is not None and not block.is_pinned:
+            block.lie(offset, int(self.graph.tensors.bytes[storage]))
 
     def timed_by(self, stopwatch: Stopwatch | None) -> None:
         """Turns from now on; None: nobody times them, nor what an earlier one was for."""
@@ -120,7 +181,7 @@ class Cycle:
     def make(self, storage: int, size: int, fill: Fill) -> None:
         """Alike, of so many bytes that are filled in where an iteration starts with them."""
         self._settle()
-        self._placed_at(storage, partial(self._filled, size=size, fill=fill))
+        self._placed_at(storage, partial(self._filled, storage=storage, size=size, fill=fill))
         self.device.synchronize()
 
     def adopt(self, storage: int, copies: Sequence[Tensor | Block | File]) -> bool:
@@ -137,6 +198,9 @@ class Cycle:
         for copy in copies:
             if isinstance(copy, Block):
                 copy.move(self.host)
+                self._pin(storage, copy)
+        if isinstance(there := by_memory.get(Memory.DEVICE), Tensor):
+            by_memory[Memory.DEVICE] = self._on_device(storage, there)
         self._placed_at(storage, by_memory.__getitem__)
         return True
 
@@ -248,7 +312,7 @@ class Cycle:
         return [copy for copy in copies if copy is not None]
 
     def _put(self, storage: int, on_device: Tensor) -> None:
-        self._placed_at(storage, partial(self._copy, bytes_=on_device))
+        self._placed_at(storage, partial(self._copy, storage=storage, bytes_=on_device))
 
     def _placed_at(self, storage: int, copy: Callable[[Memory], Tensor | Block | File]) -> None:
         self.held.update({variable(memory, storage): copy(memory) for memory in self._homes[storage]})
@@ -279,7 +343,15 @@ class Cycle:
         if (self._state, watch) not in self._codes:
             turn, timed = self._turns[self._state], watch is not None
             code = generate_turn(
-                self.program, self.graph, self.schedule, turn, self.places, self.device, timed=timed
+                self.program,
+                self.graph,
+                self.schedule,
+                turn,
+                self.places,
+                self.device,
+                timed=timed,
+                addresses=self.addresses,
+                placement=self._rooms and self._rooms.placement,
             )
             tools: dict[str, Any] = {
                 "add": self.queues.add,
@@ -290,6 +362,7 @@ class Cycle:
                 "host": self.host.block,
                 "file": self.disk and self.disk.file,
                 "room": self.device.room,
+                "expect": self._rooms and self._rooms.expect,
                 "offload": partial(offload, self.device),
                 "prefetch": partial(prefetch, self.device),
                 "read": read,
@@ -301,22 +374,30 @@ class Cycle:
             self.sources.append(code.source)
         return self._codes[self._state, watch]
 
-    def _copy(self, memory: Memory, bytes_: Tensor) -> Tensor | Block | File:
+    def _copy(self, memory: Memory, storage: int, bytes_: Tensor) -> Tensor | Block | File:
         if memory == Memory.DEVICE:
-            return bytes_
-        block = self._block(memory, bytes_.nbytes)
+            return self._on_device(storage, bytes_)
+        block = self._block(memory, storage, bytes_.nbytes)
         offload(self.device, bytes_, block)
         self.device.synchronize()
         return self._home(memory, block)
 
-    def _filled(self, memory: Memory, size: int, fill: Fill) -> Tensor | Block | File:
+    def _filled(self, memory: Memory, storage: int, size: int, fill: Fill) -> Tensor | Block | File:
         """By way of host memory: the device's may have had users that have not ended."""
-        block = self._block(memory, size).open()
+        block = self._block(memory, storage, size).open()
         fill(block.bytes)
-        return self._fetched(block) if memory == Memory.DEVICE else self._home(memory, block)
+        if memory == Memory.DEVICE:
+            return self._on_device(storage, self._fetched(block))
+        return self._home(memory, block)
 
-    def _block(self, memory: Memory, size: int) -> Block:
-        return (self.host if memory == Memory.HOST else Host()).block(size)
+    def _on_device(self, storage: int, bytes_: Tensor) -> Tensor:
+        return bytes_ if self._rooms is None else self._rooms.home(storage, bytes_)
+
+    def _block(self, memory: Memory, storage: int, size: int) -> Block:
+        if memory != Memory.HOST:
+            return Host().block(size)
+        offset = None if self.addresses is None else self.addresses.initial(storage)
+        return self.host.block(size, offset, int(self.graph.tensors.bytes[storage]))
 
     def _home(self, memory: Memory, block: Block) -> Block | File:
         if memory == Memory.HOST or self.disk is None:

@@ -39,6 +39,7 @@ from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
 from .owners import Owners
 from .recovery import Recovery
+from .rooms import rooms_of
 from .stopwatch import Stopwatch, Times
 
 
@@ -109,17 +110,20 @@ class PlannedStep:
         self.norm: Tensor | None = None
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
+        self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._stopwatch: Stopwatch | None = None
         if is_plain(schedule):
-            self._code = generate(program, schedule, self.device)
-            self.source, self._run = self._code.source, self._code.compile(keep=self.journal.keep)
+            self._code = generate(
+                program, schedule, self.device, placement=self.rooms and self.rooms.placement
+            )
+            self.source, self._run = self._code.source, self._code.compile(**self._tools)
             self._recovery = Recovery(
                 program, self._owners, self._optimizer, self.device, self.journal, None, alone=alone
             )
             self._watch = Watch(schedule, terms, self.device, None)
             return
-        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal)
+        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal, self.rooms)
         _check_host(terms, kept, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
         self._custody = Custody(program, self._owners.of(self.cycle.moved), self.cycle)
@@ -221,8 +225,9 @@ class PlannedStep:
         if cycle is not None:
             cycle.timed_by(watch)
             return
-        code = generate(self.program, self._schedule, self.device, timed=True)
-        self._run = code.compile(keep=self.journal.keep, mark=watch.mark)
+        placement = self.rooms and self.rooms.placement
+        code = generate(self.program, self._schedule, self.device, timed=True, placement=placement)
+        self._run = code.compile(**self._tools, mark=watch.mark)
 
     def end_timing(self) -> Times | None:
         """Waits for all that iterations have queued. None where none has ended since `begin_timing`."""
@@ -232,7 +237,7 @@ class PlannedStep:
             self.cycle.timed_by(None)
         else:
             self.device.synchronize()
-            self._run = self._code.compile(keep=self.journal.keep)
+            self._run = self._code.compile(**self._tools)
         return watch and watch.times()
 
     def run(self, inputs: Inputs) -> Outcome:
@@ -250,7 +255,8 @@ class PlannedStep:
                     self._custody.take()
                 if self._stopwatch is not None:
                     self._stopwatch.lap()
-                with self._watch.iteration(), as_traced(self.program.device):
+                rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
+                with self._watch.iteration(), as_traced(self.program.device), rooms:
                     results = self._run(residents, settings)
             outcome = self._outcome(results)
             if self._optimizer is not None:
@@ -270,6 +276,11 @@ class PlannedStep:
         """What another step has; that which this one moves is not among it any more."""
         named = zip(self.program.residents, residents, strict=True)
         bring_back(tensor for value, tensor in named if self.program.values[value].storage not in self._moved)
+
+    @property
+    def _tools(self) -> dict[str, Any]:
+        """What a plain schedule's code calls."""
+        return {"keep": self.journal.keep, "expect": self.rooms and self.rooms.expect}
 
     @property
     def _moved(self) -> frozenset[int]:

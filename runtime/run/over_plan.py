@@ -48,6 +48,8 @@ class Watch:
         if not self._turns or not isinstance(device, StreamDevice):
             yield
             return
+        if self._turns == TURNS:
+            device.constant_bytes()  # what libraries keep is there from now on
         self._turns -= 1
         if self._cycle is not None:
             self._cycle.end_jobs()

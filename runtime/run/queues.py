@@ -21,6 +21,7 @@ from weakref import WeakSet
 import torch
 
 from ...planner.simulator.clock import Queue
+from ..device.threads import update_threads, use_threads
 
 Work = Callable[..., None]
 
@@ -39,6 +40,10 @@ class Ticket:
     def end(self, error: BaseException | None = None) -> None:
         self._error = error
         self._ended.set()
+
+    def given(self) -> bool:
+        """Whether the job's thread is through with it."""
+        return self._ended.is_set()
 
     def error(self) -> BaseException | None:
         """What the job has raised, once it has ended. An exception is raised again by one thread alone, that
@@ -87,8 +92,9 @@ class Job:
 class JobQueue:
     """One thread, started with its first job."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, threads: int | None = None) -> None:
+        """threads: that its jobs may use in PyTorch, by default as many as any."""
+        self.name, self._threads = name, threads
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._drained = True
@@ -100,8 +106,10 @@ class JobQueue:
         job.after, job.gone = tuple(after), gone
         self._drained = False
         if self._thread is None:
-            self._thread = Thread(target=self._run, name=f"memplan {self.name}", daemon=True)
+            begun = Event()
+            self._thread = Thread(target=self._run, args=(begun,), name=f"memplan {self.name}", daemon=True)
             self._thread.start()
+            begun.wait()  # no other thread may begin meanwhile: it might take this one's number of threads
             _started.add(self)
         self._jobs.put(job)
         return job.ticket
@@ -123,8 +131,12 @@ class JobQueue:
         if self._thread is not None:
             self._thread.join(_PATIENCE_SECONDS)
 
-    def _run(self) -> None:
-        torch.get_num_threads()  # a new thread asks how many it may use, else some kernels take all
+    def _run(self, begun: Event) -> None:
+        try:
+            number = torch.get_num_threads()  # a new thread asks, else some kernels take all
+            use_threads(self._threads or number)
+        finally:
+            begun.set()
         while (job := self._jobs.get()) is not None:
             job.run()
             del job
@@ -169,7 +181,7 @@ class Queues:
         self._queues = {queue: self.new(queue) for queue in Queue if queue != Queue.COMPUTE}
 
     def new(self, queue: Queue) -> JobQueue:
-        return JobQueue(queue.name.lower())
+        return JobQueue(queue.name.lower(), update_threads() if queue == Queue.CPU else None)
 
     def add(
         self,

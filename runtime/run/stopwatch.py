@@ -31,12 +31,20 @@ _COPIES = {
 }
 
 
+class Copied(NamedTuple):
+    """By a transfer queue. seconds: of all together, each taken to be the median of its size."""
+
+    bytes: int
+    copies: int
+    seconds: float
+
+
 class Times(NamedTuple):
-    """Medians of iterations. seconds: of a run of each operation in the mode in which it ran. rates: bytes/s
-    of the transfer queues that had something to copy."""
+    """Medians of iterations. seconds: of a run of each operation in the mode in which it ran. copied: by the
+    transfer queues that had something to copy."""
 
     seconds: Mapping[Way, float]
-    rates: Mapping[Queue, float]
+    copied: Mapping[Queue, Copied]
 
 
 class Stopwatch:
@@ -89,8 +97,8 @@ class Stopwatch:
                 copied.setdefault(what, {}).setdefault(size, []).append(seconds)
             else:
                 by_way.setdefault(what, []).append(seconds)
-        rates = {queue: _rate(sizes) for queue, sizes in copied.items()}
-        return Times({way: median(seconds) for way, seconds in by_way.items()}, rates)
+        seconds = {way: median(runs) for way, runs in by_way.items()}
+        return Times(seconds, {queue: _copied(sizes) for queue, sizes in copied.items()})
 
     def _waiting(self, wait: Callable[[Any], None]) -> Callable[[Any], None]:
         def waiting(ticket: Any) -> None:
@@ -119,7 +127,8 @@ class Stopwatch:
         return timed
 
 
-def _rate(sizes: Mapping[int, Sequence[float]]) -> float:
-    """By the median of the copies of each size."""
+def _copied(sizes: Mapping[int, Sequence[float]]) -> Copied:
+    """By size, the seconds of each copy."""
     seconds = sum(len(taken) * median(taken) for taken in sizes.values())
-    return sum(size * len(taken) for size, taken in sizes.items()) / max(seconds, 1e-9)
+    moved = sum(size * len(taken) for size, taken in sizes.items())
+    return Copied(moved, sum(map(len, sizes.values())), max(seconds, 1e-9))

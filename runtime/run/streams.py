@@ -1,8 +1,10 @@
 """The queues of a device with streams: copies from and to it on two streams of their own.
 
-Each copy queue is still a thread, since a copy may have to wait for another thread (a file that is read,
-an update on the CPU); what it waits for on the device it leaves to its stream. A ticket of such a copy ends
-in two steps: it is given to the stream, with an event behind it, and later that event has passed.
+A copy that waits for nothing but the device is put on its stream by the thread that trains, at once: a thread
+beside it would have to fight it for the interpreter. One that has to wait for another thread (a file that is
+read, an update on the CPU) or for host memory is given to the queue's own thread, and so is all behind it in
+that queue until the thread is through. What a copy waits for on the device it leaves to its stream. A ticket
+ends in two steps: the copy is given to its stream, with an event behind it; later that event has passed.
 
 All device memory is allocated and freed by the thread that trains, on its own stream. That is safe because
 
@@ -15,10 +17,12 @@ Host memory is the device's to copy from (pinned). A block that goes is held unt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...planner.simulator.clock import Queue
 from ..device.device import Event, Stream, StreamDevice
+from ..storage.places import Block
 from .queues import Job, JobQueue, Queues, Ticket, Work
 
 
@@ -74,6 +78,33 @@ class StreamQueue(JobQueue):
     def __init__(self, name: str, device: StreamDevice) -> None:
         super().__init__(name)
         self._device, self._stream = device, device.stream()
+        self._last: Ticket | None = None
+
+    def add(
+        self, work: Work, arguments: tuple[Any, ...], after: Iterable[Ticket], gone: tuple[Any, ...]
+    ) -> Ticket:
+        after = tuple(after)
+        if not self.goes_at_once(arguments, after, gone):
+            self._last = super().add(work, arguments, after, gone)
+            return self._last
+        self._drained, self._last = False, None
+        job = self.job(work, arguments)
+        job.after = after
+        job.run()
+        return job.ticket
+
+    def goes_at_once(
+        self, arguments: tuple[Any, ...], after: tuple[Ticket, ...], gone: tuple[Any, ...]
+    ) -> bool:
+        """Whether the calling thread need not wait for anything, and the queue's has nothing left to do.
+
+        A block that is not there yet may have to wait for room in host memory, and what goes leaves some. A
+        copy from or to memory that is not pinned is over before the call returns.
+        """
+        if gone or not all(ticket.given() for ticket in (self._last, *after) if ticket is not None):
+            return False
+        blocks = [argument for argument in arguments if isinstance(argument, Block)]
+        return all(block.is_open and block.is_pinned for block in blocks)
 
     def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
         return DeviceJob(work, arguments, self._device, self._stream)

@@ -64,17 +64,13 @@ class CachingAllocator:
         if left >= BLOCK if small else left > SMALL:
             self._split(chunk, rounded)
         chunk.taken, chunk.requested = True, size
-        self.allocated += chunk.size
-        self.allocated_peak = max(self.allocated_peak, self.allocated)
-        self.requested += size
-        self.requested_peak = max(self.requested_peak, self.requested)
+        self.count(chunk)
         return chunk
 
     def free(self, chunk: Chunk) -> None:
         assert chunk.taken
         chunk.taken = False
-        self.allocated -= chunk.size
-        self.requested -= chunk.requested
+        self.discount(chunk)
         pool = self._pool(chunk)
         for other in (chunk.before, chunk.after):
             if other is not None and not other.taken:
@@ -82,12 +78,40 @@ class CachingAllocator:
                 _unite(chunk, other)
         pool.append(chunk)
 
+    def count(self, chunk: Chunk) -> None:
+        """It is handed out."""
+        self.allocated += chunk.size
+        self.allocated_peak = max(self.allocated_peak, self.allocated)
+        self.requested += chunk.requested
+        self.requested_peak = max(self.requested_peak, self.requested)
+
+    def discount(self, chunk: Chunk) -> None:
+        self.allocated -= chunk.size
+        self.requested -= chunk.requested
+
     def release_cached(self) -> None:
         """Segments that are wholly free go back to the device."""
         for pool in self._free.values():
             for chunk in [chunk for chunk in pool if chunk.before is None and chunk.after is None]:
                 pool.remove(chunk)
-                self.reserved -= self._segments.pop(chunk.start)
+                self.release(chunk.start)
+
+    def segment(self, size: int) -> int:
+        """The address of a new one. Raises NoRoomError."""
+        start = self._address(size)
+        if start is None:
+            self.release_cached()
+            start = self._address(size)
+        if start is None:
+            raise NoRoomError
+        self._segments[start] = size
+        self.reserved += size
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+        return start
+
+    def release(self, start: int) -> None:
+        """A segment goes back to the device."""
+        self.reserved -= self._segments.pop(start)
 
     @property
     def largest_free(self) -> int:
@@ -108,16 +132,7 @@ class CachingAllocator:
 
     def _new_segment(self, size: int, stream: int, small: bool) -> Chunk:
         segment = segment_size(size)
-        start = self._address(segment)
-        if start is None:
-            self.release_cached()
-            start = self._address(segment)
-        if start is None:
-            raise NoRoomError
-        self._segments[start] = segment
-        self.reserved += segment
-        self.reserved_peak = max(self.reserved_peak, self.reserved)
-        return Chunk(start, segment, stream, small=small)
+        return Chunk(self.segment(segment), segment, stream, small=small)
 
     def _address(self, size: int) -> int | None:
         """The first gap between segments; addresses go to twice the capacity, memory does not."""

@@ -1,4 +1,6 @@
-"""Pinned host memory by the rules of PyTorch's caching host allocator, with a limit.
+"""Pinned host memory, with a limit: registered, or by the rules of PyTorch's caching host allocator.
+
+Of registered memory nothing is handed out; it is known where it is copied. The allocator:
 
 A block has a power of two bytes, is given back to blocks of its own size only, and never returned to the
 system. One that copies still read or fill when it is given back is handed to nobody before they have ended:
@@ -10,11 +12,15 @@ until then it counts as held.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from threading import RLock
+from time import monotonic, sleep
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..device.device import PinError
 
 POISON = 0xFF
 """NaN in every floating type, -1 in integers."""
@@ -42,7 +48,46 @@ class PinnedMemory:
         self.held = self.held_peak = self.reserved = 0
         self._free: dict[int, list[PinnedBlock]] = {}
         self._blocks: dict[int, PinnedBlock] = {}
+        self._areas: list[tuple[int, int]] = []
+        self._copied: list[tuple[int, int]] = []
         self._lock = RLock()
+
+    def register(self, memory: Tensor) -> Callable[[], None]:
+        """Pin memory that is there. Raises PinError where the limit is reached. What it returns ends that."""
+        area = memory.data_ptr(), memory.data_ptr() + memory.nbytes
+        with self._lock:
+            if self.limit is not None and self.reserved + memory.nbytes > self.limit:
+                raise PinError(f"{self.limit:,} bytes of pinned memory are all there are")
+            self.reserved += memory.nbytes
+            self._areas.append(area)
+
+        def unregister() -> None:
+            self._until_idle(area)
+            with self._lock:
+                self._areas.remove(area)
+                self.reserved -= area[1] - area[0]
+
+        return unregister
+
+    def _until_idle(self, area: tuple[int, int]) -> None:
+        """As CUDA does, which waits for the device."""
+        end = monotonic() + 5
+        while monotonic() < end and any(area[0] <= start < area[1] for start, _end in tuple(self._copied)):
+            sleep(1e-3)
+
+    def area_of(self, tensor: Tensor) -> tuple[int, int] | None:
+        """The addresses of a tensor in registered memory; None for other memory."""
+        start = tensor.data_ptr()
+        inside = any(first <= start < end for first, end in self._areas)
+        return (start, start + tensor.nbytes) if inside else None
+
+    def in_use(self, tensor: Tensor) -> bool:
+        """Whether a copy uses pinned memory that the tensor's is."""
+        if (block := self.block_of(tensor)) is not None:
+            return block.copies > 0
+        first, last = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        with self._lock:
+            return any(start < last and first < end for start, end in self._copied)
 
     def take(self, size: int) -> Tensor:
         """Raises RuntimeError, as PyTorch does, where the limit is reached."""
@@ -61,16 +106,22 @@ class PinnedMemory:
         """The block that the tensor's memory is; None for other memory."""
         return self._blocks.get(tensor.untyped_storage().data_ptr())
 
-    def use(self, block: PinnedBlock) -> None:
+    def use(self, used: PinnedBlock | tuple[int, int]) -> None:
         """A copy of it was given to a stream."""
         with self._lock:
-            block.copies += 1
+            if isinstance(used, tuple):
+                self._copied.append(used)
+            else:
+                used.copies += 1
 
-    def used(self, block: PinnedBlock) -> None:
+    def used(self, used: PinnedBlock | tuple[int, int]) -> None:
         """A copy of it has ended."""
         with self._lock:
-            block.copies -= 1
-            self._free_if_idle(block)
+            if isinstance(used, tuple):
+                self._copied.remove(used)
+            else:
+                used.copies -= 1
+                self._free_if_idle(used)
 
     def _reserved(self, size: int) -> PinnedBlock:
         if self.limit is not None and self.reserved + size > self.limit:

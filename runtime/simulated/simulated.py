@@ -27,21 +27,24 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Event as Flag
 from threading import Lock
-from time import perf_counter
-from typing import Any, cast
+from time import sleep
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..device.device import Event, Stamp, Stream, StreamDevice
+from ..device.device import Event, Stamp, Stream, StreamDevice, Unpin
 from ..program.program import Operation, Program, Target
 from ..storage.away import Away
 from ..storage.copies import raw
+from .arena import Arena
 from .caching import MIB, CachingAllocator, Chunk, NoRoomError
 from .launch import CPU, Launch
 from .pinned import POISON, PinnedMemory
 from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStamp, ThreadStream, Trouble
+
+_T = TypeVar("_T")
 
 
 class Faults:
@@ -57,13 +60,13 @@ class Faults:
     def pass_by(self, kind: str) -> None:
         """Raises what is planned for here."""
         self.seen[kind] = self.seen.get(kind, 0) + 1
-        number, error = self._planned.get(kind, (0, None))
-        if error is not None and self.seen[kind] == number:
-            raise error
+        if kind in self._planned and self.seen[kind] == self._planned[kind][0]:
+            raise self._planned.pop(kind)[1]  # who keeps it keeps the frames that it went through
 
 
 class SimulatedDevice(StreamDevice):
-    """seed: of the delays. pinned_limit: of host memory, in bytes."""
+    """seed: of the delays. pinned_limit: of host memory, in bytes. constant: bytes that it keeps for itself
+    from the first computation on, as cuBLAS does. launching: seconds that the thread takes to launch one."""
 
     def __init__(
         self,
@@ -71,15 +74,21 @@ class SimulatedDevice(StreamDevice):
         capacity: int = 256 * MIB,
         pinned_limit: int | None = None,
         delays: Callable[[str], Delays] = Delays,
+        constant: int = 0,
+        launching: float = 0.0,
     ) -> None:
         super().__init__(CPU)
         self.allocator = CachingAllocator(capacity)
         self.pinned = PinnedMemory(pinned_limit)
         self.faults = Faults()
         self._seed, self._delays = seed, delays
+        self._constant, self._kept = constant, list[Tensor]()
+        self._launching = launching
         self._bytes = np.empty(2 * capacity, np.uint8)
         self._memory = torch.from_numpy(self._bytes)
-        self._lock, self._gone = Lock(), deque[Chunk]()
+        self._lock, self._gone = Lock(), deque[tuple[Chunk, Arena | None]]()
+        self._arena: Callable[[], Arena | None] = lambda: None
+        self._left = deque[int]()
         self._copying: dict[int, list[Flag]] = {}
         self._trouble = Trouble()
         self._streams: list[ThreadStream] = []
@@ -92,6 +101,12 @@ class SimulatedDevice(StreamDevice):
 
     def free_bytes(self) -> int:
         return self.allocator.capacity - self.allocator.allocated
+
+    def constant_bytes(self) -> int:
+        self._kept.clear()
+        start = self.allocated_bytes()
+        self.launch(lambda: None)
+        return self.allocated_bytes() - start
 
     def cache_bytes(self) -> None:
         return None
@@ -123,12 +138,10 @@ class SimulatedDevice(StreamDevice):
         for stream in self._streams:
             stream.synchronize()
 
-    def seconds(self, call: Callable[[], object]) -> float:
-        self.synchronize()
-        start = perf_counter()
-        call()
-        self.synchronize()
-        return perf_counter() - start
+    def fill(self, memory: Tensor) -> None:
+        start = self._address(memory)
+        whole = self._bytes[start : start + memory.nbytes]
+        self._current.current.give(lambda: whole.fill(POISON))
 
     def stamp(self) -> Stamp:
         return ThreadStamp(self._current.current)
@@ -143,18 +156,37 @@ class SimulatedDevice(StreamDevice):
         stream = self._current.current
         with self._lock:
             self._sweep()
-            chunk = self._allocated(size, stream)
+            arena = self._arena()
+            chunk = None if arena is None else arena.place(size, stream.number)
+            if chunk is None:
+                chunk, arena = self._allocated(size, stream), None
             stream.give(self._poisoning(chunk))
         view = self._bytes[chunk.start : chunk.start + size]
-        weakref.finalize(view, self._free, chunk).atexit = False
+        weakref.finalize(view, self._free, chunk, arena).atexit = False
         return torch.from_numpy(view)
+
+    def arena(self, size: int) -> Arena:
+        """Raises OutOfMemoryError."""
+        arena = self._arena()
+        if arena is None or arena.size < size:
+            with self._lock:
+                self._sweep()
+                arena = self._within(
+                    size, lambda: Arena(self._memory.data_ptr(), self.allocator, size, self._left.append)
+                )
+            self._arena = weakref.ref(arena)
+        return arena
 
     def host_memory(self, size: int) -> Tensor:
         self.faults.pass_by("pinned")
         return self.pinned.take(size)
 
+    def pin(self, memory: Tensor) -> Unpin:
+        self.faults.pass_by("pinned")
+        return self.pinned.register(memory)
+
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Between the device and pinned memory; where the memory is not pinned the calling thread waits."""
+        """Queued on the device and between it and pinned memory; with other memory the thread waits."""
         self._trouble.tell()
         self.faults.pass_by("copy")
         stream = self._current.current
@@ -163,9 +195,10 @@ class SimulatedDevice(StreamDevice):
             self.alias(end) if self.has(end) else end if block is None else block.first(end.nbytes)
             for end, block in zip((source, target), blocks, strict=True)
         )
-        pinned = [block for block in blocks if block is not None]
-        for block in pinned:
-            self.pinned.use(block)
+        areas = [None if self.has(end) else self.pinned.area_of(end) for end in (source, target)]
+        pinned = [place for place in (*blocks, *areas) if place is not None]
+        for place in pinned:
+            self.pinned.use(place)
         ended = Flag()
         for end in (source, target):
             if self.has(end):
@@ -177,11 +210,11 @@ class SimulatedDevice(StreamDevice):
                 _copy(one, other, stream.delays.pause)
             finally:
                 ended.set()
-                for block in pinned:
-                    self.pinned.used(block)
+                for place in pinned:
+                    self.pinned.used(place)
 
         stream.give(run)
-        if not pinned:
+        if not (pinned or all(map(self.has, (source, target)))):
             stream.synchronize()
 
     def has(self, tensor: Tensor) -> bool:
@@ -199,6 +232,9 @@ class SimulatedDevice(StreamDevice):
     def peak_bytes(self) -> int:
         return self.allocator.allocated_peak
 
+    def reserved_peak_bytes(self) -> int:
+        return self.allocator.reserved_peak
+
     def requested_bytes(self) -> int:
         with self._lock:
             self._sweep()
@@ -209,20 +245,24 @@ class SimulatedDevice(StreamDevice):
 
     def reset_peak(self) -> None:
         self.allocator.allocated_peak = self.allocator.allocated
+        self.allocator.reserved_peak = self.allocator.reserved
         self.allocator.requested_peak = self.allocator.requested
 
     def _allocated(self, size: int, stream: ThreadStream) -> Chunk:
+        return self._within(size, lambda: self.allocator.malloc(size, stream.number))
+
+    def _within(self, size: int, allocate: Callable[[], _T]) -> _T:
         try:
-            return self.allocator.malloc(size, stream.number)
+            return allocate()
         except NoRoomError:
             raise torch.OutOfMemoryError(
                 f"out of memory: tried to allocate {size:,} bytes; {self.allocator.allocated:,} of "
                 f"{self.allocator.capacity:,} bytes are allocated, {self.allocator.reserved:,} reserved"
             ) from None
 
-    def _free(self, chunk: Chunk) -> None:
+    def _free(self, chunk: Chunk, arena: Arena | None) -> None:
         """At any moment: the garbage collector may come in the midst of an allocation."""
-        self._gone.append(chunk)
+        self._gone.append((chunk, arena))
         if self._lock.acquire(blocking=False):
             try:
                 self._sweep()
@@ -231,11 +271,17 @@ class SimulatedDevice(StreamDevice):
 
     def _sweep(self) -> None:
         while self._gone:
-            chunk = self._gone.popleft()
+            chunk, arena = self._gone.popleft()
             copies = self._copying.pop(chunk.start, [])
             self._streams[chunk.stream].give(partial(_idle, copies))
             self._streams[chunk.stream].give(self._poisoning(chunk))
-            self.allocator.free(chunk)
+            if arena is None:
+                self.allocator.free(chunk)
+            else:
+                arena.leave(chunk)
+            del arena
+        while self._left:
+            self.allocator.release(self._left.popleft())
 
     def _poisoning(self, chunk: Chunk) -> Callable[[], None]:
         whole = self._bytes[chunk.start : chunk.start + chunk.size]
@@ -273,7 +319,11 @@ class SimulatedDevice(StreamDevice):
     def launch(self, work: Callable[[], None]) -> ThreadStream:
         self._trouble.tell()
         self.faults.pass_by("launch")
+        if self._constant and not self._kept:
+            self._kept.append(self.room(self._constant))
         stream = self._current.current
+        if self._launching:
+            sleep(self._launching)
 
         def late() -> None:
             stream.delays.pause()

@@ -13,7 +13,8 @@ from torch import Tensor
 from ...graphs.errors import MemplanError
 from ..device.device import Device
 from ..program.program import Value
-from .places import Block, File
+from .disk import File
+from .places import Block
 
 
 def raw(tensor: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from ..program.program import Value
 from ..torch_internals import version_of
 from .away import hold_of, readers
 from .copies import loaded, value
-from .places import Block, File
+from .disk import File
+from .places import Block
 from .unmade import filled_with, refill
 
 

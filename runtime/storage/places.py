@@ -1,30 +1,32 @@
-"""Memory beside the device: blocks of the host, files on the disk. Each counts what it holds.
+"""Memory beside the device: blocks of the host. What they hold is counted.
 
-Host memory is pinned where the device wants it so; else it is taken beside PyTorch's allocator, so that where
-device and host share the RAM the allocator's bytes are the device's alone.
+Host memory is taken beside PyTorch's allocator, so that where device and host share the RAM the allocator's
+bytes are the device's alone. What crosses the link to the device lies in an arena (arena.py), where the plan
+says; what is not in the plan has pages of its own.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-import itertools
-import shutil
 from collections import deque
-from pathlib import Path
+from contextlib import suppress
 from threading import RLock
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...graphs.errors import InputError, MemplanError
-from ...graphs.folders.scratch import Scratch
-from ..device.device import Device, Event
+from ...graphs.errors import InputError
+from ...planner.addresses.pinned import PAGE
+from ..device.device import Device, Event, PinError
+from ..device.host_room import available_bytes
+from .arena import Arena
 
 _ALIGNMENT = 64
 """Bytes, that of PyTorch's own CPU memory: some kernels round otherwise elsewhere."""
+_LARGE = 2**20
+"""Bytes. Large blocks begin at a page, as the disk takes them (disk.py)."""
 
 
 class Count:
@@ -48,58 +50,88 @@ class Count:
 
 
 class Host:
-    """needed: bytes. device: for copies from and to it. left: bytes of `needed` that are about to be free.
+    """needed: bytes. device: to have blocks pinned one by one. left: bytes of `needed` that are about to be
+    free. arena: for blocks with an address.
 
     A block that goes while a copy of it is still queued is held until that has ended; it is waited for where
     the room is needed, since the thread that gives copies to a device runs ahead of them.
     """
 
-    def __init__(self, needed: int = 0, device: Device | None = None, left: int = 0) -> None:
+    def __init__(
+        self, needed: int = 0, device: Device | None = None, left: int = 0, arena: Arena | None = None
+    ) -> None:
         """Raises InputError where the machine has not that much."""
         self.count = Count()
-        self._device, self.needed = device, needed
-        self._going, self._taking = deque[tuple[int, Event]](), RLock()
+        self._device, self.needed, self.arena = device, needed, arena
+        self._going, self._taking = deque[tuple[int, Event, Arena | None]](), RLock()
         free = available_bytes()
         if free is not None and needed > free + left:
             raise InputError(
                 f"the schedule needs {needed:,} bytes of host memory, {free:,} are available here"
             )
 
-    def block(self, size: int) -> Block:
-        return Block(self, size)
+    def block(self, size: int, offset: int | None = None, room: int = 0) -> Block:
+        """offset: its address in the arena, where it has `room` bytes."""
+        return Block(self, size, self.fitting(size, offset, room))
+
+    def fitting(self, size: int, offset: int | None, room: int) -> int | None:
+        """The offset, or None where the arena does not reach so far."""
+        arena = self.arena
+        fits = arena is not None and offset is not None and size <= room and offset + room <= arena.size
+        return offset if fits else None
 
     def take(self, size: int) -> None:
         with self._taking:
             while self._going and self.count.bytes + size > self.needed:
-                gone, event = self._going.popleft()
-                event.synchronize()
-                self.count.give_back(gone)
+                self._end_one()
             self.count.take(size)
 
-    def give_back(self, size: int, used: Event | None) -> None:
+    def leave_arena(self) -> None:
+        """Blocks that are there from now on have memory of their own, those that go are waited for."""
+        with self._taking:
+            while self._going:
+                self._end_one()
+        self.arena = None
+
+    def _end_one(self) -> None:
+        gone, event, _arena = self._going.popleft()
+        event.synchronize()
+        self.count.give_back(gone)
+
+    def give_back(self, size: int, used: Event | None, arena: Arena | None = None) -> None:
+        """arena: to be there until `used` has passed."""
         if used is None:
             self.count.give_back(size)
         else:
-            self._going.append((size, used))
+            self._going.append((size, used, arena))
 
-    def memory(self, size: int) -> Tensor:
-        if self._device is not None and (pinned := self._device.host_memory(size)) is not None:
-            return pinned
-        taken = np.empty(size + _ALIGNMENT, np.uint8)
-        start = -taken.ctypes.data % _ALIGNMENT
-        return torch.from_numpy(taken[start : start + size])
+    def memory(self, size: int, offset: int | None) -> tuple[Tensor, Arena | None]:
+        """With the arena that it is in."""
+        if self.arena is not None and offset is not None:
+            return self.arena.bytes(offset, size), self.arena
+        if self._device is not None and size:
+            with suppress(PinError, OSError):
+                own = Arena(self._device, size)
+                return own.bytes(0, size), own
+        alignment = PAGE if size >= _LARGE else _ALIGNMENT
+        taken = np.empty(size + alignment, np.uint8)
+        start = -taken.ctypes.data % alignment
+        return torch.from_numpy(taken[start : start + size]), None
 
 
 class Block:
     """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more.
 
+    offset: in the host's arena, which is others' when nobody has the block any more; None: memory of its own.
     used: passed once the copies from and to the device have ended.
     """
 
-    __slots__ = ("_counted", "_host", "bytes", "size", "used")
+    __slots__ = ("_arena", "_counted", "_host", "bytes", "offset", "size", "used")
 
-    def __init__(self, host: Host, size: int) -> None:
+    def __init__(self, host: Host, size: int, offset: int | None = None) -> None:
         self.size, self._host, self._counted = size, host, 0
+        self.offset = offset
+        self._arena: Arena | None = None
         self.bytes: Tensor = _NONE
         self.used: Event | None = None
 
@@ -108,13 +140,37 @@ class Block:
         if not self._counted:
             self._host.take(self.size)
             self._counted = self.size
-            self.bytes = self._host.memory(self.size)
+            self.bytes, self._arena = self._host.memory(self.size, self.offset)
         return self
 
+    @property
+    def is_open(self) -> bool:
+        return self._counted > 0 or not self.size
+
     def hold(self, memory: Tensor) -> None:
-        """Take what was made elsewhere: the bytes of an operation's result on the CPU."""
+        """Take what was made elsewhere: the bytes of an operation's result on the CPU. One with an address,
+        which is to go to the device, is copied there."""
+        if self.offset is not None and memory.nbytes <= self.size:
+            self.open().bytes[: memory.nbytes].copy_(memory)
+            return
         self._host.take(memory.nbytes)
         self.bytes, self._counted = memory, memory.nbytes
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._arena is not None
+
+    def taken(self) -> Tensor:
+        """The bytes, for who has them longer than the block."""
+        return self.bytes if self.offset is None else self.bytes.clone()
+
+    def lie(self, offset: int | None, room: int = 0) -> None:
+        """Alike at that offset of its host's arena; None: in memory of its own. No copy of it is queued."""
+        self.offset = self._host.fitting(self.size, offset, room)
+        if self._counted:
+            before = self.bytes
+            self.bytes, self._arena = self._host.memory(self._counted, self.offset)
+            self.bytes.copy_(before)
 
     def move(self, host: Host) -> None:
         """Counted there from now on."""
@@ -124,95 +180,7 @@ class Block:
 
     def __del__(self) -> None:
         self.bytes = _NONE
-        self._host.give_back(self._counted, self.used)
-
-
-class Disk:
-    """A folder of its own within `folder` (by default the system's for temporary files), gone at the end."""
-
-    def __init__(self, needed: int, folder: Path | None = None) -> None:
-        """Raises InputError where it can't be made or has no room for `needed` bytes."""
-        self.count = Count()
-        self._number = itertools.count()
-        where = folder or "the folder for temporary files"
-        try:
-            self._folder = Scratch("disk", folder)
-            free = shutil.disk_usage(self._folder.name).free
-        except OSError as error:
-            raise InputError(f"{where}: can't offload to it: {error.strerror or error}") from error
-        if free < needed:
-            raise InputError(f"{where}: the schedule needs {needed:,} bytes of disk, {free:,} are free")
-
-    def file(self, size: int) -> File:
-        return File(self, size)
-
-    def new_path(self) -> Path:
-        return Path(self._folder.name) / f"{next(self._number)}.bytes"
-
-
-class File:
-    """A copy on the disk: raw bytes, there from `open` or `write` until nobody has it any more.
-
-    size: room. What is written may be less: a host's result has its own bytes, not the device's whole blocks.
-    """
-
-    __slots__ = ("_counted", "_disk", "_path", "_written", "size")
-
-    def __init__(self, disk: Disk, size: int) -> None:
-        self.size, self._disk, self._counted, self._written = size, disk, 0, 0
-        self._path = disk.new_path()
-
-    def open(self) -> File:
-        """Take the room, unless it is taken."""
-        if not self._counted:
-            self._counted = self.size
-            self._disk.count.take(self.size)
-        return self
-
-    def write(self, source: Tensor) -> None:
-        """Raises MemplanError, one line, as `read` does."""
-        self.open()
-        self._written = source.nbytes
-        try:
-            with self._path.open("wb", buffering=0) as file:
-                _all(file.write, source)
-        except OSError as error:
-            raise MemplanError(f"{self._path}: can't write: {error.strerror}") from error
-
-    def read(self, target: Tensor) -> None:
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                _all(file.readinto, target[: self._written])
-        except OSError as error:
-            raise MemplanError(f"{self._path}: can't read: {error.strerror}") from error
-
-    def mapped(self) -> Tensor:
-        """The bytes, read as they are looked at; what is written there does not reach the file."""
-        return torch.from_file(str(self._path), shared=False, size=self._written, dtype=torch.uint8)
-
-    def __del__(self) -> None:
-        self._disk.count.give_back(self._counted)
-        self._path.unlink(missing_ok=True)
-
-
-def _all(move: Any, tensor: Tensor) -> None:
-    """Move all bytes: one call moves at most 2 GiB."""
-    left = memoryview(tensor.numpy())  # pyright: ignore[reportArgumentType]
-    while len(left):
-        moved = move(left)
-        if not moved:
-            raise OSError(0, "the file is too short")
-        left = left[moved:]
-
-
-def available_bytes() -> int | None:
-    """Of this machine's RAM; None where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * int(found[0][1]) if found else None
+        self._host.give_back(self._counted, self.used, self._arena)
 
 
 _NONE = torch.empty(0, dtype=torch.uint8)

@@ -40,8 +40,9 @@ _OWN = {"momentum": ("sgd",), "nesterov": ("sgd",)} | dict.fromkeys(
 
 @dataclass(frozen=True)
 class Choice:
-    """name: adamw, adam or sgd. update: when. clip_norm: of the gradients, None without clipping. The rest as
-    in PyTorch; None: PyTorch's default."""
+    """name: adamw, adam or sgd. update: when. clip_norm: of the gradients, None without clipping. fused: by
+    PyTorch's fused kernels, where these take the parameters: some times as fast, and other bits than without.
+    The rest as in PyTorch; None: PyTorch's default."""
 
     name: str
     update: When = "in-backward"
@@ -53,10 +54,11 @@ class Choice:
     amsgrad: bool | None = None
     nesterov: bool | None = None
     clip_norm: float | None = None
+    fused: bool = True
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Raises InputError for a hyperparameter that PyTorch refuses or the optimizer has not."""
-        ours = ("name", "update", "clip_norm")
+        ours = ("name", "update", "clip_norm", "fused")
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in ours}
         if self.name not in _MAKE:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(_MAKE)}")
@@ -67,7 +69,9 @@ class Choice:
             raise InputError(f"{self.name}: a number is not finite")
         try:
             make: Any = _MAKE[self.name]
-            return make([p for p in parameters if p.requires_grad], foreach=False, **given)
+            trained = [p for p in parameters if p.requires_grad]
+            way = {"fused": True} if self.fused and all(map(_is_for_fused, trained)) else {"foreach": False}
+            return make(trained, **way, **given)
         except ValueError as error:
             raise InputError(f"{self.name}: {error}") from None
 
@@ -77,12 +81,13 @@ class Choice:
 
 
 def choice_of(document: object) -> Choice:
-    """Raises InputError, one line."""
+    """A document without `fused` is of before there was a choice. Raises InputError, one line."""
     try:
         row = dict(mapping(document, "it"))
         check_fields(row, ("name", "update"), tuple(field.name for field in fields(Choice)[2:]))
         name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
-        switches = {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
+        switches = {"fused": bool(row.pop("fused", False))}
+        switches |= {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
         if name not in _MAKE or update not in ("in-backward", "after"):
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))
@@ -232,6 +237,11 @@ def _settings(group: Mapping[str, Any], number: int, *names: str) -> dict[str, A
         name: 0.0 if name == "weight_decay" and not now[name] else setting(number, name, now[name])
         for name in names
     }
+
+
+def _is_for_fused(parameter: Tensor) -> bool:
+    """Of real numbers that fill their memory: fused kernels walk over that, whatever the strides say."""
+    return parameter.is_floating_point() and torch.empty_like(parameter).stride() == parameter.stride()
 
 
 def _dtype(number: Any) -> torch.dtype | None:

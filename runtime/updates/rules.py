@@ -246,8 +246,14 @@ class Effort(NamedTuple):
     temporaries: int
 
 
-ADAMW = Effort(20, 1)
+ADAMW, ADAMW_FUSED = Effort(20, 1), Effort(7, 0)
 """With weight decay, as PyTorch's default is."""
+
+
+def is_fused(target: Any, keywords: Mapping[str, Any]) -> bool:
+    """Whether an update ends in a fused kernel."""
+    named = {keywords.get(name) for name in ("update", "of", "on", "rule")}
+    return any(rule is target or rule.__name__ in named for rule in _FUSED)
 
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
@@ -290,4 +296,4 @@ RULES: dict[str, Callable[..., None]] = {
         on_average,
     )
 }
-_FUSED = {adamw_fused: 7, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}
+_FUSED = {adamw_fused: ADAMW_FUSED.passes, adamw_fused_amsgrad: 9, sgd_fused: 3, sgd_momentum_fused: 5}

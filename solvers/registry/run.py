@@ -19,14 +19,25 @@ from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any
 
+from ...graphs.errors import InputError, MemplanError
 from ...planner.errors import InvalidScheduleError
 from ...planner.simulator.simulate import Figures, simulate
 from ..bounds.lower_bounds import PROVEN, lower_bounds
-from ..problem import Answer, Bound, Options, Problem, Solution, Status
+from ..problem import (
+    Answer,
+    Bound,
+    InfeasibleError,
+    NotAcceptedError,
+    Options,
+    Problem,
+    Solution,
+    Status,
+)
 from ..settings_text import parse_settings
+from .arena import in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
 
-__all__ = ["GROUP", "Entry", "SolverFaultError", "entries", "entry", "solve"]
+__all__ = ["GROUP", "Entry", "SolverFaultError", "entries", "entry", "solve", "solve_or_unpin"]
 
 BOUND_SECONDS = 10.0
 """The most that is spent on lower bounds unless told otherwise."""
@@ -43,19 +54,33 @@ def solve(
     settings: Mapping[str, str] | None = None,
     report: Callable[[str], None] = lambda _line: None,
     bound_seconds: float = BOUND_SECONDS,
+    *,
+    addresses: bool = False,
 ) -> Solution:
     """Run a solver and let the simulator judge its answer.
 
     time_limit: seconds. settings: the solver's options as text. report: takes lines of progress.
     bound_seconds: the most that is then spent on lower bounds; 0 for none but the time of all operations.
+    addresses: the budget holds the whole arena in which the copies have their addresses (arena.py).
     Raises InputError (name, settings), InfeasibleError, NotAcceptedError, SolverFaultError.
     """
+    machine = problem.machine or problem.graph.machine
+    if machine is not None and machine.unpinned and _reads_host(problem):
+        raise InputError(
+            "operations of the graph read host memory (reads_host): it must be pinned, the machine pins none"
+        )
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings or {})
     start = perf_counter()
-    answer: Answer = module.solve(problem, Options(time_limit, chosen, report))
+    options = Options(time_limit, chosen, report)
+    answer: Answer = module.solve(problem, options)
+    asked, layout = problem, None
+    if addresses:
+        answer, asked, layout = in_arena(
+            name, problem, answer, lambda less: module.solve(less, options), report
+        )
     seconds = perf_counter() - start
-    figures = _judge(name, problem, answer)
+    figures = _judge(name, asked, answer)
     notes = list(answer.notes)
     bounds = _bounds(name, problem, answer, figures, 0.0 if answer.interrupted else bound_seconds, notes)
     lower_bound = bounds[0].seconds
@@ -71,7 +96,50 @@ def solve(
         answer.interrupted,
         bounds,
         tuple(notes),
+        layout,
+        asked.budget,
+        problem.machine,
     )
+
+
+def solve_or_unpin(
+    name: str,
+    problem: Problem,
+    time_limit: float | None = None,
+    settings: Mapping[str, str] | None = None,
+    report: Callable[[str], None] = lambda _line: None,
+    bound_seconds: float = BOUND_SECONDS,
+    *,
+    addresses: bool = False,
+) -> Solution:
+    """As `solve`. Where nothing is found whose copies fit what can be pinned, it is asked once more, with as
+    much time, for a schedule that pins nothing, at the pageable rates of the machine's links; a note says so.
+    """
+    arguments = (time_limit, settings, report, bound_seconds)
+    try:
+        return solve(name, problem, *arguments, addresses=addresses)
+    except (InfeasibleError, NotAcceptedError) as error:
+        machine = problem.machine or problem.graph.machine
+        unpinned = None if machine is None or machine.pinned is None else machine.without_pinned()
+        if machine is None or unpinned is None or (isinstance(error, InfeasibleError) and error.hopeless):
+            raise
+        report(f"{name}: with nothing pinned")
+        try:
+            found = solve(name, replace(problem, machine=unpinned), *arguments, addresses=addresses)
+        except MemplanError:
+            raise error from None
+        if not found.figures.host_peak:
+            return replace(found, machine=problem.machine)
+        line = (
+            f"no schedule was found whose copies fit host.pinned ({machine.pinned:,} bytes): this one pins "
+            "nothing, its copies take the links' pageable rates"
+        )
+        return replace(found, notes=(line, *found.notes))
+
+
+def _reads_host(problem: Problem) -> bool:
+    modes = problem.graph.operations.modes.values()
+    return any(mode.reads_host for of in modes for mode in of)
 
 
 def _bounds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +195,26 @@ def test_an_empty_schedule_of_an_empty_graph(tmp_path: Path, monkeypatch: pytest
 )
 def test_durations_have_three_digits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("launch", "limits"), [(0.0, False), (0.001, False), (2.0, True)])
+def test_solve_check_and_show_say_where_launches_limit(
+    launch: float, limits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = chain(4, seed=1)
+    slow = replace(graph.operations, launch=np.full(len(graph.operations), launch))
+    save_graph(replace(graph, operations=slow), "g.json")
+    alone = launch * len(graph.operations)
+    for call in (
+        "solve g.json --solver store-all --budget 100% -o s.json",
+        *(f"{c} s.json --graph g.json" for c in ("check", "show")),
+    ):
+        result = CliRunner().invoke(main, call.split())
+        assert result.exit_code == 0, result.stderr
+        found = [
+            line.split(maxsplit=1)[1] for line in result.stdout.splitlines() if line.startswith("launches")
+        ]
+        computing = duration(graph.operations.time.sum())
+        said = f"{duration(alone)}, computations {computing}: launching is what limits"
+        assert found == [said] * limits

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.cli.size_report import lines_of
+from memplan.cli.size_search import Found
 from memplan.graphs.machines.presets import find_preset
+from memplan.planner.simulator.simulate import Figures
+from memplan.planner.sizing import Trial
 from memplan.solvers.registry import run as registry
 
 Plan = Callable[..., Result]
@@ -96,7 +101,8 @@ def test_an_optimizer_takes_memory_and_time(plan: Plan) -> None:
     weights = 4 * 2 * (256 * 256 + 256)
     assert adamw["baseline_peak"] > sgd["baseline_peak"] + 2 * weights - 1
     updates = adamw["baseline_time"] - none["baseline_time"]
-    assert weights / 16.6e9 < updates < weights / 16.6e9 + 5e-5  # four updates are launched
+    fused = 7 / 20 * weights / 16.6e9
+    assert fused < updates < fused + 5e-5  # four updates are launched
     assert none["baseline_time"] < sgd["baseline_time"] < adamw["baseline_time"]
 
 
@@ -157,6 +163,31 @@ def test_nothing_fits(plan: Plan) -> None:
     assert line.startswith("plan: error: batch 1 does not fit within 1,000,000 B")
     assert f"the smallest budget found is {told['smallest_budget']['budget']:,} B" in line
     assert "\n" not in line
+
+
+def test_pinned_memory_that_forbids_a_batch_is_named(plan: Plan) -> None:
+    lines = ["device: {capacity: 14MB}", "host: {capacity: 1GB, pinned: 10KB}"]
+    Path("m.yaml").write_text("\n".join([*lines, "links: {d2h: 100e9, h2d: 100e9}"]))
+    words = ("--machine", "m.yaml", "--solver", "pofo", "--batch", "2048", "--optimizer", "none", "--json")
+    result = plan("size", "model.py:deep", "--gpu", "rtx3060", *words)
+    assert result.exit_code == 3
+    one = json.loads(result.stdout)["pinning"]
+    assert (one["batch"], one["fits"]) == (2048, True)
+    assert one["least_pinned"] > 10_000
+    line = "batch 2,048 would fit but for host.pinned, 10,000 B = 9.77 KiB: its schedule pins"
+    assert f"{line} {one['least_pinned']:,} B" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_so_it_is_beside_a_batch_that_fits() -> None:
+    def trial(batch: int, figures: Figures | None) -> Trial:
+        return Trial(batch, 10, 1, Figures(1.0, 20, 20, 0, 0), figures=figures)
+
+    fits, moves = Figures(1.0, 8, 8, 0, 0), Figures(2.0, 9, 9, 7, 0, 6, 5)
+    found = Found(10, [trial(1, fits), trial(2, None)], pinning=trial(2, moves), pinned=4)
+    row = "pinned memory  batch 2 would fit but for host.pinned, 4 B: its schedule pins 5 B"
+    assert row in [line.plain for line in lines_of(found, "any", "none")]
+    assert not any("pinned memory" in line.plain for line in lines_of(replace(found, pinning=None), "", ""))
 
 
 def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from memplan.cli.main import main
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Memory
 from memplan.planner.simulator.simulate import simulate
+from small_offload import small_case
 from transfers import MACHINE, absent
 
 MODEL = """
@@ -89,3 +90,23 @@ def test_a_machine_without_links_or_with_too_little_host_memory(plan):
         assert result.exit_code == 5
         assert words in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_plan_that_can_pin_nothing_says_so_and_holds(plan):
+    case = small_case(2)
+    memplan.save_graph(case.graph, "small.json")
+    both = {"rate": 10.0, "pageable": 4.0}
+    Path("machine.json").write_text(json.dumps({"host": {"pinned": 1}, "links": {"d2h": both, "h2d": both}}))
+    words = ("small.json", "--machine", "machine.json", "--budget", f"{case.budget}", "--solver", "l2l")
+    solved = plan("solve", *words, "-o", "slow.json")
+    assert solved.exit_code == 0, solved.stderr
+    assert solved.stderr.count("no schedule was found whose copies fit host.pinned (1 bytes)") == 1
+    machine = json.loads(Path("slow.json").read_text())["machine"]
+    assert machine["host"] == {"pinned": 0}
+    assert machine["links"]["d2h"] == {"rate": 4.0, "pageable": 4.0}
+    checked = plan("check", "slow.json", "--graph", "small.json", "--json")
+    assert checked.exit_code == 0, checked.stderr
+    assert json.loads(checked.stdout)["pinned_peak"] == 0
+    refused = plan("check", "slow.json", "--graph", "small.json", "--machine", "machine.json")
+    assert refused.exit_code == 5
+    assert "pinned host memory" in refused.stderr

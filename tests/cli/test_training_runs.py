@@ -30,7 +30,7 @@ def by_hand(model: Path, steps: int) -> tuple[list[float], dict[str, torch.Tenso
     """Losses and weights of plain PyTorch."""
     file = load_model_file(str(model))
     module, inputs, loss_fn, *_others = file.build()
-    optimizer = torch.optim.AdamW(module.parameters(), 0.01, foreach=False)
+    optimizer = torch.optim.AdamW(module.parameters(), 0.01, fused=True)
     losses: list[float] = []
     batches = Batches(lambda: file.epoch(inputs))
     for _step in range(steps):

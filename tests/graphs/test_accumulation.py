@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,9 +27,11 @@ def test_k_micro_batches_are_k_times_the_work_and_one_set_of_gradients(
     blocks: int, seed: int, count: int
 ) -> None:
     one = chain(blocks, seed=seed)
+    one = replace(one, operations=replace(one.operations, launch=2 * one.operations.time))
     graph = with_accumulation(one, count)
     validate(graph)
     assert baseline(graph).time == pytest.approx(count * baseline(one).time)
+    assert baseline(one).time == pytest.approx(2 * one.operations.time.sum())
     assert len(graph.operations) == count * len(one.operations)
     for kind, copies in ((Kind.PARAMETER, 1), (Kind.PARAMETER_GRADIENT, 1), (Kind.INPUT, count)):
         of = (graph.tensors.kind == kind).sum()

@@ -46,8 +46,9 @@ def test_phases_and_rereads() -> None:
 def test_a_lookup_reads_no_more_than_it_writes() -> None:
     draft = Draft("lookup")
     table, rows = draft.tensor("table", 10**6, Kind.PARAMETER), draft.tensor("rows", 1000)
-    draft.operation("embedding", time=0.01, reads=[table], writes=[rows])
+    draft.operation("embedding", time=0.01, launch=0.5, reads=[table], writes=[rows])
     graph = with_direct_access(draft.graph([rows]), 1e4)
+    assert graph.launch(0, 1) == 0.5
     assert graph.operations.modes[0][0].time == 1000 / 1e4
 
 

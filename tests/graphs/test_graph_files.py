@@ -20,11 +20,15 @@ from memplan.graphs.files.read import graph_from_document
 from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.machine import Link
 
 GOOD: dict[str, Any] = {
     "format": "plan-graph/1",
     "name": "tiny",
-    "machine": {"device": {"capacity": "12GB"}, "links": {"d2h": "12e9", "h2d": 12e9}},
+    "machine": {
+        "device": {"capacity": "12GB"},
+        "links": {"d2h": "12e9", "h2d": {"rate": "3GB/s", "latency": "20us"}},
+    },
     "tensors": [
         {"name": "x0", "bytes": 10, "kind": "input"},
         {"name": "w", "bytes": "2KB", "kind": "parameter", "layer": "fc"},
@@ -36,9 +40,10 @@ GOOD: dict[str, Any] = {
             "name": "F",
             "phase": "forward",
             "time": 0.5,
+            "launch": 2e-5,
             "reads": ["x0", "w"],
             "writes": ["x1"],
-            "modes": {"dha": {"reads_host": ["w"], "time": 0.7}, "ff": {"writes": []}},
+            "modes": {"dha": {"reads_host": ["w"], "time": 0.7}, "ff": {"writes": [], "launch": 0}},
         },
         {"name": "B", "phase": "backward", "time": 1, "reads": ["x1"], "writes": ["dw"], "workspace": 7},
         {
@@ -97,6 +102,10 @@ MALFORMED = {
     "infinite-time": ("operations.0.time", float("inf"), "field 'time' must be finite"),
     "huge-integer-time": ("operations.0.time", 10**400, "field 'time' must be finite"),
     "text-time": ("operations.0.time", "soon", "must be a number of seconds"),
+    "negative-launch": ("operations.0.launch", -1, "operations[0] (F): field 'launch' must be finite"),
+    "text-launch": ("operations.1.launch", "20us", "field 'launch' must be a number of seconds"),
+    "astronomic-launch": ("operations.0.launch", 1e19, "to launch the operations takes more than 1e+18 s"),
+    "mode-launch": ("operations.0.modes.dha.launch", None, "mode 'dha': field 'launch' must be a number"),
     "negative-workspace": ("operations.1.workspace", -7, "field 'workspace'"),
     "unknown-tensor-read": ("operations.0.reads.0", "x9", "'reads' names the unknown tensor 'x9'"),
     "unhashable-tensor": ("operations.0.reads.0", {}, "names the unknown tensor {}"),
@@ -150,7 +159,10 @@ def test_the_good_graph_is_read() -> None:
     assert graph.tensor(1).kind == Kind.PARAMETER
     assert graph.machine is not None
     assert graph.machine.device_capacity == 12_000_000_000
-    assert graph.machine.links.d2h == 12e9
+    assert graph.machine.links.d2h == Link(12e9)
+    assert graph.machine.links.h2d == Link(3e9, 2e-5)
+    assert [graph.launch(0, mode) for mode in range(3)] == [2e-5, 2e-5, 0.0]
+    assert graph.launch(1) == 0.0
     assert graph.machine.links.disk_read is None
 
 
@@ -159,6 +171,7 @@ def same(a: Graph, b: Graph) -> bool:
         (a.tensors.bytes, b.tensors.bytes),
         (a.tensors.kind, b.tensors.kind),
         (a.operations.time, b.operations.time),
+        (a.operations.launch, b.operations.launch),
         (a.operations.workspace, b.operations.workspace),
         (a.operations.phase, b.operations.phase),
         *(

@@ -4,31 +4,53 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import write_document
 from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
-from memplan.graphs.machine import Links, Machine, Updates
+from memplan.graphs.machine import Link, Links, Machine, Updates
 from memplan.graphs.machines.gpus import GIB, GPUS
 from memplan.graphs.machines.presets import HOST_UPDATES, find_machine, find_preset, presets
 
 rates = st.none() | st.integers(1, 10**13).map(float) | st.floats(1e-6, 1e13)
+disks = rates | st.builds(Link, rates.filter(bool), st.floats(0, 3600))
+links = disks | st.builds(Link, rates.filter(bool), st.floats(0, 3600), rates)
 capacities = st.none() | st.integers(0, 2**50)
 machines = st.builds(
     Machine,
     capacities,
     capacities,
     capacities,
-    st.builds(Links, rates, rates, rates, rates),
-    st.builds(Updates, rates, rates),
+    st.builds(Links, links, links, disks, disks),
+    st.builds(Updates, rates, rates, rates, rates),
+    capacities,
 )
 
 
 @given(machines)
 def test_what_is_written_is_read_back(machine: Machine) -> None:
-    assert machine_from_document(machine_to_document(machine)) == machine
+    """One that can pin nothing has the pageable rates, where it has such."""
+    for each in (machine, machine.without_pinned() or machine):
+        expected = (each.without_pinned() if each.pinned == 0 else None) or each
+        assert machine_from_document(machine_to_document(each)) == expected
+
+
+def test_where_nothing_is_pinned_copies_have_the_pageable_rates() -> None:
+    both = {"rate": 12e9, "latency": 2e-5, "pageable": 4e9}
+    document = {"host": {"pinned": 0}, "links": {"d2h": both, "h2d": {**both, "pageable": 5e9}}}
+    machine = machine_from_document(document)
+    assert (machine.unpinned, machine.pinned) == (True, None)
+    assert machine.links == Links(Link(4e9, 2e-5, 4e9), Link(5e9, 2e-5, 5e9))
+    assert machine.without_pinned() == machine
+    some = machine_from_document({**document, "host": {"pinned": 1}})
+    assert (some.unpinned, some.pinned) == (False, 1)
+    assert some.links == Links(Link(12e9, 2e-5, 4e9), Link(12e9, 2e-5, 5e9))
+    assert some.without_pinned() == machine
+    unknown = machine_from_document({"host": {"pinned": 0}, "links": {"d2h": both, "h2d": 12e9}})
+    assert (unknown.unpinned, unknown.pinned, unknown.without_pinned()) == (False, 0, None)
 
 
 def test_a_machine_without_update_speeds_is_as_it_was() -> None:
@@ -39,16 +61,56 @@ def test_a_machine_without_update_speeds_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
+    ("latency", "seconds"),
+    [(2e-5, 2e-5), ("20us", 2e-5), ("20 µs", 2e-5), (".5ms", 5e-4), ("1e2s", 100.0), (0, 0.0)],
+)
+def test_a_link_may_have_a_latency(latency: object, seconds: float) -> None:
+    """Times with and without a unit; without a latency the document is the bare rate, as ever."""
+    machine = machine_from_document(
+        {"links": {"d2h": {"rate": "1GB/s", "latency": latency}, "h2d": {"rate": 2}}}
+    )
+    assert machine.links == Links(Link(1e9, seconds), Link(2.0)) == Links(Link(1e9, seconds), 2)
+    written = {"rate": 1e9, "latency": seconds} if seconds else 1e9
+    assert machine_to_document(machine) == {"links": {"d2h": written, "h2d": 2.0}}
+
+
+def test_a_copy_takes_the_latency_and_its_bytes() -> None:
+    """n copies of b bytes: n λ + n b / β; and what rate that is."""
+    link = Link(rate=1000.0, latency=0.25)
+    assert link.seconds(500) == 0.75
+    assert link.seconds(3 * 500, copies=3) == 3 * link.seconds(500) == 2.25
+    assert link.rate_of([500, 500, 500]) == 1500 / 2.25
+    assert Link(0.3).rate_of([7, 11]) == 0.3 == link.rate_of([]) / 1000 * 0.3
+    assert link.seconds(np.array([0.0, 1000.0])).tolist() == [0.25, 1.25]
+
+
+@pytest.mark.parametrize(
     ("document", "line"),
     [
         ({"linsk": {}}, "unknown field 'linsk': is it 'links'?"),
         ({"links": {"h2g": 1}}, "unknown field 'h2g': is it 'h2d'?"),
+        ({"links": {"d2h": {"latency": "20us"}}}, "field 'd2h': field 'rate' is missing"),
+        ({"links": {"d2h": {"rate": 0}}}, "field 'd2h': 0 is not a rate"),
+        ({"links": {"d2h": {"rate": 1, "lag": 1}}}, "field 'd2h': unknown field 'lag'"),
+        ({"links": {"d2h": {"rate": 1, "pageable": 0}}}, "field 'd2h': 0 is not a rate"),
+        ({"links": {"disk_read": {"rate": 1, "pageable": 1}}}, "field 'disk_read': unknown field 'pageable'"),
+        (
+            {"links": {"h2d": {"rate": 1, "latency": -1}}},
+            "field 'h2d': -1 is not a time between 0 and 3600 s",
+        ),
+        ({"links": {"h2d": {"rate": 1, "latency": "1 h"}}}, "field 'h2d': '1 h' is not a time, like 20us"),
+        ({"links": {"h2d": {"rate": 1, "latency": True}}}, "field 'h2d': True is not a time"),
+        ({"links": {"h2d": [1, 2]}}, "field 'h2d': [1, 2] is not a number of bytes"),
+        ({"updates": {"device": {"rate": 1}}}, "field 'device': {'rate': 1} is not a number of bytes"),
         ({"updates": {"hots": 1e9}}, "unknown field 'hots': is it 'host'?"),
         ({"device": {"capcity": 1}}, "unknown field 'capcity': is it 'capacity'?"),
         ({"updates": {"host": 0}}, "field 'host': 0 is not a rate"),
         ({"updates": {"device": "fast"}}, "field 'device': 'fast' is not a number of bytes"),
         ({"updates": 1e9}, "updates must be a mapping"),
         ({"gpu": "rtx3060"}, "unknown field 'gpu'"),
+        ({"host": {"pined": 1}}, "unknown field 'pined': is it 'pinned'?"),
+        ({"host": {"pinned": -1}}, "field 'host.pinned': -1"),
+        ({"device": {"pinned": 1}}, "unknown field 'pinned'"),
         ([], "a machine must be a mapping"),
     ],
 )
@@ -75,7 +137,7 @@ def test_a_link_is_most_of_its_pcie_generation_and_twice_that_of_the_one_before(
     links = {3: find_preset("v100"), 4: find_preset("a100"), 5: find_preset("h100")}
     for generation, preset in links.items():
         assert preset.gpu.pcie == generation
-        assert preset.machine.links.d2h == pytest.approx(0.8 * 15.75e9 * 2 ** (generation - 3), rel=1e-3)
+        assert preset.machine.links.d2h.rate == pytest.approx(0.8 * 15.75e9 * 2 ** (generation - 3), rel=1e-3)
 
 
 def test_the_rule_for_updates_gives_back_what_it_is_made_from() -> None:
@@ -90,7 +152,7 @@ def test_presets_are_plausible_and_sourced(preset) -> None:
     assert find_preset(preset.name) == preset
     assert machine.device_capacity == preset.gpu.memory
     assert machine.host_capacity is None or 100e9 < machine.host_capacity < 1e12
-    assert 10e9 <= machine.links.d2h == machine.links.h2d <= 63e9 * 0.9
+    assert 10e9 <= machine.links.d2h.rate == machine.links.h2d.rate <= 63e9 * 0.9
     assert (machine.links.disk_read is None) == (machine.disk_capacity is None)
     assert machine.updates.host == HOST_UPDATES < machine.updates.device < preset.gpu.bandwidth / 7
     parts = {"gpu", "links", "updates.device", "updates.host"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
@@ -41,13 +43,16 @@ def test_floor_counts_what_stays_and_what_a_mode_spares() -> None:
         reads=[g],
         mutates=[w, state],
         phase=Phase.UPDATE,
-        modes=[Mode("cpu", 9, 0, (), on_host=True)],
+        launch=7,
+        modes=[Mode("cpu", 9, 0, (), on_host=True, launch=2.5)],
     )
     graph = draft.graph([g])
     assert memory_floor(graph) == 1 + 10 + 100 + 1000 + 10_000
     linked = Machine(links=Links(d2h=1, h2d=1))
     assert memory_floor(graph, linked) == 1 + 10 + 1000 + 10_000
     assert time_bound(graph) == 3
+    slow = replace(graph, operations=replace(graph.operations, launch=np.array([0.75, 7])))
+    assert time_bound(slow) == 0.75 + 2.5, "one thread launches all, for the CPU too"
 
 
 def test_results_alone_can_set_the_floor() -> None:

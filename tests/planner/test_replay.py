@@ -13,7 +13,7 @@ from memplan.planner.replay.instance import Ways, starts_of
 from memplan.planner.replay.replay import replay
 from memplan.planner.replay.rows import QUEUE, empty_turn
 from memplan.planner.simulator import clock as judge
-from memplan.planner.simulator.clock import _ITERATIONS
+from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
 from strategies import random_case
 
@@ -30,10 +30,11 @@ def test_same_figures(batch: int) -> None:
         except InvalidScheduleError:
             continue
         ways = Ways(case.graph)
-        instance, result, steps = ways.instance(machine, budget), np.zeros(5), ways.steps(case.schedule)
+        instance, result, steps = ways.instance(machine, budget), np.zeros(6), ways.steps(case.schedule)
         replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
         assert result[1] == 0
-        assert result[2:].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed
+        assert result[2:5].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed
+        assert result[5] == (0 if machine.crossing_capacity is None else figures.pinned_peak), seed
         assert result[0] == pytest.approx(figures.time, rel=1e-12, abs=1e-12), seed
         seen += 1
     assert seen > 50
@@ -47,14 +48,17 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
         count = random.randint(1, 12)
         queues = [random.randrange(6) for _ in range(count)]
         seconds = [random.choice((0.0, 1.0, 2.0, random.random())) for _ in range(count)]
+        slow = random.choice((0.0, 0.0, 1.0, 2.0))
+        launches = [slow * random.random() if queue <= Queue.CPU else 0.0 for queue in queues]
         waits = {
             row: tuple(random.randrange(-3 * count, row) for _ in range(random.randint(1, 3)))
             for row in range(count)
             if random.random() < 0.4
         }
         turn = empty_turn(count, 0, 0)
-        turn.rows[:count, QUEUE], turn.seconds[:count], turn.counts[0] = queues, seconds, count
+        turn.rows[:count, QUEUE], turn.counts[0] = queues, count
+        turn.seconds[:count] = np.stack([seconds, launches], axis=1)
         ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])
         turn.first[: count + 1] = ends
         turn.waits[: ends[-1]] = [other for row in range(count) for other in waits.get(row, ())]
-        assert clock.period(turn, _ITERATIONS) == judge.period(queues, seconds, waits), seed
+        assert clock.period(turn, _ITERATIONS) == judge.period(queues, seconds, launches, waits), seed

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from memplan.graphs.machine import Links
+from memplan.graphs.machine import Link, Links
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import Figures, simulate
@@ -56,7 +56,10 @@ def test_time_never_changes_memory(case: Case) -> None:
         return
     links = case.machine.links
     slow = Links(
-        *(rate and rate / 1024 for rate in (links.d2h, links.h2d, links.disk_read, links.disk_write))
+        *(
+            link and Link(link.rate / 1024, link.latency)
+            for link in (links.d2h, links.h2d, links.disk_read, links.disk_write)
+        )
     )
     slower = judged(case._replace(machine=replace(case.machine, links=slow)))
     assert isinstance(slower, Figures)

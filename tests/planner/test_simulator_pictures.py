@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.machine import Link, Links, Machine, Memory
+from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import Figures, simulate
 from reference_replay import Accepted, replay
@@ -42,6 +44,8 @@ def figures(
         reference.least_budget,
         reference.host_peak,
         reference.disk_peak,
+        reference.pinned_peak,
+        reference.least_pinned,
     )
     return simulated
 
@@ -118,7 +122,43 @@ def test_pending_deletes_go_oldest_first_and_no_more_than_needed() -> None:
         draft.operation(f"F{made + 1}", time=seconds, writes=[made])
     steps = [compute(0), offload(a), delete(a), compute(1), offload(b), delete(b), compute(2)]
     result = figures(draft.graph(), steps, budget=8, machine=replace(BUS, host_capacity=8))
-    assert result == Figures(1 + 2 + 10, 8, 4, 8, 0)
+    assert result == Figures(1 + 2 + 10, 8, 4, 8, 0, 8, 8)
+
+
+def test_what_crosses_the_link_is_pinned_and_waits_for_its_room() -> None:
+    """b takes a's pinned place: its offload waits until a has come back. The state s, which only the CPU has,
+    is on the host but not pinned.
+
+    pinned   all                   4
+    d2h      >>>>>>>>              >>>>        >>>>
+    h2d          <<<<<<<<<<<<<<<<      <<<<<<<<    <<<<<<<<
+    """
+    draft = Draft("pinned")
+    a, b, s = draft.tensor("a", 4), draft.tensor("b", 4), draft.tensor("s", 5, Kind.OPTIMIZER_STATE)
+    draft.operation("F1", time=1, writes=[a])
+    draft.operation("F2", time=1, writes=[b])
+    draft.operation("B", time=1, reads=[a, b])
+    draft.operation("U", time=1, mutates=[s], modes=[Mode("cpu", 1.0, 0, (), (), True)])
+    steps = [
+        compute(0),
+        offload(a),
+        delete(a),
+        prefetch(a),
+        delete(a, HOST),
+        compute(1),
+        offload(b),
+        delete(b),
+    ]
+    steps += [prefetch(b), delete(b, HOST), compute(2), delete(a), delete(b), compute(3, 1)]
+    initial, found = Initial(host=frozenset({s})), list[tuple[int, int, float]]()
+    bus = replace(BUS, links=Links(d2h=2.0, h2d=1.0))
+    for pinned in (None, 4):
+        result = figures(draft.graph(), steps, machine=replace(bus, pinned=pinned), initial=initial, budget=8)
+        found.append((result.host_peak, result.pinned_peak, result.time))
+    assert [(host, pinned) for host, pinned, _time in found] == [(21, 16), (21, 4)]
+    assert [time for _host, _pinned, time in found] == [1 + 2 + 4 + 4 + 1, 1 + 2 + 4 + 2 + 4 + 1]
+    with pytest.raises(InvalidScheduleError, match="pinned host memory would hold 4 bytes, 3 are allowed"):
+        simulate(draft.graph(), Schedule.of(steps, initial), machine=replace(bus, pinned=3))
 
 
 def test_a_wait_for_one_delete_ends_the_transfer_for_its_other_copies() -> None:
@@ -313,7 +353,7 @@ def test_a_copy_is_refreshed_by_one_transfer_after_the_other() -> None:
         initial=Initial(both=frozenset({w})),
         budget=16,
     )
-    assert result == Figures(8 + 1 + 1 + 1 + 1, 16, 16, 16, 8)
+    assert result == Figures(8 + 1 + 1 + 1 + 1, 16, 16, 16, 8, 16, 16)
 
 
 def test_contributions_are_added_in_place_and_made_again_beside() -> None:
@@ -380,3 +420,74 @@ def test_what_a_prefetch_leaves_of_a_delete_is_not_free_at_once() -> None:
     machine = Machine(links=Links(d2h=1.0, h2d=2.0))
     at_first = Initial(host=frozenset({y}))
     assert figures(draft.graph(), steps, budget=10, machine=machine, initial=at_first).time == 1 + 9 + 1
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_every_copy_takes_its_latency(count: int) -> None:
+    """n tensors of b bytes leave, or as many weights come, beside computations of no time: n λ + n b / β."""
+    size, machine = 4, Machine(links=Links(Link(2.0, 0.5), Link(4.0, 0.25)))
+    draft = Draft("copies")
+    made = [draft.tensor(f"x{k}", size) for k in range(count)]
+    weights = [draft.tensor(f"w{k}", size, Kind.PARAMETER) for k in range(count)]
+    for x, w in zip(made, weights, strict=True):
+        draft.operation(f"F{x}", time=0, reads=[w], writes=[x])
+    graph, runs = draft.graph(), range(count)
+    leave = [*map(compute, runs), *map(offload, made), *map(delete, made), *(delete(x, HOST) for x in made)]
+    assert figures(graph, leave, machine=machine).time == count * 0.5 + count * size / 2.0
+    come = [*map(prefetch, weights), *map(compute, runs), *map(delete, weights)]
+    below = Initial(host=frozenset(weights))
+    assert figures(graph, come, machine=machine, initial=below).time == count * 0.25 + count * size / 4.0
+
+
+def launched(*ways: tuple[float, float]) -> Graph:
+    """A row of operations: (seconds, launch)."""
+    draft = Draft("launched")
+    for number, (seconds, launch) in enumerate(ways):
+        draft.operation(f"F{number}", time=seconds, launch=launch)
+    return draft.graph()
+
+
+@pytest.mark.parametrize(
+    ("ways", "time"),
+    [
+        (((3, 1), (2, 1), (1, 1)), 6),  # the thread runs ahead
+        (((1, 2), (1, 2), (1, 2)), 6),  # it never does: the device waits for each launch
+        (((0, 3), (4, 0), (1, 1)), 5),  # ahead of F0 from the second turn on
+        (((0.5, 3), (4, 0.25), (1, 3)), 6.25),
+    ],
+)
+def test_alone_the_slower_of_device_and_thread_counts(
+    ways: tuple[tuple[float, float], ...], time: float
+) -> None:
+    """The second case:
+
+    launch   F0F0F1F1F2F2F0F0    2 s each
+    compute      F0..F1..F2..    1 s each
+    """
+    graph = launched(*ways)
+    assert figures(graph, [compute(number) for number in range(len(ways))]).time == time
+
+
+def test_launches_are_hidden_as_long_as_the_thread_is_ahead() -> None:
+    """The device waits for a copy too: 7 s with no launches, and with all that together take no longer."""
+    graph, x, y = there_and_back()
+    steps = [compute(0), offload(x), delete(x), compute(1), delete(y), prefetch(x), compute(2)]
+    steps += [delete(x), delete(x, HOST)]
+    for launches, time in (((0, 0, 0), 7), ((2, 2, 2), 7), ((3, 2, 2.5), 7.5), ((0, 9, 1), 10)):
+        slow = replace(graph, operations=replace(graph.operations, launch=np.array(launches, np.float64)))
+        assert figures(slow, steps, budget=16).time == time, launches
+
+
+def test_the_thread_launches_for_the_cpu_too() -> None:
+    """H runs on the CPU once its launch has ended, behind that of F; the CPU's mode has a launch of its own.
+
+    launch   FFFFHH
+    compute      FF        F 1 s, launched in 2 s
+    cpu            HHHH    H 2 s, launched in 1 s there (9 s on the device)
+    """
+    draft = Draft("cpu")
+    draft.operation("F", time=1, launch=2)
+    on_host = Mode("cpu", 2.0, 0, (), (), True, launch=1.0)
+    draft.operation("H", time=9, launch=9, modes=[on_host])
+    assert figures(draft.graph(), [compute(0), compute(1, 1)]).time == 3
+    assert figures(draft.graph(), [compute(0), compute(1)]).time == 11

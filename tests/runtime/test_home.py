@@ -12,9 +12,10 @@ from memplan.graphs.errors import MemplanError
 from memplan.graphs.machine import Memory
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage.away import Away
+from memplan.runtime.storage.disk import File
 from memplan.runtime.storage.home import at_home, at_home_value, replace_at_home
-from memplan.runtime.storage.places import File
 from test_custody import moving
+from test_disk import overwrite
 from transfers import adamw, everything, seeded, train_eagerly
 
 
@@ -89,13 +90,13 @@ def test_on_a_device_of_its_own_nothing_of_it_is_taken(number: int) -> None:
         assert torch.equal(found[key], expected[key]), key
 
 
-def test_a_file_that_is_gone_is_one_line() -> None:
+def test_other_bytes_on_the_disk_are_one_line() -> None:
     iteration = seeded("perceptron", adamw)
     step = lying_in(Memory.DISK, iteration)
     step.run(iteration.inputs)
     assert step.cycle is not None
     files = [copy for x in step.cycle.moved for copy in step.cycle.copies(x) if isinstance(copy, File)]
     for file in files:
-        file._path.unlink()  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(MemplanError, match="can't be read"):
+        overwrite(file, bytes(4))
+    with pytest.raises(MemplanError, match="comes back with other bytes"):
         _ = [at_home_value(tensor) for tensor in tensors(iteration).values()]

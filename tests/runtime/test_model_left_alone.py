@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import weakref
 from collections import deque
 from functools import cache, lru_cache, partial
 from types import ModuleType
@@ -308,3 +309,16 @@ def build_again(build):
     iteration = build()
     torch.set_rng_state(state)
     return iteration
+
+
+def test_weak_proxies_are_passed_by():
+    """What they stand for may be gone."""
+
+    class Part:
+        pass
+
+    holder, part = Part(), Part()
+    holder.there = [weakref.proxy(part)]
+    assert [path for path, _thing in reachable(holder)] == [(), ("there",)]
+    del part
+    assert [path for path, _thing in reachable(holder)] == [(), ("there",)]

@@ -72,7 +72,7 @@ def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
     timed = [step.run(made.inputs) for _turn in range(3)]
     times = step.end_timing()
     assert times is not None
-    assert times.rates == {}
+    assert times.copied == {}
     assert times.seconds.keys() == {(operation, 0) for operation in range(len(program.operations))}
     for operation, node in enumerate(program.operations):
         assert slow[node.name] <= times.seconds[operation, 0] < slow[node.name] + 0.009
@@ -105,9 +105,12 @@ def test_waits_belong_to_no_operation_and_copies_have_their_rate(slow: dict[str,
     copy = graph.tensors.bytes[weight] / RATE
     assert whole > sum(times.seconds.values()) + copy  # the computing waits for what comes just in time
     assert max(times.seconds.values()) < copy
-    assert times.rates[Queue.H2D] == pytest.approx(RATE, rel=0.2)
+    back = times.copied[Queue.H2D]
+    assert back.bytes == back.copies * graph.tensors.bytes[weight]
+    assert back.copies == 3 * (schedule.verbs == Verb.PREFETCH).sum()
+    assert back.seconds == pytest.approx(back.bytes / RATE, rel=0.2)
     moved = schedule.verbs == Verb.OFFLOAD
-    assert (Queue.D2H in times.rates) == bool(moved.any())
+    assert (Queue.D2H in times.copied) == bool(moved.any())
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -124,5 +127,5 @@ def test_on_a_hostile_device_timed_iterations_compute_the_same(number: int) -> N
     rows = list(made.schedule.rows())
     assert times.seconds.keys() == {(target, where) for verb, target, where in rows if verb == Verb.COMPUTE}
     assert all(seconds >= 0 for seconds in times.seconds.values())
-    assert all(rate > 0 for rate in times.rates.values())
-    assert len(times.rates) == len({row[::2] for row in rows if row[0] in (Verb.OFFLOAD, Verb.PREFETCH)})
+    assert all(min(copied) > 0 for copied in times.copied.values())
+    assert len(times.copied) == len({row[::2] for row in rows if row[0] in (Verb.OFFLOAD, Verb.PREFETCH)})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 import warnings
 
 import memplan
@@ -14,7 +16,7 @@ from memplan.planner.schedule.schedule import Schedule, compute
 from memplan.runtime.compare import eager as eager_module
 from memplan.runtime.compare import verdict
 from memplan.runtime.compare.eager import compare
-from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.model.python_state import PythonState
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
@@ -136,6 +138,81 @@ def test_checkpoints_that_change_results_are_told():
 
 
 # ── devices whose kernels differ from run to run ────────────────────────────────────────────────────
+
+ORDERS = itertools.count()
+
+
+@torch.library.custom_op("memplan_tests::shaky_sum", mutates_args=())
+def shaky_sum(x: torch.Tensor) -> torch.Tensor:
+    """Over the rows, in an order that nobody chose, as atomics add."""
+    rows = list(range(len(x)))
+    random.Random(next(ORDERS)).shuffle(rows)
+    total = torch.zeros_like(x[0])
+    for row in rows:
+        total = total + x[row]
+    return total
+
+
+@shaky_sum.register_fake
+def _(x):
+    return torch.empty_like(x[0])
+
+
+torch.library.register_autograd(
+    "memplan_tests::shaky_sum",
+    lambda ctx, gradient: gradient.expand(ctx.rows, *gradient.shape).contiguous(),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "rows", len(inputs[0])),
+)
+
+
+class Shaky(nn.Module):
+    """The shift changes nothing: its gradient is roundings alone, which Adam makes as large as any."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        scores = self.two(shaky_sum(self.one(x))) + self.shift
+        return (scores - scores.mean()).square().mean()
+
+
+def shaky(updates):
+    torch.manual_seed(0)
+    module = Shaky()
+    adam = torch.optim.Adam(module.parameters(), 1e-2, foreach=False) if updates else None
+    return Iteration(module, (torch.randn(64, 16),), updates=adam and Updates(adam))
+
+
+@pytest.mark.parametrize("updates", [False, True])
+def test_a_plan_of_kernels_that_differ_from_run_to_run_is_as_good_as_eager(updates):
+    iteration = shaky(updates)
+    comparison = compare(iteration, planned(iteration))
+    assert comparison.equal, str(comparison)
+    spreads = dict(comparison.spreads)
+    assert spreads["shift" if updates else "shift.grad"] > 0
+    assert 0 < spreads["loss"] < 1e-3
+    assert re.search(
+        r"\d+ tensors equal to eager, \d+ of them within its own differences from run to run: [\w. ]+ by \d",
+        str(comparison),
+    )
+
+
+@pytest.mark.parametrize(("wrong", "by"), [("one.weight.grad", 1e-3), ("shift.grad", 1e-3)])
+def test_a_plan_that_is_wrong_beyond_that_is_wrong(monkeypatch, wrong, by):
+    iteration = shaky(updates=False)
+    step = planned(iteration)
+    run = step.run
+
+    def off(inputs):
+        outcome = run(inputs)
+        outcome.gradients[wrong.removesuffix(".grad")].add_(by)
+        return outcome
+
+    monkeypatch.setattr(step, "run", off)
+    comparison = compare(iteration, step)
+    assert not comparison.equal
 
 
 @pytest.mark.parametrize(

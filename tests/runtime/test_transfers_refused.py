@@ -16,9 +16,9 @@ from memplan.runtime.device.choice import device_of
 from memplan.runtime.program.program import Value
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage import places
+from memplan.runtime.storage import disk, places
 from memplan.runtime.storage.copies import value
-from memplan.runtime.storage.places import Disk, File, Host
+from memplan.runtime.storage.places import Host
 from memplan.runtime.trace.trace import trace
 from transfers import (
     MACHINE,
@@ -74,8 +74,8 @@ def test_a_folder_that_is_not_there_or_full(tmp_path, monkeypatch):
     file.write_text("")
     with pytest.raises(InputError, match=r"file: can't offload to it: Not a directory"):
         moved_to(DISK, lambda *terms: Terms(*terms, file))
-    usage = places.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(places.shutil, "disk_usage", lambda _path: usage._replace(free=10))
+    usage = disk.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _path: usage._replace(free=10))
     with pytest.raises(InputError, match=r"the schedule needs .* bytes of disk, 10 are free"):
         moved_to(DISK, lambda *terms: Terms(*terms, tmp_path))
 
@@ -85,26 +85,14 @@ def test_a_disk_that_fails_while_it_is_used(monkeypatch):
     iteration, step = moved_to(DISK)
     step.run(iteration.inputs)
 
-    def fail(_move, _tensor):
+    def fail(_move, _data, _offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(places, "_all", fail)
-    with pytest.raises(MemplanError, match=r"bytes: can't (read|write): No space left on device"):
+    monkeypatch.setattr(disk, "_all", fail)
+    with pytest.raises(MemplanError, match=r": can't (read|write): No space left on device"):
         train_by_plan(iteration, step, 3)
     with pytest.raises(MemplanError, match=r"an iteration failed|can't (read|write)"):
         step.run(iteration.inputs)
-
-
-def test_a_file_that_is_cut_short(tmp_path):
-    disk = Disk(0, tmp_path)
-    file, target = File(disk, 100), torch.zeros(100, dtype=torch.uint8)
-    file.write(torch.ones(50, dtype=torch.uint8))
-    file.read(target)
-    assert target.sum() == 50
-    with file._path.open("r+b") as cut:
-        cut.truncate(49)
-    with pytest.raises(MemplanError, match=r"can't read: the file is too short"):
-        file.read(target)
 
 
 def test_host_memory_is_counted_while_a_block_lives():

@@ -185,7 +185,10 @@ def test_what_needs_no_value_is_planned_for_any():
     assert program.compiling
 
 
-def test_distributions_do_not_ask_whether_their_arguments_are_valid():
+def test_distributions_do_not_ask_whether_their_arguments_are_valid(monkeypatch):
+    """`torch.compile` switches that off for the whole process."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
     def run(model, x, actions):
         policy = torch.distributions.Categorical(logits=model.layer(x))
         return policy.log_prob(actions) + policy.entropy()

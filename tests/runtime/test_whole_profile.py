@@ -10,6 +10,7 @@ from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare import verdict as verdicts
 from memplan.runtime.compare.eager import Comparison
+from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.profile import profile as module
 from memplan.runtime.profile.profile import profile
 from memplan.runtime.program.graph import graph_of
@@ -45,6 +46,12 @@ def test_a_profile_says_where_it_comes_from_and_how_good_it_is(model, tmp_path):
     assert load_graph(tmp_path / "tiny.json").source == source
 
 
+def test_what_libraries_keep_of_the_device_is_told(model, monkeypatch):
+    assert "constant" not in profile(model).source
+    monkeypatch.setattr(Cpu, "constant_bytes", lambda _: 2**23)
+    assert profile(model).source["constant"] == 2**23
+
+
 def test_two_profiles_differ_in_times_alone(model):
     one, two = profile(model), profile(model)
     assert one.source["fingerprint"] == two.source["fingerprint"]
@@ -77,7 +84,11 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
             {"equal": True, "tensors": 9, "plain": True},
             "own checkpoints",
         ),
-        (Comparison(None, 0.0, 9, spread=1e-6), {"equal": True, "tensors": 9, "spread": 1e-6}, "up to 1e-06"),
+        (
+            Comparison(None, 0.0, 9, spreads=(("loss", 1e-6),)),
+            {"equal": True, "tensors": 9, "spread": 1e-6},
+            "up to 1e-06",
+        ),
         (MemoryError(), {"equal": None}, "not compared"),
         (RuntimeError("CPUAllocator: can't allocate memory: you tried"), {"equal": None}, "not compared"),
     ],

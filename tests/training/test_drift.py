@@ -9,19 +9,25 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import memplan
 import pytest
 import torch
-from memplan.graphs.machine import Links, Machine
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Link, Links, Machine
+from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.run.stopwatch import Copied, Times
 from memplan.runtime.storage import places
 from memplan.solvers import background
 from memplan.training import adapt, report
 from memplan.training import plan as planning
 from memplan.training.adapt import TURNS
+from memplan.training.drift import remeasured, unevenness
 from memplan.training.progress import Told
 from torch import Tensor, nn
 
@@ -131,8 +137,8 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     assert step.plan.schedule is not planned.schedule
     assert step.plan.figures.peak <= planned.budget
     links = step.plan.graph.machine.links
-    assert links.h2d == pytest.approx(RATE / 2, rel=0.2)
-    assert links.d2h == pytest.approx(RATE / 2, rel=0.2)
+    assert links.h2d.rate == pytest.approx(RATE / 2, rel=0.2)
+    assert links.d2h.rate == pytest.approx(RATE / 2, rel=0.2)
     after = taken(step, 10)
     assert after < 0.9 * before
     assert after == pytest.approx(step.plan.figures.time, rel=0.2)
@@ -176,3 +182,46 @@ def test_without_adapting_it_is_told_once_and_nothing_changes(emulated: Emulated
     taken(step, ENOUGH + 2 + TURNS)
     assert len(lines(told)) == 1
     assert step.plan.schedule is schedule
+
+
+def test_a_step_that_is_given_up_leaves_its_pinned_memory_before_the_next_takes_its_own() -> None:
+    """With those of its parts; it has it back where the next one comes to nothing."""
+    done: list[str] = []
+
+    class Step:
+        def __init__(self, name: str) -> None:
+            self.cycle = SimpleNamespace(unpin=lambda: done.append(f"-{name}"), pin=lambda: done.append(name))
+
+    step, planner = Step("last"), object.__new__(planning.Planner)
+    planner.parts = WeakKeyDictionary({step: (Step("adding"), SimpleNamespace(cycle=None))})  # pyright: ignore
+    with planner._given_up(step):  # pyright: ignore
+        done.append("next")
+    assert done == ["-last", "-adding", "next"]
+    with pytest.raises(MemoryError), planner._given_up(step):  # pyright: ignore
+        raise MemoryError
+    assert done[3:] == ["-last", "-adding", "last", "adding"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "link", "uneven"),
+    [
+        (0.5, Link(1000.0, 0.03, 400.0), 0.0),  # as planned: 10 latencies and 200 bytes
+        (1.0, Link(200 / 0.7, 0.03, 400.0), 1.0),
+        (0.25, Link(2000.0, 0.015, 400.0), 0.5),  # less than the latencies: these copies do not tell the rate
+    ],
+)
+def test_a_link_is_compared_by_the_seconds_of_its_copies(seconds: float, link: Link, uneven: float) -> None:
+    """Of small copies, which bytes per second of the link would call slow whatever they took."""
+    machine = Machine(links=Links(d2h=Link(1000.0, 0.03, 400.0), h2d=5.0))
+    graph = chain(4)
+    ran = {(operation, 0): graph.seconds(operation) for operation in range(len(graph.operations))}
+    times = Times(ran, {Queue.D2H: Copied(200, 10, seconds)})
+    assert unevenness(graph, machine, times) == pytest.approx(uneven)
+    now = remeasured(graph, machine, times).machine
+    assert now is not None
+    assert now.links.d2h is not None
+    assert vars(now.links.d2h) == pytest.approx(vars(link))
+    assert now.links.d2h.seconds(200.0, 10) == pytest.approx(seconds)
+    assert now.links.h2d == Link(5.0)
+    said = adapt._links(times, machine)
+    assert said == ([f"d2h {200 / seconds:.0f} B/s, not 400 B/s"] if uneven else [])

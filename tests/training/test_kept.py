@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.training import kept
 from memplan.training import plan as planning
 from torch import nn
@@ -139,3 +141,25 @@ def test_a_folder_that_is_a_file_and_things_that_are_no_folder_are_refused(tmp_p
         step(tmp_path / "file")
     with pytest.raises(InputError, match="keep is a int: give a folder"):
         step(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_plan_that_pins_nothing_is_told_when_it_is_made_and_kept(tmp_path: Path) -> None:
+    """Where no copies fit what can be pinned."""
+    link = Link(1e9, pageable=5e8)
+    machine = Machine(links=Links(link, link), pinned=1)
+
+    def step() -> memplan.Step:
+        torch.manual_seed(1)
+        module = nn.Sequential(*(nn.Linear(16, 16) for _layer in range(4)))
+        optimizer, batch = torch.optim.SGD(module.parameters(), 0.1), torch.randn(4, 16)
+        given = {"optimizer": optimizer, "loss_fn": lambda output: output.square().mean(), "solver": "l2l"}
+        return memplan.optimize(module, batch, budget="90%", machine=machine, keep=tmp_path, **given)
+
+    with pytest.warns(UserWarning, match=r"fit host.pinned \(1 bytes\): this one pins nothing") as told:
+        first = step()
+    assert len(told) == 1
+    with warnings.catch_warnings(action="error"):
+        second = step()
+    assert torch.equal(first(torch.ones(4, 16)), second(torch.ones(4, 16)))
+    held = json.loads(next(tmp_path.rglob("schedule.json")).read_text())
+    assert held["machine"]["host"] == {"pinned": 0}

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import memplan
 import pytest
-from five_layers import INPUTS, adamw, model, optimized
+import torch
+from five_layers import INPUTS, adamw, loss_of, model, optimized
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
+from memplan.runtime.device.cpu import Cpu
 from memplan.training.progress import Told
 from memplan.training.report import ENOUGH
 
@@ -45,6 +47,16 @@ def test_every_phase_is_told_and_timed() -> None:
     assert len(lines) == 3
     assert "0:16×8" in lines[2]
     assert "trace" in lines[1]
+
+
+def test_a_budget_in_bytes_holds_what_libraries_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = optimized(model(), None, budget="100%").report().plans[0].predicted_peak
+    monkeypatch.setattr(Cpu, "constant_bytes", lambda _self: 512)
+    assert optimized(model(), None, budget=2 * whole).plan.budget == 2 * whole - 512
+    assert optimized(model(), None, budget="100%").plan.budget == whole
+    monkeypatch.setattr(Cpu, "constant_bytes", lambda _self: 2 * whole)
+    with pytest.raises(InputError, match=r"libraries keep .* B: nothing is left to plan in"):
+        optimized(model(), None, budget=2 * whole)
 
 
 def test_a_plan_is_there_to_be_read_and_saved(tmp_path: Path) -> None:
@@ -84,6 +96,28 @@ def test_a_plan_with_moves_reports_its_host_memory() -> None:
     assert "device 1.00 of 2.00 KiB, host 5 B of 1.00 MiB" in str(
         replace(told[-1], planned=(2048, 2**20), used=(1024, 5))
     )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> None:
+    """And done as the optimizer does them."""
+    made = {"fused": True} if fused else {"foreach": False}
+    mine, other = model(), model()
+    optimizer, plain = (torch.optim.AdamW(m.parameters(), 0.01, **made) for m in (mine, other))
+    told: list[Told] = []
+    options = {"machine": Machine(links=Links(1e12, 1e12)), "solver": "zero-offload", "budget": "100%"}
+    step = optimized(mine, optimizer, progress=told.append, **options)
+    line = "12 weights are updated on the host: AdamW(…, fused=True) does that"
+    assert (line in str(step.report())) == any(line in each.text for each in told) == (not fused)
+    for _ in range(2):
+        torch.manual_seed(1)
+        step(INPUTS)
+        plain.zero_grad()
+        torch.manual_seed(1)
+        loss_of(other(INPUTS)).backward()
+        plain.step()
+    for name, weight in other.state_dict().items():
+        assert torch.equal(mine.state_dict()[name], weight), name
 
 
 def test_a_time_that_is_not_the_plan_s_is_told_once() -> None:

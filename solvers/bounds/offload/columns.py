@@ -69,7 +69,7 @@ class OffloadColumns:
         links = machine.links
         assert links.d2h
         assert links.h2d
-        self.rates = links.d2h, links.h2d
+        self.links = links.d2h, links.h2d
         self.facts, self.model = Facts(graph), Model()
         count = len(graph.operations)
         self.edges = [*((mark + 1) // 2 for mark in marks), count]
@@ -92,7 +92,7 @@ class OffloadColumns:
 
     def _add_times(self) -> None:
         model = self.model
-        moves = sum(self.sizes) * (1 / self.rates[0] + 1 / self.rates[1])
+        moves = sum(link.seconds(sum(self.sizes), len(self.sizes)) for link in self.links)
         runs = 2 * sum(max(way.seconds for way in ways) for ways in self.ways)
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
@@ -201,7 +201,7 @@ class OffloadColumns:
 
     def copy_seconds(self, x: int, link: int) -> float:
         """Of tensor x on the link down or up, over `unit`."""
-        return self.sizes[x] / self.rates[link] / self.unit
+        return self.links[link].seconds(self.sizes[x]) / self.unit
 
     def at_least(self, much: Sum, needed: Sum) -> None:
         """much ≥ needed, where the columns' limits don't say so already."""

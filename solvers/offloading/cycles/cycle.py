@@ -134,7 +134,6 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     """Raises NotAcceptedError: no links, or nothing that could be moved."""
     graph = problem.graph
     machine = problem.machine or graph.machine or Machine()
-    host = machine.host_capacity
     up, down = machine.links.d2h, machine.links.h2d
     if up is None or down is None:
         raise NotAcceptedError(
@@ -153,7 +152,7 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     return Cycle(
         graph=graph,
         limit=device_limit(problem),
-        host_limit=host - sum(sizes[x] for x in unused) if host is not None else None,
+        host_limit=_host_limit(machine, sum(sizes[x] for x in unused)),
         machine=machine,
         seconds=graph.operations.time.tolist(),
         need=need,
@@ -162,13 +161,20 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
         deaths=deaths,
         tensors=tensors,
         sizes=[sizes[x] for x in tensors],
-        up=[sizes[x] / up for x in tensors],
-        down=[sizes[x] / down for x in tensors],
+        up=[up.seconds(sizes[x]) for x in tensors],
+        down=[down.seconds(sizes[x]) for x in tensors],
         uses=[uses[x] for x in tensors],
         unused=unused,
         changed_by=changed_by,
         absences=list(_absences([uses[x] for x in tensors], changed_by, len(graph.operations))),
     )
+
+
+def _host_limit(machine: Machine, unused: int) -> int | None:
+    """For the weights that move: all of them cross the links, those that nobody uses do not. Below zero where
+    the host does not hold the latter."""
+    rest = None if machine.host_capacity is None else machine.host_capacity - unused
+    return min((limit for limit in (rest, machine.pinned) if limit is not None), default=None)
 
 
 def _uses(graph: Graph) -> dict[int, list[int]]:

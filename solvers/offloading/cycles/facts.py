@@ -13,7 +13,8 @@ from .cycle import Cycle
 
 
 class Facts(NamedTuple):
-    """A `Cycle` as arrays; `first`, `leaving`: per run, its absences' numbers in one flat row."""
+    """A `Cycle` as arrays; seconds: shape (runs, 2), as a `Turn` has them; `first`, `leaving`: per run, its
+    absences' numbers in one flat row."""
 
     limit: int
     idle: int
@@ -44,7 +45,7 @@ def facts_of(cycle: Cycle) -> Facts:
     return Facts(
         cycle.limit,
         cycle.idle,
-        np.array(cycle.seconds, np.float64),
+        np.stack([cycle.seconds, cycle.graph.operations.launch], axis=1),
         np.array(cycle.need, np.int64),
         np.array(cycle.rest, np.int64),
         np.array(cycle.sizes, np.int64),
@@ -102,7 +103,7 @@ def scratch(facts: Facts) -> Scratch:
         np.zeros(room, np.int64),
         Turn(
             rows=np.zeros((rows, 4), np.int64),
-            seconds=np.zeros(rows),
+            seconds=np.zeros((rows, 2)),
             events=np.zeros(0, np.int64),
             size=np.zeros(0, np.int64),
             counts=np.zeros(3, np.int64),

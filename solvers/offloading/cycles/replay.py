@@ -20,7 +20,7 @@ from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled
 from ....planner.replay.clock import TURNS
 from ....planner.replay.clock import period as played
-from ....planner.replay.rows import QUEUE
+from ....planner.replay.rows import LAUNCH, QUEUE, RUN
 from ....planner.simulator.clock import Queue
 from .cycle import FROZEN
 from .facts import Facts, Scratch
@@ -122,7 +122,9 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             token = order[row]
             up = down = -1
             if token < runs:
-                turn.rows[row, QUEUE], turn.seconds[row] = _COMPUTE, facts.seconds[token]
+                turn.rows[row, QUEUE] = _COMPUTE
+                turn.seconds[row, RUN] = facts.seconds[token, RUN]
+                turn.seconds[row, LAUNCH] = facts.seconds[token, LAUNCH]
                 for place in range(facts.first_back[token], facts.first_back[token + 1]):
                     absence = facts.coming[place]
                     if chosen[absence]:
@@ -162,7 +164,8 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.changed[token - runs]
                 if fresh[w] or not here[w]:
                     return False
-                turn.rows[row, QUEUE], turn.seconds[row] = _D2H, facts.up[w]
+                turn.rows[row, QUEUE] = _D2H
+                turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = facts.up[w], 0.0
                 stored[w] = begin + row
                 fresh[w] = True
                 if waiting[w] >= 0:
@@ -176,7 +179,8 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.weight[absence]
                 if here[w] or not fresh[w] or away_in[w] != absence:
                     return False
-                turn.rows[row, QUEUE], turn.seconds[row] = _H2D, facts.down[w]
+                turn.rows[row, QUEUE] = _H2D
+                turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = facts.down[w], 0.0
                 up = max(up, stored[w])
                 missing = used + base + size[w] + rest - limit
                 if rest > 0 and missing > 0:

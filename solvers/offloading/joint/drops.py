@@ -63,7 +63,7 @@ class Drops:
 
     def price(self, x: int) -> float:
         """Seconds per byte of making it again from what makes it."""
-        return float(self.graph.operations.time[self.makers[x]]) / float(self.graph.tensors.bytes[x])
+        return float(self.graph.repeat_seconds[self.makers[x]]) / float(self.graph.tensors.bytes[x])
 
     @cached_property
     def _crossing(self) -> frozenset[int]:

@@ -36,6 +36,7 @@ from ....planner.residence.absences import residence_of
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
+from ...links import worth_moving
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .anneal import Anneal
 from .start import LOOK_AHEADS, Start, Starts, host_modes
@@ -147,7 +148,9 @@ def _go_on(clock: _Clock, starts: Starts) -> bool:
 def _read(problem: Problem, machine: Machine, schedule: Schedule) -> Start | None:
     """A schedule's decisions as a start, with the look-ahead that suits them best."""
     residence = residence_of(problem.graph, schedule)
-    state = State(problem.graph, machine, device_limit(problem), residence.runs)
+    sizes = problem.graph.tensors.bytes
+    smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in residence.away)])
+    state = State(problem.graph, machine, device_limit(problem), residence.runs, smallest=smallest)
     away = [where for where in residence.away if where in state.life_of]
     state.tier = {where: residence.away[where] for where in away}
     state.send(away)

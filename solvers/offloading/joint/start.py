@@ -9,7 +9,7 @@ the best that become smaller; then the tensors of like name are all dropped, or 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -19,6 +19,8 @@ from ....graphs.graph import Graph, Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.residence.residence import Place
 from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run
+from ...links import worth_moving
 from ..layers.host_ways import ways_on_host
 from .drops import Drops
 from .fill import fill, orders, send_all
@@ -69,7 +71,9 @@ class Starts:
         self.graph, self.machine, self.budget, self.proceed = graph, machine, budget, proceed
         self.drops = Drops(graph)
         self.host_modes = host_modes(graph)
-        self.smallest = _smallest(graph, budget)
+        negligible = _smallest(graph, budget)
+        self.smallest = sorted({max(negligible, worth_moving(machine)), negligible, 1}, reverse=True)
+        """What may leave has so many bytes: more of it where the budget can't be met without."""
         self.best: Start | None = None
         self.least = inf
         self.complete = True
@@ -143,9 +147,7 @@ class Starts:
         for operation in choice.on_host:
             modes[operation] = self.host_modes[operation]
         runs = self.drops.runs(choice.dropped, modes)
-        state = State(self.graph, self.machine, self.budget, runs, all_away=True, smallest=self.smallest)
-        if state.demand > self.budget:
-            state = State(self.graph, self.machine, self.budget, runs, all_away=True)
+        state = self._all_away(runs)
         if state.demand > self.budget:
             least = _least(state)
             if least == inf and self.least == inf:
@@ -162,6 +164,14 @@ class Starts:
         state.keep([where for where in state.away if where not in away])
         state.send([where for where in away if where not in state.away])
         return Start(choice, state, outcome)
+
+    def _all_away(self, runs: Sequence[Run]) -> State:
+        """With as little moving as meets the budget, if anything does."""
+        for smallest in self.smallest[:-1]:
+            state = State(self.graph, self.machine, self.budget, runs, all_away=True, smallest=smallest)
+            if state.demand <= self.budget:
+                return state
+        return State(self.graph, self.machine, self.budget, runs, all_away=True)
 
     def _fillings(self, state: State) -> Iterator[tuple[tuple[float, float], Outcome, dict[Place, Memory]]]:
         """What filling comes to, by several orders, with and without room left for early fetches."""

@@ -8,7 +8,6 @@ A change touches few lives; their rows are looked up or made once, all the rest 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +171,7 @@ class State:
 
     def evaluate(self, look_ahead: float, reserve: float = 0.0) -> Outcome:
         steps, starts = self.steps(look_ahead, reserve)
-        result = np.zeros(5)
+        result = np.zeros(6)
         replay(self.instance, steps, starts, result, TURNS)
         return Outcome(float(result[0]), float(result[1]), look_ahead, reserve)
 
@@ -272,8 +271,9 @@ class State:
         for row, fetch in zip(rows, fetched, strict=True):
             from_disk = fetch.use // 2 in read
             earliest = max(0, fetch.earliest) if from_disk else fetch.earliest
-            seconds = size / (self.machine.links.h2d or inf)
-            seconds += size / (self.machine.links.disk_read or inf) if from_disk else 0.0
+            links = self.machine.links
+            path = (links.h2d, links.disk_read) if from_disk else (links.h2d,)
+            seconds = sum(link.seconds(float(size)) for link in path if link)
             row["tensor"], row["use"], row["earliest"] = life.tensor, fetch.use, earliest
             row["size"], row["seconds"], row["from_disk"] = size, seconds, from_disk
             row["shift"] = self.shift.get((life.tensor, position_of(fetch.use)), 0)

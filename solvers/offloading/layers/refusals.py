@@ -13,6 +13,7 @@ from ....planner.errors import InvalidScheduleError
 from ....planner.residence.residence import Residence, residence_schedule
 from ....planner.residence.transfers import judged
 from ....planner.schedule.schedule import Schedule
+from ....planner.simulator.pinned import PINNED
 from ....planner.simulator.simulate import Figures
 from ....planner.simulator.walk import Walk
 from ...candidates import device_limit, infeasible
@@ -45,26 +46,28 @@ def refused(
     least = [found[1].least_budget for found in held if found]
     if least:
         return infeasible(solver, problem, min(least) + beside)
-    roomy = replace(endless, host_capacity=None, disk_capacity=None)
-    needed = [found for way in tried if (found := _host_and_disk(problem, roomy, way))]
-    room = _spelled(machine.host_capacity, machine.disk_capacity)
+    roomy = replace(endless, host_capacity=None, disk_capacity=None, pinned=None)
+    needed = [found for way in tried if (found := _room_of(problem, roomy, way))]
+    room = _spelled(machine.host_capacity, machine.disk_capacity, machine.pinned)
     if not needed:
         return NotAcceptedError(f"{solver} needs more than {room}")
-    host, disk = min(needed, key=sum)
-    return NotAcceptedError(f"{solver} needs {_spelled(host, disk or None)}; the machine has {room}")
+    host, disk, pinned = min(needed, key=sum)
+    need = _spelled(host, disk or None, None if machine.pinned is None else pinned)
+    return NotAcceptedError(f"{solver} needs {need}; the machine has {room}")
 
 
-def _spelled(host: int | None, disk: int | None) -> str:
-    sizes = ((host, "of host memory"), (disk, "of disk"))
+def _spelled(host: int | None, disk: int | None, pinned: int | None) -> str:
+    sizes = ((host, "of host memory"), (pinned, "of pinned host memory"), (disk, "of disk"))
     return " and ".join(f"{spelled(size)} {place}" for size, place in sizes if size is not None)
 
 
-def _host_and_disk(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int] | None:
-    """The least host and disk bytes with which a way's schedule holds; None where a schedule can't say it."""
+def _room_of(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int, int] | None:
+    """The least host, disk and pinned bytes with which a way holds; None where a schedule can't say it."""
     try:
         schedule = residence_schedule(problem.graph, way)
     except InvalidScheduleError:
         return None
     walk = Walk(problem.graph, schedule, budget=None, machine=machine)
     walk.turn()
-    return walk.ledgers[Memory.HOST].least, walk.ledgers[Memory.DISK].least
+    host, disk, pinned = (walk.ledgers[place].least for place in (Memory.HOST, Memory.DISK, PINNED))
+    return host, disk, pinned

@@ -24,10 +24,11 @@ the bytes of what is swapped that the device has room for after all, in the pape
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ....graphs.machine import Machine, Memory
+from ....graphs.machine import Link, Machine, Memory
 from ..layers.training import TrainingLayers
 
 
@@ -99,7 +100,14 @@ def traffic_of(
     largest = max(a + b for a, b in zip(sizes, gradients, strict=True))
     beside = in_flight * largest + (sum(sizes) if states == Memory.HOST else 0)
     room = inf if machine.host_capacity is None else max(0, machine.host_capacity - beside)
+    room = room if machine.pinned is None else min(room, machine.pinned)
     on_disk = states == Memory.DISK
+    kept = [x for layer in layers.layers for x in (*layer.weights, *layer.states)]
+
+    def rate(link: Link | None, tensors: Sequence[int]) -> float:
+        """Of these, one by one; activations are taken to be as large."""
+        return link.rate_of(graph.tensors.bytes[list(tensors)].tolist()) if link else inf
+
     return Traffic(
         forward=sum(layers.seconds(layer.forward) for layer in layers.layers),
         backward=sum(layers.seconds(layer.backward) for layer in layers.layers),
@@ -108,10 +116,10 @@ def traffic_of(
         gradients=sum(gradients),
         states=sum(sizes),
         room=room,
-        d2h=links.d2h or inf,
-        h2d=links.h2d or inf,
-        disk_read=(links.disk_read or inf) if on_disk else inf,
-        disk_write=(links.disk_write or inf) if on_disk else inf,
+        d2h=rate(links.d2h, [x for layer in layers.layers for x in layer.gradients]),
+        h2d=rate(links.h2d, [x for layer in layers.layers for x in layer.weights]),
+        disk_read=rate(links.disk_read, kept) if on_disk else inf,
+        disk_write=rate(links.disk_write, kept) if on_disk else inf,
         duplex=duplex,
         on_device=on_device,
     )

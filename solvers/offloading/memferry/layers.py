@@ -5,7 +5,7 @@ them. Any graph with a forward and a backward part has such layers, a chain or n
 
 | paper          | here                 |                                                          |
 |----------------|----------------------|----------------------------------------------------------|
-| T_trans(l)     | fetch                | seconds, bytes of the weights / h2d                      |
+| T_trans(l)     | fetch                | seconds, of the weights' copies over h2d                 |
 | T_FP, T_BP     | forward, backward    | seconds, weights on the device                           |
 | T^H_FP, T^H_BP | direct_forward, …    | seconds, weights read in host memory; ∞ where they can't |
 | T(A_l,l+1)     | between, between_…   | seconds of others until the next layer's first, each way |
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ....graphs.graph import Graph, Kind, Phase
+from ....graphs.machine import Link
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
 from ..layers.runs import first_backward
@@ -87,10 +88,8 @@ def direct_run(graph: Graph, run: Run) -> Run | None:
     return (operation, min(ways)[1]) if ways else None
 
 
-def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h2d: float) -> list[Costs]:
-    """h2d: bytes/s. What stands before the first layer, or behind the last, is alike in every plan: left
-    out.
-    """
+def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h2d: Link) -> list[Costs]:
+    """What stands before the first layer, or behind the last, is alike in every plan: left out."""
     seconds = [graph.seconds(*run) for run in runs]
     direct = [_direct_seconds(graph, run) for run in runs]
     between, between_backward = _between(graph, runs, layers, seconds)
@@ -99,7 +98,7 @@ def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h
         size = int(graph.tensors.bytes[list(layer.weights)].sum())
         costs.append(
             Costs(
-                size / h2d,
+                h2d.seconds(size, len(layer.weights)),
                 sum(seconds[p] for p in layer.forward),
                 sum(direct[p] for p in layer.forward),
                 sum(seconds[p] for p in layer.backward),

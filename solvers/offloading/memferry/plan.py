@@ -106,7 +106,7 @@ class Plan:
         gains: list[float] = []
         for x, size in zip(self._gradients, sizes, strict=True):
             made_in = sum(float(self.graph.operations.time[o]) for o in makers[x].tolist())
-            gains.append(max(size / self.linked.d2h - made_in, 0.0))
+            gains.append(max(self.linked.d2h.seconds(size) - made_in, 0.0))
         return [self._gradients[i] for i in kept_gradients(sizes, gains, int(reserve * sum(sizes)))]
 
 

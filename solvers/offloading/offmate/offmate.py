@@ -109,7 +109,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     finest = chain_of(graph)
     counts = dict.fromkeys(min(c, settings.blocks, len(finest.blocks)) for c in (*COARSE, settings.blocks))
     *coarse, fine = (coarser(graph, finest, count) for count in counts)
-    copy_seconds = 1.0 / linked.d2h + 1.0 / linked.h2d
+    copy_seconds = sum(1.0 / rate for rate in linked.rates(graph))
 
     def iteration(chain: Chain, programs: int) -> Iteration:
         until = monotonic() + remaining() / 4
@@ -150,16 +150,15 @@ def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:
 
 def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limits:
     machine, links = linked.machine, linked.machine.links
-    disk = settings.disk and links.disk_read is not None and links.disk_write is not None
+    read, write = (links.disk_read, links.disk_write) if settings.disk else (None, None)
+    disk = read and write and (read.rate, write.rate)
     return Limits(
         device_limit(problem),
-        machine.host_capacity,
-        linked.d2h,
-        linked.h2d,
+        machine.crossing_capacity,
+        *linked.rates(problem.graph),
         settings.management,
         machine.disk_capacity if disk else 0,
-        links.disk_read if disk else None,
-        links.disk_write if disk else None,
+        *(disk or (None, None)),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
-from math import inf
 
-from ....graphs.machine import Memory
+from ....graphs.machine import Link, Memory
 from ....planner.residence.demand import start_times
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.sequence import prune
@@ -44,12 +43,12 @@ def decided(
 
 
 def residence(
-    chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], rate: float = inf
+    chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], link: Link | None = None
 ) -> Residence:
     """Each offloaded tensor is away between the two uses that lie farthest apart.
 
-    Unless its copy would end, by a link that takes `rate` bytes/s, when backward has begun: what the program
-    counts in the backlog then is still on the device, and needed first.
+    Unless its copy would end, by this link, when backward has begun: what the program counts in the backlog
+    then is still on the device, and needed first.
     """
     graph = chained.graph
     runs = prune(graph, sequence(chained.chain, chained.runs, moves))
@@ -63,7 +62,8 @@ def residence(
     away: dict[Place, Memory] = {}
     sent = 0.0
     for position, x in sorted(gaps):
-        ready = max(sent, starts[position + 1]) + float(graph.tensors.bytes[x]) / rate
-        if rate == inf or ready <= starts[turn]:
+        ready = max(sent, starts[position + 1])
+        ready += link.seconds(float(graph.tensors.bytes[x])) if link else 0.0
+        if link is None or ready <= starts[turn]:
             away[x, position], sent = Memory.HOST, ready
     return Residence(runs, away)

@@ -18,7 +18,7 @@ from ...candidates import judged
 from ...chains.costs import chain_costs
 from ...chains.problem import ChainProblem
 from ...chains.runs import Pass, save_all
-from ...links import LinkedMachine
+from ...links import LinkedMachine, worth_moving
 from ...problem import InfeasibleError, Options, Problem
 from ...recomputation.checkpointing import rotor
 from ...recomputation.checkpointing.rotor_least import LeastMemory
@@ -84,7 +84,7 @@ class Search:
         )
         if not inner.complete:
             return None
-        table = PofoTable(costs, inner, min(self.linked.d2h, self.linked.h2d))
+        table = PofoTable(costs, inner, min(self.linked.rates(self.problem.graph)))
         table.fill()
         return table
 
@@ -102,6 +102,8 @@ class Search:
 
     def _way(self, table: PofoTable, slots: int) -> Residence:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
+        sizes, smallest = self.problem.graph.tensors.bytes, worth_moving(self.linked.machine)
+        offloaded = {x for x in offloaded if sizes[x] >= smallest or not sizes[x]}
         return residence(self.chained, moves, offloaded, self.linked.d2h)
 
     def try_memory_saving(self) -> None:

@@ -48,9 +48,11 @@ def _figures(
     return LayerFigures(
         forward,
         backward,
-        weights / linked.h2d,
-        weights / linked.d2h,
-        (weights if host is None else gradients) / linked.d2h,
+        linked.h2d.seconds(weights, len(layer.weights)),
+        linked.d2h.seconds(weights, len(layer.weights)),
+        linked.d2h.seconds(
+            *((weights, len(layer.weights)) if host is None else (gradients, len(layer.gradients)))
+        ),
         None if host is None else sum(graph.seconds(*run) for run in host),
         found.seconds(layer.updates),
         weights,

@@ -65,12 +65,14 @@ def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
 
 def must_leave(cycle: Cycle) -> int:
     """Bytes of weights that are away at the run that needs most, at least."""
-    return max((cycle.idle, *cycle.need)) + sum(cycle.sizes) - cycle.limit
+    return max(0, max((cycle.idle, *cycle.need)) + sum(cycle.sizes) - cycle.limit)
 
 
 def host_too_small(solver: str, cycle: Cycle) -> NotAcceptedError:
-    unused = cycle.unused_bytes
-    return NotAcceptedError(
-        f"{solver} moves weights to the host, where {(cycle.host_limit or 0) + unused:,} bytes are free for "
-        f"them: too few, at least {must_leave(cycle) + unused:,} bytes must leave the device"
-    )
+    unused, limit = cycle.unused_bytes, cycle.host_limit or 0
+    room = f"{limit + unused:,} bytes are free for them"
+    if limit == cycle.machine.pinned:
+        room, unused = f"{limit:,} bytes can be pinned for them", 0
+    least = must_leave(cycle) + unused
+    why = f"at least {least:,} bytes must leave the device" if least > limit + unused else "it moves more"
+    return NotAcceptedError(f"{solver} moves weights to the host, where {room}: too few, {why}")

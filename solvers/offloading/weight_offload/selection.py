@@ -12,7 +12,7 @@ Where this differs from the paper, and why:
 - the printed E_o counts the operation's own weight twice (M_o of eq. (1) has it already). Counted once,
   nothing is left for a transfer under way; what is counted more is room for some. `spare`: how often more.
 - an absence whose runs take less time than its two copies, 2 |w| / β, exposes them: it is taken only where
-  the others do not suffice (`patient`).
+  the others do not suffice (`patient`). So is one of a weight that latencies make too dear (links.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...links import worth_moving
 from ..cycles.cycle import FROZEN, Cycle
 
 _SIZES = 16
@@ -56,7 +57,9 @@ def chosen_absences(cycle: Cycle, variant: Variant) -> list[int] | None:
     copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.absences]
     worth = np.where([a.version == FROZEN for a in cycle.absences], 1.0, 0.5)
     open_ = np.ones(len(size), np.bool_)
-    late = np.array(cycle.covered_seconds) < copies if variant.patient else np.zeros(len(size), np.bool_)
+    late = size < worth_moving(cycle.machine)
+    if variant.patient:
+        late |= np.array(cycle.covered_seconds) < copies
     siblings = _siblings(cycle)
     excess, chosen = operations.excess, list[int]()
     while excess.max(initial=0.0) > 0.0:

@@ -20,7 +20,7 @@ from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_words
 from ..layers.cpu_updates import STATES, layers_updated_on_cpu, states_memory
 from ..layers.refusals import first_that_fits
-from .layers import ACTIVATIONS, activation_rules, zero_residence
+from .layers import ACTIVATIONS, activation_rules, check_updates_wait, zero_residence
 
 NAME = "zero-infinity"
 
@@ -42,6 +42,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     machine = linked_machine(NAME, problem, "weights, gradients and optimizer states").machine
     layers = layers_updated_on_cpu(NAME, problem)
+    check_updates_wait(NAME, layers)
     states = states_memory(NAME, machine, settings.states, layers)
     ways = [
         zero_residence(layers, rule, states, states, ahead=ahead)

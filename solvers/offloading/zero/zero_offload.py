@@ -25,7 +25,7 @@ from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_words
 from ..layers.cpu_updates import layers_updated_on_cpu
 from ..layers.refusals import first_that_fits
-from .layers import ACTIVATIONS, activation_rules, zero_residence
+from .layers import ACTIVATIONS, activation_rules, check_updates_wait, zero_residence
 
 NAME = "zero-offload"
 
@@ -45,6 +45,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     machine = linked_machine(NAME, problem, "gradients and updated weights").machine
     layers = layers_updated_on_cpu(NAME, problem)
+    check_updates_wait(NAME, layers)
     ways = [
         zero_residence(layers, rule, Memory.HOST, None, ahead=True)
         for rule in activation_rules(settings.activations)

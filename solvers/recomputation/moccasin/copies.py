@@ -128,6 +128,8 @@ class Held:
                 model.add(start <= run.start).only_enforce_if(join)
                 model.add(ready >= run.start).only_enforce_if(join)
                 model.add(copy.end > run.start).only_enforce_if(join)
+                for earlier, had_made in makers.runs[producer][:i]:  # would have joined
+                    model.add(earlier.start < start).only_enforce_if(join, had_made)
             for producer in absent:
                 model.add_at_most_one(has[producer])
             if copies:

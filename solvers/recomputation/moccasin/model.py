@@ -148,7 +148,7 @@ class _Writing:
             )
             if before is not None:  # (4)
                 model.add_implication(active, before[0])
-                model.add(stage > before[1])
+                model.add(stage > before[1]).only_enforce_if(active)
             before = active, stage
             runs.append(run)
         for run in runs:

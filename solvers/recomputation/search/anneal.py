@@ -1,6 +1,7 @@
 """Simulated annealing over sequences of runs, within a budget.
 
-Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit.
+Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit,
+seconds: max(Σ of the runs, Σ of their launches).
 A move that lifts the peak above the limit is followed by a few that lower it again, and
 all together are kept or undone. S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Optimization by simulated
 annealing, Science 220, 1983; for recomputation first in Imanishi et al., NeurIPS 2023 (FastSA).
@@ -18,7 +19,7 @@ from .events import Sequence
 from .instance import Instance
 from .moves import clear_useless, remove_repeat, run_another_way, shift
 from .rematerialize import CROWDED, DONE, rematerialize_across_peak, rematerialize_anywhere
-from .sequence import spread, undo, ways_of_sequence
+from .sequence import period, spread, undo, ways_of_sequence
 from .tree import peak
 
 STRICTNESS = 5.0
@@ -49,7 +50,7 @@ def anneal(
     """
     least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways[: best.length[0]]
     energy = _energy(sequence, limit)
-    now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
+    now, seconds = max(limit, peak(sequence.tree)), period(sequence)
     unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
     if unsaved:
         least_peak, least_seconds = now, seconds
@@ -63,7 +64,7 @@ def anneal(
             temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
             if after <= energy or np.random.random() < np.exp((energy - after) / temperature):
                 energy = after
-                now, seconds = max(limit, peak(sequence.tree)), sequence.seconds[0]
+                now, seconds = max(limit, peak(sequence.tree)), period(sequence)
                 if now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12)):
                     least_peak, least_seconds, unsaved = now, seconds, True
                 elif unsaved and (now > least_peak or seconds > least_seconds):
@@ -87,7 +88,7 @@ def seed(number: int) -> None:
 @inner
 def _energy(sequence: Sequence, limit: int) -> float:
     excess = max(0, peak(sequence.tree) - limit)
-    return sequence.seconds[0] * (1.0 + STRICTNESS * excess / max(1, limit))
+    return period(sequence) * (1.0 + STRICTNESS * excess / max(1, limit))
 
 
 @inner

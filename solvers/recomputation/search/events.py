@@ -26,7 +26,8 @@ class Sequence(NamedTuple):
     way: per slot, the way that runs there, or EMPTY.  useful: per slot, how many tensors are made for use.
     items: records (start, end, count): the events are start … start + count − 1, with room up to `end`.
     events: records (slot, kind), per item sorted by slot.
-    seconds: one number, the sum over the runs.  useless: slots where `useful` has become 0; entry 0 counts.
+    seconds: two sums over the runs, of their own and of their launches.  useless: slots where `useful` has
+        become 0; entry 0 counts.
     journal: what has been done since it was cleared, rows (slot, way, 1 if put, 0 if taken); row 0 counts.
     """
 

@@ -21,7 +21,7 @@ from ...stages.slots import Way, ways_of
 class Instance(NamedTuple):
     """Records, since compiled code takes few arrays better than many.
 
-    ways: (operation, mode, seconds, workspace, writes_start, writes_end).
+    ways: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
     operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its first way.
         before, after: whose runs come after (before) all of its own, since one changes what the other
         touches. earlier, later: the random operations next to it in the file's order, or −1.
@@ -41,7 +41,8 @@ class Instance(NamedTuple):
 
 
 _WAY = np.dtype(
-    [("operation", np.int64), ("mode", np.int64), ("seconds", np.float64), ("workspace", np.int64)]
+    [("operation", np.int64), ("mode", np.int64), ("workspace", np.int64)]
+    + [("seconds", np.float64), ("launch", np.float64)]
     + [(f"writes_{end}", np.int64) for end in ("start", "end")]
 )
 _LISTS = ("reads", "before", "after")
@@ -68,6 +69,7 @@ def instance_of(graph: Graph) -> Instance:
     for name, values in (("operation", [o for o, _way in every]), ("mode", [way.mode for _o, way in every])):
         ways[name] = values
     ways["seconds"] = [way.time for _o, way in every]
+    ways["launch"] = [way.launch for _o, way in every]
     ways["workspace"] = [way.workspace for _o, way in every]
     _append(members, ways, "writes", [way.writes for _o, way in every])
 

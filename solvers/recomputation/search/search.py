@@ -1,8 +1,8 @@
 """Search: annealing over sequences of runs in any order, with exact memory at every step.
 
-Minimises the seconds of all runs within the device's bytes. Assumes no chain, no order and no number of runs;
-only the schedule's rules hold (rules.py). The objective, with its price for bytes above the budget, stands
-in anneal.py.
+Minimises the seconds of all runs, or of their launches where these take longer, within the device's bytes.
+Assumes no chain, no order and no number of runs; only the schedule's rules hold (rules.py). The objective,
+with its price for bytes above the budget, stands in anneal.py.
 
     graph ──instance──▶ records ──sequence──▶ runs in slots ──events──▶ a tree of memory
                                       ▲

@@ -36,7 +36,7 @@ def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
         tree=memory_tree(size),
         items=items,
         events=np.zeros(ends[-1], _EVENT),
-        seconds=np.zeros(1),
+        seconds=np.zeros(2),
         useless=np.zeros(size + 1, np.int64),
         journal=np.zeros((4 * size, 3), np.int64),
     )
@@ -66,6 +66,12 @@ def _fill(instance: Instance, sequence: Sequence, ways: Ints) -> None:
     for k in range(len(ways)):
         put(instance, sequence, (k + 1) * (slots - 3) // (len(ways) + 1), ways[k])
     sequence.journal[0, 0] = 0
+
+
+@inner
+def period(sequence: Sequence) -> float:
+    """Of the device and of the thread that launches, the slower: nothing else keeps either waiting."""
+    return max(sequence.seconds[0], sequence.seconds[1])
 
 
 @inner
@@ -100,6 +106,7 @@ def put(instance: Instance, sequence: Sequence, slot: int, way: int) -> None:
     sequence.way[slot] = way
     sequence.useful[slot] = 0
     sequence.seconds[0] += instance.ways[way].seconds
+    sequence.seconds[1] += instance.ways[way].launch
     add(sequence.tree, slot, slot, instance.ways[way].workspace)
     insert_event(instance, sequence, instance.tensors + operation, slot, MAKE)
     for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
@@ -124,6 +131,7 @@ def take(instance: Instance, sequence: Sequence, slot: int) -> None:
     remove_event(instance, sequence, instance.tensors + operation, slot)
     add(sequence.tree, slot, slot, -instance.ways[way].workspace)
     sequence.seconds[0] -= instance.ways[way].seconds
+    sequence.seconds[1] -= instance.ways[way].launch
     sequence.way[slot] = EMPTY
     sequence.useful[slot] = 0
     _note(sequence, slot, way, 0)
@@ -161,7 +169,7 @@ def spread(instance: Instance, sequence: Sequence) -> None:
     sequence.tree.added[:] = 0
     for item in range(len(sequence.items)):
         sequence.items[item].count = 0
-    sequence.seconds[0] = 0.0
+    sequence.seconds[:] = 0.0
     _fill(instance, sequence, ways)
     sequence.useless[0] = 0
 

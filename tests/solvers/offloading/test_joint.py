@@ -6,13 +6,16 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
-from memplan.graphs.graph import Graph
-from memplan.graphs.machine import Links, Machine
+from memplan.graphs.graph import Graph, Phase
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.links import worth_moving
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.offloading.joint.start import host_modes
@@ -132,3 +135,38 @@ def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
     figures = registry.solve("joint", Problem(graph, budget, small), 1.0, bound_seconds=0.0).figures
     assert figures.host_peak <= roomy.host_peak // 2
     assert figures.disk_peak > 0
+
+
+def many_and_few() -> Graph:
+    """Eight small activations, made first and read last, and two that each are as large as these together."""
+    draft = Draft("many-and-few")
+    sizes = [*[MiB] * 8, 8 * MiB, 8 * MiB]
+    made = [draft.tensor(f"x{k}", size) for k, size in enumerate(sizes)]
+    for k, x in enumerate(made):
+        draft.operation(f"F{k}", time=1.0, writes=[x], recompute=False)
+    draft.operation("loss", time=200.0, writes=[draft.tensor("loss", MiB)], phase=Phase.LOSS, recompute=False)
+    for k, x in reversed(list(enumerate(made))):
+        draft.operation(f"B{k}", time=1.0, reads=[x], phase=Phase.BACKWARD)
+    return draft.graph()
+
+
+def moved(graph: Graph, machine: Machine, budget: int) -> set[int]:
+    """The sizes of what leaves, in MiB."""
+    answer = joint.solve(Problem(graph, budget, machine), Options())
+    out = answer.schedule.targets[answer.schedule.verbs == Verb.OFFLOAD]
+    return {int(size) // MiB for size in graph.tensors.bytes[out]}
+
+
+def test_a_tensor_that_latency_makes_dear_stays_where_another_can_go() -> None:
+    """2 s of latency stand for 4 MiB of the 2 MiB/s: what is smaller is not moved, unless all must go.
+
+    All copies are hidden behind the loss; without latencies the longest absences are taken.
+    """
+    graph, rate = many_and_few(), 2.0 * MiB
+    slow = Machine(links=Links(Link(rate, 2.0), Link(rate, 2.0)))
+    assert worth_moving(slow) == 4 * MiB
+    assert worth_moving(Machine(links=Links(rate, rate))) == worth_moving(Machine()) == 1
+    assert worth_moving(Machine(links=Links(Link(MiB, 1.0), Link(3 * MiB, 3.0)))) == 3 * MiB
+    assert moved(graph, Machine(links=Links(rate, rate)), 17 * MiB) == {1}
+    assert moved(graph, slow, 17 * MiB) == {8}
+    assert moved(graph, slow, 8 * MiB) == {8, 1}, "nothing else meets the budget"

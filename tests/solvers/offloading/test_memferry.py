@@ -14,7 +14,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Links, Machine
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.direct_access import with_direct_access
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import time_bound
@@ -83,7 +83,7 @@ def test_layers_hold_every_weight_that_is_read_and_every_second(layers: int, see
     graph = with_direct_access(training(layers, seed), 50.0)
     runs = in_plain_mode(range(len(graph.operations)))
     found = weight_layers(graph, runs)
-    costs = costs_of(graph, runs, found, 10.0)
+    costs = costs_of(graph, runs, found, Link(10.0))
     weights = [x for layer in found for x in layer.weights]
     assert len(weights) == len(set(weights))
     assert sum(layer.size for layer in costs) == sum(int(graph.tensors.bytes[x]) for x in weights)
@@ -113,7 +113,7 @@ def test_direct_access_to_a_weight_that_two_operations_read_with_others() -> Non
     graph = with_direct_access(draft.graph([z]), 5.0)
     runs = in_plain_mode(range(3))
     (layer,) = weight_layers(graph, runs)
-    (costs,) = costs_of(graph, runs, [layer], 20.0)
+    (costs,) = costs_of(graph, runs, [layer], Link(20.0))
     assert set(layer.weights) == {u, w}
     assert (costs.fetch, costs.forward, costs.between) == (2.0, 5.0, 2.0)
     assert costs.direct_forward == 40 / 5 + 4.0

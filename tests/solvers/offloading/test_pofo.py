@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
-from memplan.graphs.machine import Links, Machine
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.plain import baseline
@@ -240,7 +240,7 @@ def test_what_would_still_be_under_way_when_backward_begins_stays():
     assert len(whole.away) == len(saved)
     before: set[int] = set()
     for rate in (1.0, 1e5, 1e6, 1e7, 1e9, inf):
-        some = residence(chained, save_all(chained.blocks), saved, rate)
+        some = residence(chained, save_all(chained.blocks), saved, None if rate == inf else Link(rate))
         leaving = [position for _x, position in some.away]
         assert leaving == sorted(leaving)
         assert len(some.away) >= len(before)

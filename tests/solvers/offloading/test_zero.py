@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
-from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import with_updates
 from memplan.instances.models import Transformer
@@ -17,7 +18,7 @@ from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.zero import zero_infinity, zero_offload
-from memplan.solvers.problem import InfeasibleError, Options, Problem
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem
 from memplan.solvers.registry.run import solve as solve_and_bound
 
 MODEL = Transformer("small", 4, 64, 256, 4, 100, "made up", positions=32, tied=True)
@@ -44,6 +45,21 @@ def bytes_moved(graph: Graph, schedule: Schedule, verb: Verb, to: Memory, kind: 
 
 def weight_bytes(graph: Graph) -> int:
     return int(graph.tensors.bytes[graph.tensors.kind == Kind.PARAMETER].sum())
+
+
+@pytest.mark.parametrize("solver", ["zero-offload", "zero-infinity"])
+def test_an_update_that_can_not_wait_is_refused(solver: str):
+    """What it reads is changed by a later operation."""
+    draft = Draft("hasty")
+    first, second = (draft.tensor(name, 8, Kind.PARAMETER) for name in ("w1", "w2"))
+    x, scale = draft.tensor("x", 8), draft.tensor("scale", 8)
+    draft.operation("F1", time=1, reads=[first], writes=[x])
+    draft.operation("F2", time=1, reads=[x, second], writes=[scale])
+    host = Mode("host", 1, 0, (), on_host=True)
+    draft.operation("U", time=1, reads=[scale], mutates=[second], phase=Phase.UPDATE, modes=(host,))
+    draft.operation("late", time=1, phase=Phase.BACKWARD, mutates=[scale])
+    with pytest.raises(NotAcceptedError, match="puts updates behind all else: U must run before late"):
+        solve(solver, Problem(draft.graph([x]), 10**6, MACHINE))
 
 
 @pytest.mark.parametrize("solver", ["zero-offload", "zero-infinity"])

@@ -37,6 +37,7 @@ from memplan.solvers.problem import (
     Status,
 )
 from memplan.solvers.registry import run as registry
+from memplan.solvers.registry.arena import ArenaError
 from memplan.solvers.registry.catalogue import entry, module_of
 
 GRAPH = chain(6, seed=4)
@@ -200,6 +201,7 @@ MADE: dict[type[MemplanError], MemplanError] = {
     InvalidScheduleError: InvalidScheduleError("capacity", "too much", step=3, what="delete x", tensor="x"),
     InfeasibleError: InfeasibleError("auto", 5, 9, 7),
     NotFoundError: NotFoundError("auto", 9, 7),
+    ArenaError: ArenaError("auto", Problem(chain(2), 5), 7),
 }
 
 

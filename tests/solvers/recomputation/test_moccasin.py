@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.files.files import load_graph
@@ -33,7 +33,7 @@ from memplan.solvers.recomputation.moccasin.stretch import stretch_of
 from memplan.solvers.recomputation.moccasin.times import whole_times
 from memplan.solvers.recomputation.moccasin.window import whole
 from memplan.solvers.stages import eviction
-from small_graphs import small_graphs
+from small_graphs import small_graph, small_graphs
 from tiny_graphs import tiny_graphs
 
 pytest.importorskip("ortools")
@@ -76,6 +76,7 @@ def test_equals_checkmate_where_copies_are_enough(graph: Graph, percent: int) ->
 
 
 @settings(max_examples=6)
+@example(small_graph(Random(838618)), 4096)
 @given(small_graphs(), st.integers(1, 10**6))
 def test_every_solution_of_the_program_holds(graph: Graph, seed: int) -> None:
     """Whatever it finds at any budget passes the simulator, within the budget; so at random sizes."""

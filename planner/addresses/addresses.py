@@ -1,0 +1,134 @@
+"""Addresses for a schedule: first fit, and where that is too large a search.
+
+What is always there lies at the bottom. Above it comes a strip for small copies: among large ones each would
+shift what lies above it by a little, and leave gaps that nothing fits in. Above the strip lies the rest:
+
+    offset  ┌──────────────────────────────┐
+            │  ▟▀▙  large copies  ▄▄▟▙  ▟▀ │   first fit, then ejection chains (search.py)
+            ├──────────────────────────────┤
+            │ ▖▗▘  small copies   ▘▝▖ ▗  ▘ │   first fit; at most 0.5 % above what they need
+            ├──────────────────────────────┤
+            │  always there                │
+            └──────────────────────────────┘ step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.arrays import Ints
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ..schedule.schedule import Schedule
+from .first_fit import first_fit
+from .layout import Layout
+from .lifetimes import Lifetimes, lifetimes
+from .search import within
+
+EFFORT = 400_000_000
+"""Rounds times copies that a search may take: about 4 seconds."""
+
+_ROUNDS, _TRIES = 30_000, 40
+"""Of one try at most; and tries at most."""
+
+_STRIP = 0.005
+"""What a strip may cost, of the bound."""
+
+
+def plan_addresses(
+    graph: Graph,
+    schedule: Schedule,
+    memory: int = Memory.DEVICE,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+    target: int = 0,
+    effort: int = EFFORT,
+) -> Layout:
+    """A layout of what lies in a memory, or of what is PINNED on the host. Offsets are whole multiples
+    of `block_of(graph)`.
+
+    budget, machine: as of `simulate`. target: bytes; an arena as small is small enough. effort: rounds times
+    copies. The same arguments give the same layout. Raises InvalidScheduleError.
+    """
+    return lay_out(rows_of(graph, schedule, memory, budget=budget, machine=machine), target, effort)
+
+
+def rows_of(
+    graph: Graph,
+    schedule: Schedule,
+    memory: int = Memory.DEVICE,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+) -> Lifetimes:
+    """What is to be laid out: the lifetimes, their sizes in whole blocks."""
+    return lifetimes(graph, schedule, memory, budget=budget, machine=machine).rounded(block_of(graph))
+
+
+def block_of(graph: Graph) -> int:
+    """What an allocator hands out whole multiples of, up to 512 bytes: the largest power of two in all sizes.
+
+    Workspaces are measured by what kernels ask for, and are rounded up to it.
+    """
+    common = int(np.gcd.reduce(graph.tensors.bytes, initial=512))
+    return common & -common
+
+
+def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
+    """A layout of no more than `target` bytes, or the smallest that is found."""
+    best = Layout(rows, first_fit(rows))
+    target = max(target, best.bound)
+    if best.size <= target:
+        return best
+    always = rows.end - rows.start == rows.turn
+    offsets = np.zeros(len(rows.size), np.int64)
+    offsets[always] = np.cumsum(rows.size[always]) - rows.size[always]
+    floor = int(rows.size[always].sum())
+    small, strip = _strip(rows, ~always, best.bound)
+    offsets[small] = floor + strip.offsets
+    floor += strip.size
+    large = ~(always | small)
+    for found in _smaller_and_smaller(rows.of(large), target - floor, best.size - floor, effort):
+        offsets[large] = floor + found
+        best = Layout(rows, offsets.copy())
+    return best
+
+
+def _strip(rows: Lifetimes, among: NDArray[np.bool_], bound: int) -> tuple[NDArray[np.bool_], Layout]:
+    """The small copies, up to the largest size at which their strip costs little."""
+    nothing = np.zeros(len(rows.size), np.bool_)
+    best = nothing, Layout(rows.of(nothing), np.zeros(0, np.int64))
+    highest = int(rows.of(among).live().max(initial=0)) + _STRIP * bound
+    for size in np.unique(rows.size[among]).tolist():
+        small = among & (rows.size <= size)
+        few, others = rows.of(small), int(rows.of(among & ~small).live().max(initial=0))
+        if int(few.live().max()) + others > highest:
+            break
+        strip = Layout(few, first_fit(few))
+        if strip.size + others <= highest:
+            best = small, strip
+    return best
+
+
+def _smaller_and_smaller(rows: Lifetimes, target: int, known: int, effort: int) -> Iterator[Ints]:
+    """Ever better offsets, the last within `target` bytes if all goes well. known: bytes that are reached.
+
+    Half of the tries are at the target. The others halve the way from what is reached to what is not.
+    """
+    least = failed = max(target, int(rows.live().max(initial=0)))
+    unit = int(np.gcd.reduce(rows.size, initial=0)) or 1  # so offsets are whole multiples of it, too
+    rounds = min(_ROUNDS, 200 * len(rows.size))
+    for number in range(min(_TRIES, effort // max(1, len(rows.size) * rounds))):
+        if known <= least:
+            break
+        capacity = (least if number % 2 == 0 else (known + failed) // 2) // unit * unit
+        found = within(rows, capacity, rounds, number, number // 2 % 2 == 0)
+        if found is not None:
+            known, failed = int((found + rows.size).max()), least
+            yield found
+        elif number % 2:
+            failed = capacity

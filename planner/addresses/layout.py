@@ -1,0 +1,107 @@
+"""An offset for each copy: no two that are there at one step share a byte."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.arrays import Ints
+from ...graphs.graph import Graph
+from ..errors import InvalidScheduleError
+from ..schedule.file import Addresses
+from .lifetimes import WORKSPACE, Lifetimes
+
+RULE = "addresses"
+
+Place = tuple[int, int]
+"""From an offset to another, which is not part of it."""
+
+
+class Layout:
+    """lifetimes: the copies. offsets: bytes from the start of the arena, a row a copy. Treat as read-only."""
+
+    def __init__(self, lifetimes: Lifetimes, offsets: Ints) -> None:
+        self.lifetimes, self.offsets = lifetimes, offsets
+
+    @staticmethod
+    def recorded(graph: Graph, lifetimes: Lifetimes, addresses: Addresses) -> Layout:
+        """As a schedule file has it. Raises InvalidScheduleError: another number of copies, two that share a
+        byte, an arena that is not what they take."""
+        arena, offsets = addresses
+        if len(offsets) != len(lifetimes.size):
+            fault = f"there are {len(offsets):,} offsets for {len(lifetimes.size):,} copies"
+            raise InvalidScheduleError(RULE, fault, step=None)
+        layout = Layout(lifetimes, np.array(offsets, np.int64))
+        if (pair := layout.overlap()) is not None:
+            one, other = (_name(graph, int(lifetimes.tensor[row])) for row in pair)
+            raise InvalidScheduleError(
+                RULE, f"{one} and {other} are there at once and share bytes", step=None
+            )
+        if layout.size > arena:
+            fault = f"the copies take {layout.size:,} bytes, the arena has {arena:,}"
+            raise InvalidScheduleError(RULE, fault, step=None)
+        return layout
+
+    def record(self) -> Addresses:
+        return Addresses(self.size, tuple(self.offsets.tolist()))
+
+    @cached_property
+    def size(self) -> int:
+        """Of the arena, in bytes."""
+        return int((self.offsets + self.lifetimes.size).max(initial=0))
+
+    @cached_property
+    def bound(self) -> int:
+        """No arena is smaller: the most bytes that are there in one step."""
+        return int(self.lifetimes.live().max(initial=0))
+
+    def at(self, tensor: int, step: int) -> int | None:
+        """The offset of the copy that a step makes, also where the copy before stays until then."""
+        place = self._places.get((tensor, step))
+        return None if place is None else place[0]
+
+    def place(self, tensor: int, step: int) -> Place | None:
+        """From which offset to which that copy lies, or the WORKSPACE of a step."""
+        return self._places.get((tensor, step))
+
+    def initial(self, tensor: int) -> int | None:
+        """The offset of the copy that is there when a turn starts; None where there is none."""
+        place = self.initial_places.get(tensor)
+        return None if place is None else place[0]
+
+    def overlap(self) -> tuple[int, int] | None:
+        """Two rows that share a byte in some step; None as it should be."""
+        rows = self.lifetimes
+        order = np.argsort(self.offsets, kind="stable")
+        tops = self.offsets + rows.size
+        living: list[int] = []
+        for i in order.tolist():
+            living = [j for j in living if tops[j] > self.offsets[i]]
+            for j in living:
+                if rows.meet(i, j):
+                    return min(i, j), max(i, j)
+            living.append(i)
+        return None
+
+    @cached_property
+    def initial_places(self) -> dict[int, Place]:
+        """Per tensor where the copy lies that is there when a turn starts."""
+        rows = self.lifetimes
+        there = (rows.end > rows.turn) | (rows.end - rows.start == rows.turn)
+        return dict(zip(rows.tensor[there].tolist(), self._spans(there), strict=True))
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], Place]:
+        rows = self.lifetimes
+        keys = zip(rows.tensor.tolist(), rows.start.tolist(), strict=True)
+        return dict(zip(keys, self._spans(np.ones(len(rows.size), np.bool_)), strict=True))
+
+    def _spans(self, rows: NDArray[np.bool_]) -> list[Place]:
+        starts = self.offsets[rows]
+        return list(zip(starts.tolist(), (starts + self.lifetimes.size[rows]).tolist(), strict=True))
+
+
+def _name(graph: Graph, tensor: int) -> str:
+    return "a workspace" if tensor == WORKSPACE else graph.tensors.name[tensor]

@@ -1,0 +1,197 @@
+"""From when to when each copy of a memory is there, and how many bytes it takes.
+
+A schedule is a cycle: a lifetime is an arc on it. Steps are counted from 0 to `turn`; a copy that is there
+when the turn ends goes on into the next.
+
+    step      0 1 2 3 4 5 6 7 | 0 1 2 …        turn = 8
+    w         ────╮     ╭─────|────╮           start 5, end 8 + 2: prefetched at step 5, deleted at step 2
+    x             ╭───╮       |                start 2, end 4
+    workspace         ╶       |                start 4, end 5
+    frozen    ────────────────|───────         start 0, end 8: never deleted
+
+A copy whose delete waits for a transfer (it is pending, see the simulator's ledger) is there until an
+allocation has waited for it, or until it is made again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.arrays import Ints
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ..schedule.schedule import Schedule
+from ..simulator.clock import Queue
+from ..simulator.copies import Copy
+from ..simulator.pinned import PINNED
+from ..simulator.simulate import TURNS
+from ..simulator.walk import Walk
+
+WORKSPACE = -1
+
+
+class Lifetimes(NamedTuple):
+    """Columns, a row a copy: first what is always there, then by start, and of one start by tensor.
+
+    tensor: its number; WORKSPACE for what a computation needs beside. size: bytes, not 0. start, end: steps,
+    0 ≤ start < turn, start < end ≤ start + turn; in step `end` it is not there any more.
+    """
+
+    tensor: Ints
+    size: Ints
+    start: Ints
+    end: Ints
+    turn: int
+
+    def live(self) -> Ints:
+        """Bytes per step."""
+        changes = np.zeros(2 * self.turn + 1, np.int64)
+        np.add.at(changes, self.start, self.size)
+        np.add.at(changes, self.end, -self.size)
+        there = np.cumsum(changes)
+        return there[: self.turn] + there[self.turn : 2 * self.turn]
+
+    def meet(self, i: int, j: int) -> bool:
+        """Whether two rows are there in one step."""
+        (s, e), (t, f) = ((int(self.start[row]), int(self.end[row])) for row in (i, j))
+        return (s < f and t < e) or s + self.turn < f or t + self.turn < e
+
+    def of(self, rows: NDArray[np.bool_]) -> Lifetimes:
+        """Some of them."""
+        return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.turn)
+
+    def rounded(self, alignment: int) -> Lifetimes:
+        """With sizes in whole multiples of `alignment` bytes."""
+        return self._replace(size=-(-self.size // alignment) * alignment)
+
+
+def lifetimes(
+    graph: Graph,
+    schedule: Schedule,
+    memory: int = Memory.DEVICE,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+) -> Lifetimes:
+    """Those of the steady state. memory: or PINNED, for the pinned copies on the host. budget: device bytes,
+    None for no limit: with less room allocations wait for more transfers, and copies go earlier. Workspaces
+    are the device's alone. Raises InvalidScheduleError."""
+    walk = _Recorder(graph, schedule, memory, budget=budget, machine=machine or graph.machine)
+    left = walk.turn()
+    for _ in range(TURNS):
+        if not left:
+            break
+        before, left = left, walk.turn()
+        if left == before:
+            break
+    turn, first = len(schedule), walk.now
+    for _ in range(4):  # made in the first, deleted in the next, gone when two more have begun
+        walk.turn()
+    stays = [_Life(x, walk.sizes[x], first, first + turn) for x, start in walk.there.items() if start < first]
+    moves = [life for life in walk.gone if first <= life.start < first + turn]
+    rows = [
+        (x, size, start - first, min(end - first, start - first + turn))
+        for x, size, start, end in (*stays, *moves)
+        if size
+    ]
+    tensor, size, start, end = np.array(rows, np.int64).reshape(-1, 4).T
+    order = np.lexsort((tensor, start, end - start < turn))
+    return Lifetimes(tensor[order], size[order], start[order], end[order], turn)
+
+
+class _Life(NamedTuple):
+    """Steps since the first turn began."""
+
+    tensor: int
+    size: int
+    start: int
+    end: int
+
+
+class _Recorder(Walk):
+    """A walk that notes the copies of one memory. there: per tensor since when, below 0 for always.
+    gone: those that were. now: the next step, counted from the first turn on."""
+
+    def __init__(
+        self, graph: Graph, schedule: Schedule, memory: int, *, budget: int | None, machine: Machine | None
+    ) -> None:
+        self._memory, self._of = memory, Memory.HOST if memory == PINNED else Memory(memory)
+        self._pending: deque[_Life] = deque()
+        self._first = 0
+        self.there: dict[int, int] = {}
+        self.gone: list[_Life] = []
+        super().__init__(graph, schedule, budget=budget, machine=machine)
+        self.there = {x: -1 for x, memories in self.places.items() if self._of in memories and self._noted(x)}
+
+    def _noted(self, x: int) -> bool:
+        """Whether a copy that is there is one of these."""
+        return self._memory != PINNED or x in self.pinned
+
+    @property
+    def now(self) -> int:
+        return self._first + self.step
+
+    def turn(self) -> object:
+        left = super().turn()
+        self._first += len(self.schedule)
+        self.step = 0
+        return left
+
+    def _pass_fence(self) -> None:
+        self.step, fence = 0, -len(self.schedule)
+        pending = self.ledgers[self._memory].pending
+        over = [max(transfers) < fence for _size, transfers in pending]
+        super()._pass_fence()
+        for life in [life for life, gone in zip(self._pending, over, strict=True) if gone]:
+            self._pending.remove(life)
+            self._go(life)
+
+    def _compute(self, operation: int, mode_index: int) -> None:
+        memory = Memory.HOST if self.graph.on_host(operation, mode_index) else Memory.DEVICE
+        have = self.copies.have[memory]
+        made = [x for x, _bit in self.graph.contributions(operation, mode_index) if not have[x]]
+        super()._compute(operation, mode_index)
+        if memory == self._of:
+            self.there.update(dict.fromkeys(filter(self._noted, made), self.now))
+
+    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
+        new = not self.copies.have[target][x]
+        super()._transfer(x, queue, target)
+        if new and target == self._of and self._noted(x):
+            self.there[x] = self.now
+
+    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
+        pending = self.ledgers[ledger_of].pending
+        before = len(pending)
+        super()._allocate(ledger_of, kept, transient, waits)
+        if ledger_of != self._memory:
+            return
+        for _ in range(before - len(pending)):
+            self._go(self._pending.popleft())
+        if ledger_of == Memory.DEVICE:
+            self.gone.append(_Life(WORKSPACE, transient, self.now, self.now + 1))
+
+    def _drop(self, copy: Copy) -> None:
+        memory, x = copy
+        noted = memory == self._of and self._noted(x)
+        ledger = self.ledgers[self._memory]
+        before = len(ledger.pending)
+        super()._drop(copy)
+        if not noted:
+            return
+        life = _Life(x, self.sizes[x], self.there.pop(x), self.now)
+        if len(ledger.pending) > before:
+            self._pending.append(life)
+        else:
+            self._go(life)
+
+    def _end_of_iteration(self) -> None:
+        self.step = len(self.schedule)
+        super()._end_of_iteration()
+
+    def _go(self, life: _Life) -> None:
+        self.gone.append(life._replace(end=max(self.now, life.start + 1)))

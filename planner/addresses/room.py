@@ -1,0 +1,20 @@
+"""How much room a schedule needs to be as fast as with all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_CLOSE = 1 / 64
+"""Of the bytes that are enough: so close is the least."""
+
+
+def least_room(least: int, enough: int, holds: Callable[[int], bool]) -> int:
+    """The fewest bytes for which `holds`, or hardly more. least: fewer are impossible. enough: it holds."""
+    low = least - 1
+    while enough - low > max(1, enough * _CLOSE):
+        middle = max((low + enough) // 2, least)
+        if holds(middle):
+            enough = middle
+        else:
+            low = middle
+    return enough

@@ -1,0 +1,50 @@
+"""Which copies in host memory are pinned: those that cross the link to or from the device.
+
+A copy there lives from the step that makes it to its delete, around the turn's end too where it stays. It is
+pinned, all that time, where in this life a transfer from or to the device reads or fills it, or a computation
+on the device reads it where it lies. What goes between host and disk alone, and what only the CPU computes
+with, is not.
+"""
+
+from __future__ import annotations
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Memory
+from ..schedule.schedule import PLAIN, Schedule, Verb
+
+PINNED = len(Memory)
+"""The ledger of pinned memory, behind those of the memories."""
+
+START = -1
+"""The place of copies that are there when a turn starts."""
+
+
+def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]]:
+    """Each by the step that makes it, or START, and its tensor. Of a schedule that breaks rules: any."""
+    in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != PLAIN)
+    if not ((schedule.verbs > Verb.DELETE) | in_modes).any():
+        return frozenset()
+    there = {x: (START, x) for x in schedule.initial.host | schedule.initial.both}
+    crossing: set[tuple[int, int]] = set()
+    for step, (verb, x, where) in enumerate(schedule.rows()):
+        if verb == Verb.COMPUTE:
+            modes = graph.operations.modes.get(x, ()) if where != PLAIN else ()
+            for mode in modes[where - 1 : where]:
+                crossing.update(there[read] for read in mode.reads_host if read in there and not mode.on_host)
+                for made in mode.writes if mode.on_host else ():
+                    there.setdefault(made, (step, made))
+        elif verb == Verb.DELETE:
+            if where == Memory.HOST:
+                there.pop(x, None)
+        elif (verb, where) == (Verb.OFFLOAD, Memory.DISK):
+            continue
+        else:
+            if where == Memory.HOST:
+                there.setdefault(x, (step, x))
+            if (verb, where) != (Verb.PREFETCH, Memory.HOST) and x in there:
+                crossing.add(there[x])
+    for x, copy in there.items():
+        around = {copy, (START, x)}
+        if graph.persistent[x] and crossing & around:
+            crossing |= around
+    return frozenset(crossing)

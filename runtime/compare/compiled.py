@@ -1,0 +1,63 @@
+"""An iteration with compiled operations: the plan's bits are those without a plan, and as exact as
+eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...graphs.errors import DifferenceError
+from ...planner.plain import plain_schedule
+from ..fusion.fused import Kernels
+from ..model.iteration import Iteration
+from ..program.graph import Cost, graph_of
+from ..program.program import Program
+from ..run.execute import PlannedStep
+from ..updates.parts import adding
+from .accuracy import accuracy
+from .eager import CYCLE, Comparison, between, compare
+
+
+class Compiled(NamedTuple):
+    """plain: the program before it was compiled. kernels: of the compiled one."""
+
+    plain: Program
+    kernels: Kernels
+
+
+def compare_compiled(
+    iteration: Iteration, step: PlannedStep, compiled: Compiled, turns: Sequence[PlannedStep] | None = None
+) -> Comparison:
+    """The plan beside the same kernels in plain order, bit by bit, and these beside eager's, see
+    `accuracy`. turns: see `compare`."""
+    turns = (step,) * CYCLE if turns is None else turns
+    found = between(iteration, _in_plain_order(iteration, step.program, step, turns), turns)
+    if not found.equal:
+        return found
+    try:
+        exact = accuracy(iteration, compiled.plain, step.program, compiled.kernels)
+    except DifferenceError as error:
+        return found._replace(first=str(error), largest=float("nan"))
+    return found._replace(compiled=str(exact))
+
+
+def compare_traced(
+    iteration: Iteration, step: PlannedStep, compiled: Compiled, turns: Sequence[PlannedStep] | None = None
+) -> Comparison:
+    """What was compiled beside eager, bit by bit, in plain order. turns: of the compiled step."""
+    turns = (step,) * CYCLE if turns is None else turns
+    plain = _in_plain_order(iteration, compiled.plain, step, turns)
+    return compare(iteration, plain[turns.index(step)], plain)
+
+
+def _in_plain_order(
+    iteration: Iteration, program: Program, step: PlannedStep, turns: Sequence[PlannedStep]
+) -> list[PlannedStep]:
+    """The turns by this program without a plan. step: the whole; others are of batches that do not update."""
+
+    def made(program: Program) -> PlannedStep:
+        graph = graph_of(program, [Cost(0.0)] * len(program.operations))
+        return PlannedStep(iteration, program, plain_schedule(graph))
+
+    by_turn = {turn: made(program if turn is step else adding(program).program) for turn in {*turns}}
+    return [by_turn[turn] for turn in turns]

@@ -1,0 +1,47 @@
+"""Memory in one piece where each allocation has a planned place, and what is there now.
+
+expect((size, offset), …)    what comes next, in order
+take(size)                   its offset; None where nothing so large was expected, or the place is not free
+free(offset)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+
+Request = tuple[int, int]
+"""Bytes and an offset. (0, 0): of something that has no place."""
+
+
+class PlannedRooms:
+    """address, size: of the memory, in bytes. missed: bytes that had a place, which was still another's."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address, self.size, self.missed = address, size, 0
+        self._expected = deque[Request]()
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+
+    def expect(self, *requests: Request) -> None:
+        """In the place of what was expected before."""
+        self._expected = deque(requests)
+
+    def take(self, size: int) -> int | None:
+        if not self._expected:
+            return None
+        room, offset = self._expected.popleft()
+        if size > room:
+            return None
+        at, end = bisect_left(self._starts, offset), offset + room
+        taken = at < len(self._starts) and self._starts[at] < end
+        if taken or (at and self._ends[self._starts[at - 1]] > offset) or end > self.size:
+            self.missed += size
+            return None
+        insort(self._starts, offset)
+        self._ends[offset] = end
+        return offset
+
+    def free(self, offset: int) -> None:
+        self._starts.remove(offset)
+        del self._ends[offset]

@@ -1,0 +1,67 @@
+"""How many processors updates on the host take: all but two of those that PyTorch may use, at least one.
+
+Two are left to the thread that gives operations to the device and to those that copy. The number holds for a
+thread: OpenMP has one for each, but PyTorch gives new threads the one that was set last, so it is set back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from threading import Thread
+from typing import TypeVar
+
+import torch
+
+_LEFT = 2
+
+Result = TypeVar("Result")
+
+
+def update_threads() -> int:
+    """Of the processors that this process may run on, and of the threads that the caller may use, which
+    OMP_NUM_THREADS or `torch.set_num_threads` says."""
+    return max(1, min(torch.get_num_threads(), processors() - _LEFT))
+
+
+def processors() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_threads(number: int) -> None:
+    """PyTorch's operations in the calling thread have so many from now on; other threads, new ones too, have
+    what they had."""
+    others = torch.get_num_threads()
+    if number != others:
+        torch.set_num_threads(number)
+        _in_thread(lambda: torch.set_num_threads(others))
+
+
+def as_updates_run(work: Callable[[], Result]) -> Result:
+    """Done in a thread with as many processors as updates on the host have."""
+    number, made = update_threads(), list[Result]()
+
+    def limited() -> None:
+        use_threads(number)
+        made.append(work())
+
+    _in_thread(limited)
+    return made[0]
+
+
+def _in_thread(work: Callable[[], object]) -> None:
+    """Until it has ended. Raises what it raises."""
+    raised = list[BaseException]()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = Thread(target=run, name="memplan processors")
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]

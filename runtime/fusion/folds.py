@@ -1,0 +1,114 @@
+"""Which tensors of forward backward makes again inside its kernels, instead of keeping them.
+
+Only element by element, from tensors that backward needs anyway or that are smaller than what is not kept for
+it then; and only where nothing but kernels of backward reads the tensor in backward, so that it need not be
+kept at all. A norm's result is such: it follows from its input and the statistics that are kept for backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ...graphs.graph import Kind, Phase
+from .again import MADE_AGAIN
+from .fusible import is_pointwise
+from .uses import Fold, Folds, Uses
+
+LONGEST = 16
+"""Operations that are made again for one tensor at most."""
+MOST_READ = 1.25
+"""Times a tensor's bytes: what is read at most to make it again. A sum of two is so not made again."""
+
+
+def folds(uses: Uses, without: Collection[int] = ()) -> Folds:
+    """uses: without folds. without: operations that nothing is folded into."""
+    return _Choice(uses, frozenset(without)).folds()
+
+
+class _Choice:
+    """candidates: the storages that may be made again, each with what it is made of."""
+
+    def __init__(self, uses: Uses, without: frozenset[int]) -> None:
+        self._uses, self._program = uses, uses.program
+        self._without = without
+        self._backward = {
+            x: [i for i in readers if self._phase(i) == Phase.BACKWARD] for x, readers in uses.readers.items()
+        }
+        self._candidates = {x for x in uses.maker if self._may_go(x)}
+
+    def folds(self) -> Folds:
+        found: dict[int, dict[int, Fold]] = {}
+        for group in self._worthwhile():
+            for x in group:
+                fold = self._fold(x)
+                assert fold is not None
+                for operation in self._backward[x]:
+                    found.setdefault(operation, {})[x] = fold
+        return found
+
+    def _worthwhile(self) -> Iterator[set[int]]:
+        """Storages with new sources in common, if they are larger than these."""
+        parts: list[tuple[set[int], set[int]]] = []
+        for x in sorted(self._candidates):
+            fold = self._fold(x)
+            if fold is None:
+                continue
+            group, new = {x}, {source for source in fold.sources if not self._kept(source)}
+            for part in [part for part in parts if part[1] & new]:
+                parts.remove(part)
+                group, new = group | part[0], new | part[1]
+            parts.append((group, new))
+        sizes = self._uses.sizes
+        for group, new in parts:
+            if sum(sizes[x] for x in new) < sum(sizes[x] for x in group):
+                yield group
+
+    def _fold(self, storage: int) -> Fold | None:
+        """Back to what is kept, or can't be made again."""
+        operations: set[int] = set()
+        sources: set[int] = set()
+        open_ = [storage]
+        while open_:
+            x = open_.pop()
+            if x != storage and (self._kept(x) or not self._can_be_made(x)):
+                sources.add(x)
+            elif (maker := self._uses.maker[x]) not in operations:
+                operations.add(maker)
+                if len(operations) > LONGEST:
+                    return None
+                again = MADE_AGAIN.get(self._program.operations[maker].call.target)
+                if again is None:
+                    open_.extend(self._program.operations[maker].reads)
+                else:
+                    open_.extend(again.storages(self._program, self._program.operations[maker]))
+        sizes = self._uses.sizes
+        if sum(sizes[x] for x in sources) > MOST_READ * sizes[storage]:
+            return None
+        return Fold(tuple(sorted(operations)), frozenset(sources))
+
+    def _may_go(self, x: int) -> bool:
+        """Whether backward can do without it, and wants it at all."""
+        readers = self._backward.get(x, ())
+        return (
+            bool(readers)
+            and x not in self._uses.results
+            and self._can_be_made(x)
+            and all(i in self._uses.fusible and i not in self._without for i in readers)
+        )
+
+    def _can_be_made(self, x: int) -> bool:
+        maker = self._uses.maker.get(x)
+        if maker is None or maker not in self._uses.fusible or self._phase(maker) != Phase.FORWARD:
+            return False
+        operation = self._program.operations[maker]
+        again = MADE_AGAIN.get(operation.call.target)
+        return is_pointwise(operation.call) if again is None else again.makes(self._program, operation, x)
+
+    def _kept(self, x: int) -> bool:
+        """Whether it is there in backward anyway."""
+        if self._program.storages[x].kind <= Kind.OPTIMIZER_STATE or x in self._uses.results:
+            return True
+        return x not in self._candidates and bool(self._backward.get(x))
+
+    def _phase(self, operation: int) -> Phase:
+        return self._program.operations[operation].phase

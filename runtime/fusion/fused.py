@@ -1,0 +1,154 @@
+"""A program with groups of its operations as one compiled operation each.
+
+What is inside of a group alone is no tensor of the program any more, and what nobody reads any more is not
+computed. Names of what stays and the fingerprint are those of the program that was fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...graphs.errors import MismatchError
+from ...graphs.graph import Kind
+from ..program.names import Names, operation_name
+from ..program.program import Call, Operation, Program, Ref
+from .groups import Group
+from .kernel import Kernel, kernels
+from .members import Members, members_of
+
+Kernels = Mapping[str, tuple[Members, Kernel]]
+"""By the name of an operation the calls that it has become one of, and their kernel."""
+
+
+class Fused(NamedTuple):
+    """groups: by the name of the operation that each has become. failed: those without a kernel; where
+    there are any, the program is the one that was given. kernels: by name too."""
+
+    program: Program
+    groups: Mapping[str, Group]
+    kernels: Kernels
+    failed: Sequence[Group] = ()
+
+
+def fused(program: Program, units: Sequence[Group]) -> Fused:
+    """units: all operations in their new order, each a member of one. One operation with nothing folded in it
+    stays as it is."""
+    live = _live(program, units)
+    wanted = {group: members for group, members in live if members is not None}
+    made = dict(zip(wanted, kernels(list(wanted.values())), strict=True))
+    if failed := [group for group, one in made.items() if one is None]:
+        return Fused(program, {}, {}, failed)
+    names = Names()
+    for group, members in live:
+        if members is None:
+            names.unique(program.operations[group.members[0]].name)
+    groups: dict[str, Group] = {}
+    by_name: dict[str, tuple[Members, Kernel]] = {}
+    operations: list[Operation] = []
+    for group, members in live:
+        one = made.get(group)
+        if members is None or one is None:
+            operations.append(program.operations[group.members[0]])
+            continue
+        operation = _operation(names, one, members)
+        operations.append(operation)
+        groups[operation.name], by_name[operation.name] = group, (members, one)
+    _check_order(program, operations)
+    return Fused(_renumbered(program, operations), groups, by_name)
+
+
+def _live(program: Program, units: Sequence[Group]) -> list[tuple[Group, Members | None]]:
+    """The units that something needs, in order; members of those that are to be compiled."""
+    wanted = set(program.results)
+    found: list[tuple[Group, Members | None]] = []
+    for group in reversed(units):
+        if len(group.members) > 1 or group.folded:
+            members = members_of(program, group, wanted)
+            if members.outputs:
+                found.append((group, members))
+                wanted.update(program.values[value].storage for value in members.inputs)
+            continue
+        operation = program.operations[min(group.members)]
+        if operation.random or operation.once or not wanted.isdisjoint(operation.writes):
+            found.append((group, None))
+            wanted.update((*operation.reads, *operation.mutates))
+    return found[::-1]
+
+
+def _operation(names: Names, made: Kernel, members: Members) -> Operation:
+    values = members.program.values
+    own = [op for place, op in enumerate(members.operations) if place not in members.folded]
+    first = own[0]
+    reads, writes = (
+        tuple(dict.fromkeys(values[value].storage for value in group))
+        for group in (members.inputs, members.outputs)
+    )
+    call = Call(made, tuple(Ref(value) for value in members.inputs), {}, members.outputs, several=True)
+    name = names.unique(operation_name(made, first.layer, first.phase))
+    return Operation(name, first.phase, first.layer, call, reads, writes, (), random=False)
+
+
+def _check_order(program: Program, operations: Sequence[Operation]) -> None:
+    made = {x for x, storage in enumerate(program.storages) if storage.kind <= Kind.OPTIMIZER_STATE}
+    for operation in operations:
+        if not made.issuperset(operation.reads):
+            raise MismatchError(f"{operation.name} stands before what it reads")
+        made.update(operation.writes)
+
+
+def _renumbered(program: Program, operations: Sequence[Operation]) -> Program:
+    """The program of these operations, without storages that none of them makes."""
+    gone = {x for operation in program.operations for x in operation.writes}
+    gone -= {x for operation in operations for x in operation.writes}
+    storages = {x: new for new, x in enumerate(x for x in range(len(program.storages)) if x not in gone)}
+    kept = [v for v, value in enumerate(program.values) if value.storage in storages]
+    values = {value: new for new, value in enumerate(kept)}
+
+    def call(one: Call) -> Call:
+        arguments, keywords = _refer(one.arguments, values), _refer(one.keywords, values)
+        outputs = tuple(None if v is None else values.get(v) for v in one.outputs)
+        return replace(one, arguments=arguments, keywords=keywords, outputs=outputs)
+
+    def operation(one: Operation) -> Operation:
+        reads, writes, mutates = (
+            tuple(storages[x] for x in group) for group in (one.reads, one.writes, one.mutates)
+        )
+        return one._replace(call=call(one.call), reads=reads, writes=writes, mutates=mutates)
+
+    def named(group: Mapping[Any, int]) -> dict[Any, int]:
+        return {name: values[value] for name, value in group.items()}
+
+    def one(value: int | None) -> int | None:
+        return None if value is None else values[value]
+
+    return replace(
+        program,
+        storages=[program.storages[x] for x in storages],
+        values=[program.values[v]._replace(storage=storages[program.values[v].storage]) for v in kept],
+        operations=[operation(each) for each in operations],
+        views={values[v]: call(each) for v, each in program.views.items() if v in values},
+        parameters=named(program.parameters),
+        buffers=named(program.buffers),
+        inputs=named(program.inputs),
+        constants={values[v]: tensor for v, tensor in program.constants.items()},
+        held={values[v]: path for v, path in program.held.items()},
+        states=named(program.states),
+        loss=one(program.loss),
+        outputs=named(program.outputs),
+        gradients=named(program.gradients),
+        norm=one(program.norm),
+        infinite=one(program.infinite),
+    )
+
+
+def _refer(argument: Any, values: Mapping[int, int]) -> Any:
+    """The argument with new numbers in its Refs."""
+    if isinstance(argument, Ref):
+        return Ref(values[argument.value])
+    if isinstance(argument, Mapping):
+        return {name: _refer(part, values) for name, part in argument.items()}  # pyright: ignore
+    if isinstance(argument, tuple | list):
+        return type(argument)(_refer(part, values) for part in argument)  # pyright: ignore
+    return argument

@@ -1,0 +1,128 @@
+"""Which operations become one kernel.
+
+The operations are taken in order. Each starts as a group of its own, at the end of the list, and is joined
+with those before it that it shares the most bytes with. Two groups join where one can go to the other's
+place: the later one up, if all it reads is made there, or the earlier one down, if nobody in between reads
+what it makes. So the list is a valid order all the time, and no path leaves a group and comes back.
+
+A group of forward has one large result: whoever makes one of two again would make the other too, and need
+what both are made of. No group takes more memory than the largest single operation, which no plan gets
+around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...graphs.graph import Phase
+from .uses import Uses
+
+MOST_MEMBERS = 64
+LARGE = 1 / 8
+"""Of a group's largest result: a result that counts as another large one."""
+SHARED = 1 / 5
+"""Of what the smaller group passes over: what two must share at least to be joined."""
+
+
+class Group(NamedTuple):
+    """members, folded: operations in order; those folded in are of forward, and made again in backward."""
+
+    members: tuple[int, ...]
+    folded: tuple[int, ...] = ()
+
+
+def grouped(uses: Uses) -> list[Group]:
+    """All operations, in a valid order of the groups."""
+    grouping = _Grouping(uses)
+    for operation in range(len(uses.program.operations)):
+        grouping.add(operation)
+    return [_group(uses, unit) for unit in grouping.units if unit]
+
+
+def _group(uses: Uses, unit: Sequence[int]) -> Group:
+    folds = (fold for member in unit for fold in uses.folds.get(member, {}).values())
+    return Group(tuple(unit), tuple(sorted({x for fold in folds for x in fold.operations})))
+
+
+class _Grouping:
+    """units: the list; one that went elsewhere is empty. place: of each operation the unit that it is in."""
+
+    def __init__(self, uses: Uses) -> None:
+        self.units: list[list[int]] = []
+        self._uses = uses
+        self._place: dict[int, int] = {}
+        self._touching: dict[int, set[int]] = {}
+        sums = (sum(uses.traffic(i).values()) for i in range(len(uses.program.operations)))
+        self._limit = max(sums, default=0)
+
+    def add(self, operation: int) -> None:
+        place = self._place[operation] = len(self.units)
+        self.units.append([operation])
+        if operation not in self._uses.fusible:
+            return
+        for x in self._uses.traffic(operation):
+            self._touching.setdefault(x, set()).add(operation)
+        while (joined := self._joined(place)) is not None:
+            place = joined
+
+    def _joined(self, place: int) -> int | None:
+        """Where the unit is once it has been joined with another; None where there is none to join it
+        with."""
+        touched = self._traffic(self.units[place])
+        shared: dict[int, int] = {}
+        for x, size in touched.items():
+            for other in {self._place[i] for i in self._touching.get(x, ())} - {place}:
+                shared[other] = shared.get(other, 0) + size
+        for other in sorted(shared, key=lambda unit: (-shared[unit], -unit)):
+            least = min(sum(touched.values()), sum(self._traffic(self.units[other]).values()))
+            if shared[other] >= SHARED * least and self._fit(self.units[other], self.units[place]):
+                low, high = sorted((other, place))
+                if (target := self._target(low, high)) is not None:
+                    self._move(low + high - target, target)
+                    return target
+        return None
+
+    def _target(self, low: int, high: int) -> int | None:
+        """Where the two units can stand as one."""
+        behind = (self._place[i] for i in self._around(self.units[high], self._uses.behind))
+        if all(unit <= low for unit in behind):
+            return low
+        before = self._around(self.units[low], self._uses.before)
+        if all(self._place.get(i, high) >= high for i in before):
+            return high
+        return None
+
+    def _around(self, unit: Sequence[int], order: Sequence[set[int]]) -> set[int]:
+        return set[int]().union(*(order[member] for member in unit)).difference(unit)
+
+    def _move(self, source: int, target: int) -> None:
+        self.units[target] = sorted(self.units[source] + self.units[target])
+        self.units[source] = []
+        self._place.update(dict.fromkeys(self.units[target], target))
+
+    def _fit(self, one: Sequence[int], other: Sequence[int]) -> bool:
+        uses, unit = self._uses, {*one, *other}
+        phases = {uses.program.operations[member].phase for member in unit}
+        if len(phases) > 1 or len(unit) > MOST_MEMBERS:
+            return False
+        results = outside(uses, unit)
+        if phases == {Phase.FORWARD} and sum(x > LARGE * max(results.values()) for x in results.values()) > 1:
+            return False
+        inside = {x for member in unit for x in uses.program.operations[member].writes}
+        inputs = {x: uses.sizes[x] for member in unit for x in uses.reads[member] - inside}
+        return sum(results.values()) + sum(inputs.values()) <= self._limit
+
+    def _traffic(self, unit: Iterable[int]) -> Mapping[int, int]:
+        found: dict[int, int] = {}
+        for member in unit:
+            found |= self._uses.traffic(member)
+        return found
+
+
+def outside(uses: Uses, unit: set[int]) -> dict[int, int]:
+    """What a group of operations makes for others: bytes by storage."""
+    made = (x for member in sorted(unit) for x in uses.program.operations[member].writes)
+    return {
+        x: uses.sizes[x] for x in made if x in uses.results or not unit.issuperset(uses.readers.get(x, ()))
+    }

@@ -1,0 +1,63 @@
+"""How much host memory can be pinned here: a device is asked to, piece by piece, and given it all back.
+
+Never more than half of what is free: the rest of the machine must not be swapped out meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...graphs.units import format_bytes
+from ..device.device import Device, PinError, Unpin
+from ..device.host_room import available_bytes, host_pages, lockable_bytes
+
+SHARE = 0.5
+"""Of the memory that is free."""
+
+SMALLEST = 2**28
+"""Bytes of a piece: what is told is right to within so much."""
+
+UNASKED = 2**34
+"""Where the system does not tell what is free."""
+
+
+class Pinnable(NamedTuple):
+    """bytes: None where a device needs none that is pinned. source: what says so."""
+
+    bytes: int | None
+    source: str
+
+
+def pinnable(device: Device, smallest: int = SMALLEST) -> Pinnable:
+    """smallest: bytes of a piece. A second for each 2 GiB or so."""
+    free = available_bytes()
+    most = int(SHARE * free) if free is not None else UNASKED
+    unpin: list[Unpin] = []
+    total, piece, fault = 0, smallest, None
+    try:
+        while piece >= smallest and total < most:
+            size = min(piece, most - total)
+            try:
+                made = device.pin(host_pages(size))
+            except (PinError, OSError) as error:
+                fault = fault or error
+                piece //= 2
+                continue
+            if made is None:
+                return Pinnable(None, f"{device.name()} copies from any host memory alike: none is pinned")
+            unpin.append(made)
+            total += size
+            piece = piece // 2 if fault else 2 * piece
+    finally:
+        for each in unpin:
+            each()
+    if fault is None:
+        return Pinnable(
+            total, f"half of the {format_bytes(int(total / SHARE))} that are free, all of it pinned"
+        )
+    return Pinnable(total, f"pinned here until it was refused: {fault}; {lock_limit()}")
+
+
+def lock_limit() -> str:
+    limit = lockable_bytes()
+    return f"ulimit -l is {'unlimited' if limit is None else f'{limit // 1024:,} KiB'}"

@@ -1,0 +1,60 @@
+"""Memory of the host in one piece that a device has pinned, for copies at offsets that were planned.
+
+PyTorch's own pinned memory comes in powers of two bytes, each for blocks of its size alone, and is never
+given back: 772 MiB take 1 GiB. Here a plan takes what it needs, once, until nobody has it any more.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+from torch import Tensor
+
+from ...graphs.units import format_bytes
+from ..device.device import Device, PinError
+from ..device.host_room import host_pages
+from ..refusals import warn_user
+
+
+class Arena:
+    """size: bytes. Use `pinned_arena`."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        """Raises PinError, OSError."""
+        self.size = size
+        memory = host_pages(size)
+        self._bytes = memory.numpy()
+        if (unpin := device.pin(memory)) is not None:
+            weakref.finalize(self, unpin).atexit = False
+
+    def bytes(self, offset: int, size: int) -> Tensor:
+        """A tensor with a storage of its own, which begins there."""
+        return torch.from_numpy(self._bytes[offset : offset + size])
+
+
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+
+
+def pinned_arena(device: Device, size: int, limit: int | None) -> Arena | None:
+    """One of `size` bytes, or None, with a warning, where that is refused: copies then go slower, from and to
+    memory that is not pinned. limit: bytes, of all plans of this process together."""
+    if limit is not None and sum(arena.size for arena in _arenas) + size > limit:
+        gc.collect()  # plans that nobody has any more
+    others = sum(arena.size for arena in _arenas)
+    try:
+        if limit is not None and others + size > limit:
+            raise PinError(f"host.pinned is {limit:,} bytes, {others:,} of them other plans'")
+        arena = Arena(device, size)
+    except (PinError, OSError) as error:
+        warn_user(
+            f"{format_bytes(size)} of host memory can't be pinned: {error}; copies to and from the device "
+            "will be slower than planned: allow more (ulimit -l; docker run --ulimit memlock=-1), or plan "
+            "for less (host.pinned)"
+        )
+        return None
+    _arenas.add(arena)
+    return arena

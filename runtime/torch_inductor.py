@@ -1,0 +1,96 @@
+"""PyTorch's Inductor: compiles a function of tensors, or says why it can't.
+
+torch does not promise to keep these names; all others of that sort stand in torch_internals.py.
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from .torch_internals import FakeTensorMode, make_fx
+
+
+def inductor(
+    function: Callable[..., list[Tensor]], inputs: list[Tensor], strides: list[tuple[int, ...]]
+) -> Callable[[], Callable[[list[Tensor]], Any]] | None:
+    """Begins to compile the function of tensors of these forms. What is returned waits for it, and returns
+    what takes a list; meanwhile others can be begun. None where its results would have other strides than
+    given. Both raise whatever Inductor does."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    _quote_library_folders()
+    mode = FakeTensorMode(shape_env=ShapeEnv())  # without one Inductor's cache is not asked
+    fakes: list[Any] = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+    with mode:
+        graph = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
+    (output,) = graph.graph.find_nodes(op="output")
+    results: Any = output.args[0]
+    if [tuple(node.meta["val"].stride()) for node in results] != strides:
+        return None
+    output.meta["user_visible_output_idxs"] = list(range(len(results)))
+    wait, waits = AsyncCompile.wait, list[Callable[[], None]]()
+
+    def later(own: Any, scope: dict[str, Any]) -> None:
+        waits.append(partial(wait, own, scope))
+
+    on_cpu = all(tensor.device.type == "cpu" for tensor in inputs)
+    waiting = patch.object(AsyncCompile, "wait", later) if on_cpu else nullcontext()
+    with tracing(TracingContext(mode)), torch.no_grad(), waiting:
+        run: Any = compile_fx_inner(graph, fakes)
+
+    def ready() -> Callable[[list[Tensor]], Any]:
+        for each in waits:
+            each()
+        return run
+
+    return ready
+
+
+@cache
+def _quote_library_folders() -> None:
+    """Inductor splits the compiler's command at spaces; what it does not quote is PyTorch's own folder."""
+    from torch._inductor.cpp_builder import BuildOptionsBase
+
+    folders = BuildOptionsBase.get_libraries_dirs
+    BuildOptionsBase.get_libraries_dirs = lambda self: [shlex.quote(folder) for folder in folders(self)]
+
+
+@cache
+def compiler_fault(device: torch.device) -> str | None:
+    """Why Inductor can't compile for the device; None where it can. On the CPU it tries."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    def one_more(tensor: Tensor) -> list[Tensor]:
+        return [tensor + 1]
+
+    if device.type != "cpu":
+        return None if importlib.util.find_spec("triton") else "there is no Triton"
+    try:
+        get_cpp_compiler()
+    except Exception:
+        return "there is no C++ compiler"
+    try:
+        begun = inductor(one_more, [torch.ones(2)], [(1,)])
+        if begun is not None:
+            begun()([torch.ones(2)])
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = next((line for line in lines if "error:" in line), lines[-1] if lines else repr(error))
+        return f"the C++ compiler failed: {said[:200]}"
+    return None

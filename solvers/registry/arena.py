@@ -1,0 +1,136 @@
+"""An answer whose copies all have an address within the budget: the arena counts, not the live bytes alone.
+
+    solver ──answer──▶ lifetimes ──lay_out──▶ arena ≤ budget? ──▶ answer, layout
+      ▲                    ▲                    │ no
+      │                    └── in less room ────┤
+      └── for budget · budget / arena ──────────┘ where that costs time
+
+No arena is smaller than the peak of live bytes, and many schedules have none as small: copies that come and
+go in crossed order leave gaps. Where tensors move there is a way before the solver is asked again: in less
+room allocations wait for more transfers, so that fewer copies are there at once. Often the link has the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from ...graphs.units import format_bytes
+from ...planner.addresses.addresses import EFFORT, lay_out, rows_of
+from ...planner.addresses.layout import Layout
+from ...planner.addresses.room import least_room
+from ...planner.bounds import memory_floor
+from ...planner.budget import spelled
+from ...planner.simulator.simulate import Figures, simulate
+from ..problem import Answer, InfeasibleError, Problem, Status
+
+_TRIES = 4
+
+_TOLERANCE = 1e-3
+"""Of the period that less room may cost without another schedule being looked for."""
+
+_HALVINGS, _EFFORT = 4, EFFORT // 8
+"""Rooms that cost more and are tried; what is done for the addresses in each: half a second."""
+
+
+class ArenaError(InfeasibleError):
+    """No schedule was found whose addresses fit. least: bytes of the smallest arena that was."""
+
+    def __init__(self, solver: str, problem: Problem, least: int) -> None:
+        super().__init__(solver, problem.budget, least, memory_floor(problem.graph))
+        self.args = (
+            f"no addresses within {spelled(problem.budget)}: the smallest arena found has {spelled(least)}; "
+            "give a larger budget, or --no-addresses to have the budget hold live bytes alone",
+        )
+
+
+class Placed(NamedTuple):
+    """seconds: the period. asked: the problem with the budget of live bytes that the period is for."""
+
+    seconds: float
+    answer: Answer
+    asked: Problem
+    layout: Layout
+
+
+def in_arena(
+    solver: str,
+    problem: Problem,
+    answer: Answer,
+    again: Callable[[Problem], Answer],
+    report: Callable[[str], None],
+) -> tuple[Answer, Problem, Layout]:
+    """An answer with a layout within the budget, and the problem of fewer live bytes that it answers.
+
+    answer: the solver's for the whole budget. again: asks it for less. Raises InfeasibleError.
+    """
+    asked, least, fitting = problem, inf, list[Placed]()
+    for number in range(_TRIES):
+        figures = _figures(asked, answer)
+        placed = without_loss(asked, answer, figures, problem.budget)
+        least = min(least, placed.layout.size)
+        if placed.layout.size <= problem.budget:
+            fitting.append(placed)
+            break
+        fitting += _with_less(placed, figures.least_budget, problem.budget)
+        if number == _TRIES - 1 or answer.interrupted:
+            break
+        asked = replace(asked, budget=int(placed.layout.bound * problem.budget / placed.layout.size))
+        arena, less = format_bytes(placed.layout.size), format_bytes(asked.budget)
+        report(f"{solver}: the arena has {arena}, solving for {less}")
+        try:
+            answer = _for_less(again(asked))
+        except InfeasibleError:
+            break
+    if not fitting:
+        raise ArenaError(solver, problem, int(least))
+    best = min(fitting, key=lambda placed: placed.seconds)
+    return best.answer, best.asked, best.layout
+
+
+def without_loss(asked: Problem, answer: Answer, figures: Figures, target: int) -> Placed:
+    """In the room that is asked for where first fit is enough, else in the least that costs no time."""
+    placed = _placed(asked, answer, target, effort=0)
+    if placed.layout.size <= target:
+        return placed
+    slowest = figures.time * (1 + _TOLERANCE)
+    room = least_room(
+        figures.least_budget,
+        asked.budget,
+        lambda room: _figures(replace(asked, budget=room), answer).time <= slowest,
+    )
+    return _placed(replace(asked, budget=room), answer, target, EFFORT)
+
+
+def _with_less(placed: Placed, low: int, target: int) -> Iterator[Placed]:
+    """Those in less room that fit, down to `low`: with that, all that can wait does."""
+    high = placed.asked.budget
+    for number in range(_HALVINGS):
+        middle = (low + high) // 2 if number else low
+        if middle >= high:
+            return
+        less = _placed(replace(placed.asked, budget=middle), placed.answer, target, _EFFORT)
+        if less.layout.size <= target:
+            yield less
+            low = middle
+        elif not number:
+            return
+        else:
+            high = middle
+
+
+def _placed(asked: Problem, answer: Answer, target: int, effort: int) -> Placed:
+    rows = rows_of(asked.graph, answer.schedule, budget=asked.budget, machine=asked.machine)
+    return Placed(_figures(asked, answer).time, answer, asked, lay_out(rows, target, effort))
+
+
+def _figures(asked: Problem, answer: Answer) -> Figures:
+    return simulate(asked.graph, answer.schedule, budget=asked.budget, machine=asked.machine).figures
+
+
+def _for_less(answer: Answer) -> Answer:
+    """What is claimed for fewer bytes does not hold for the whole budget."""
+    status = Status.FEASIBLE if answer.status == Status.OPTIMAL else answer.status
+    return replace(answer, status=status, lower_bound=None, bounds=())

@@ -1,0 +1,140 @@
+"""Lifetimes are what the simulator counts; a layout has no overlap, and no arena below its bound."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from memplan.graphs.arrays import Ints
+from memplan.graphs.machine import Memory
+from memplan.planner.addresses.addresses import plan_addresses
+from memplan.planner.addresses.first_fit import most_beside
+from memplan.planner.addresses.layout import Layout
+from memplan.planner.addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.simulate import simulate
+from strategies import Case, random_case
+
+
+def cases(first: int, count: int) -> list[Case]:
+    found = [random_case(Random(seed)) for seed in range(first, first + count)]
+    return [case for case in found if _holds(case)]
+
+
+def _holds(case: Case) -> bool:
+    try:
+        simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+    except InvalidScheduleError:
+        return False
+    return True
+
+
+def of(case: Case, memory: Memory = Memory.DEVICE) -> Lifetimes:
+    return lifetimes(case.graph, case.schedule, memory, budget=case.budget, machine=case.machine)
+
+
+def counted(rows: Lifetimes, tensor: bool = True) -> Ints:
+    """Bytes per step, a copy and a step at a time."""
+    bytes_ = np.zeros(rows.turn, np.int64)
+    for x, size, start, end in zip(rows.tensor, rows.size, rows.start, rows.end, strict=True):
+        if tensor or x != WORKSPACE:
+            bytes_[np.arange(start, end) % rows.turn] += size
+    return bytes_
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_lifetimes_are_the_simulators(batch: int) -> None:
+    """Never more than its curve, step by step; the same where nothing moves."""
+    moved = still = 0
+    for case in cases(400 * batch, 400):
+        rows = of(case)
+        replay = simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+        live = rows.live()
+        assert live.tolist() == counted(rows).tolist()
+        assert (live <= replay.device_curve).all()
+        if set(case.schedule.verbs.tolist()) <= {Verb.COMPUTE, Verb.DELETE}:
+            still += 1
+            computing = case.schedule.verbs == Verb.COMPUTE
+            assert live[computing].tolist() == replay.device_curve[computing].tolist()
+        else:
+            moved += 1
+        for memory, peak in zip(
+            Memory, (replay.figures.peak, replay.figures.host_peak, replay.figures.disk_peak), strict=True
+        ):
+            assert of(case, memory).live().max(initial=0) <= peak
+    assert moved > 20
+    assert still > 20
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_no_two_share_a_byte(batch: int) -> None:
+    """Every byte of every step is asked for its owner."""
+    for case in cases(5000 + 200 * batch, 200):
+        for memory in Memory:
+            layout = plan_addresses(
+                case.graph, case.schedule, memory, budget=case.budget, machine=case.machine
+            )
+            assert layout.size >= layout.bound
+            assert layout.overlap() is None
+            if layout.size < 10_000:
+                _each_byte_has_one_owner(layout)
+
+
+def _each_byte_has_one_owner(layout: Layout) -> None:
+    rows = layout.lifetimes
+    taken = np.zeros((rows.turn, layout.size), bool)
+    for i, offset in enumerate(layout.offsets):
+        steps = np.arange(rows.start[i], rows.end[i]) % rows.turn
+        place = np.ix_(steps, np.arange(offset, offset + rows.size[i]))
+        assert not taken[place].any()
+        taken[place] = True
+
+
+def random_rows(random: Random, count: int, turn: int) -> Lifetimes:
+    starts = sorted(random.randrange(turn) for _ in range(count))
+    spans = [random.randint(1, turn) for _ in range(count)]
+    ends = [start + span for start, span in zip(starts, spans, strict=True)]
+    sizes = [random.randint(1, 5) for _ in range(count)]
+    return Lifetimes(np.arange(count), *(np.array(each, np.int64) for each in (sizes, starts, ends)), turn)
+
+
+def test_an_overlap_is_found() -> None:
+    """As asking every byte of every step does, on random offsets."""
+    found = 0
+    for seed in range(300):
+        random = Random(seed)
+        rows = random_rows(random, random.randint(0, 6), 5)
+        layout = Layout(rows, np.array([random.randrange(12) for _ in rows.size], np.int64))
+        overlap = layout.overlap()
+        try:
+            _each_byte_has_one_owner(layout)
+        except AssertionError:
+            found += 1
+            assert overlap is not None, seed
+            i, j = overlap
+            low = max(layout.offsets[i], layout.offsets[j])
+            assert low < min(layout.offsets[k] + rows.size[k] for k in (i, j))
+            assert rows.meet(i, j)
+        else:
+            assert overlap is None, seed
+    assert 50 < found < 250
+
+
+def test_what_is_there_beside() -> None:
+    for seed in range(100):
+        rows = random_rows(Random(seed), 5, 6)
+        live = counted(rows)
+        most = [live[np.arange(s, e) % 6].max() for s, e in zip(rows.start, rows.end, strict=True)]
+        assert most_beside(rows).tolist() == most
+
+
+def test_copies_are_found_by_step_and_at_the_start() -> None:
+    """One comes back in step 5 and goes in step 2 of the next turn; one is never deleted."""
+    columns = ([0, 1, 2], [4, 2, 8], [0, 2, 5], [8, 4, 10])
+    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), 8)
+    layout = Layout(rows, np.array([10, 4, 0], np.int64))
+    assert (layout.at(2, 5), layout.at(1, 2), layout.at(2, 2)) == (0, 4, None)
+    assert (layout.initial(2), layout.initial(0), layout.initial(1)) == (0, 10, None)
+    assert layout.size == 14

@@ -109,6 +109,10 @@ def checked(program: Program, result: Result, backend: str) -> Result:
     if (worst := _largest(excess)) > TOLERANCE:
         raise BackendError(f"{backend} gave a wrong answer: a constraint is violated by {worst:.2g}")
     objective = program.objective(x)
+    if result.objective is not None and result.objective < objective - TOLERANCE * max(1.0, abs(objective)):
+        raise BackendError(
+            f"{backend} gave a wrong answer: it says {result.objective:.9g} and it costs {objective:.9g}"
+        )
     if result.bound > objective + TOLERANCE * max(1.0, abs(objective)):
         raise BackendError(f"{backend} claims the bound {result.bound:.9g} above its answer {objective:.9g}")
     return Result(result.outcome, objective, min(result.bound, objective), x, result.interrupted)

@@ -212,6 +212,7 @@ def lie(x: list[float], bound: float = -inf) -> Result:
         ([1.0, 0.5], "liar gave a fractional answer"),
         ([1.0, 1.0], "liar gave a wrong answer: a constraint is violated by"),
         ([-1.0, 0.0], "liar gave a wrong answer: a variable is outside its bounds by 1"),
+        ([0.0, 0.0], "liar gave a wrong answer: it says -1 and it costs 0"),
         ([1.0], "liar gave no value for some of 2 variables"),
         ([float("nan"), 0.0], "liar gave no value for some of 2 variables"),
     ],

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..graphs.graph import Graph
+from ..graphs.machine import Machine
 from ..planner.addresses.layout import Layout
+from ..planner.bounds import memory_floor, once_floor
 from ..planner.budget import spelled
 from ..planner.report import Report
 from ..planner.schedule.schedule import Schedule
@@ -44,6 +46,18 @@ def report_rows(report: Report, budget: int | None) -> Iterator[Row]:
         yield "lower bound", f"{duration(report.lower_bound)} (any order), gap {report.gap:.1%}"
     else:
         yield "lower bound", "none known"
+
+
+def floor_document(graph: Graph, machine: Machine | None) -> dict[str, int | None]:
+    """Bytes, null where there is no such floor."""
+    return {"floor": memory_floor(graph, machine), "once_floor": once_floor(graph, machine)}
+
+
+def floor_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
+    yield "floor", f"{spelled(memory_floor(graph, machine))} (any order)"
+    once = once_floor(graph, machine)
+    if once is not None:
+        yield "", f"{spelled(once)} (file's order, backward once)"
 
 
 def arena_document(layout: Layout | None) -> dict[str, int] | None:

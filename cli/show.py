@@ -18,7 +18,15 @@ from ..planner.schedule.schedule import Verb
 from ..planner.simulator.simulate import Replay
 from . import account
 from .curve import Mark, draw
-from .figures import duration, graph_row, launch_rows, report_document, report_rows
+from .figures import (
+    duration,
+    floor_document,
+    floor_rows,
+    graph_row,
+    launch_rows,
+    report_document,
+    report_rows,
+)
 from .options import FILE, graph_option, output_options
 from .output import Output, labelled, table
 from .replay import Held, judged, open_schedule
@@ -37,6 +45,7 @@ def show(schedule: Path, graph_path: Path, output: Output) -> None:
     report = held.report(replay)
     graph, steps = held.graph, held.file.schedule
     accounts = {
+        **floor_document(graph, held.machine),
         "steps": len(steps),
         "phases": account.phases(graph, steps),
         "recomputed": account.recomputed(graph, steps),
@@ -57,6 +66,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
             graph_row(held.graph),
             ("budget", "none" if held.budget is None else spelled(held.budget)),
             *report_rows(report, held.budget),
+            *floor_rows(held.graph, held.machine),
             *launch_rows(held.graph, held.file.schedule),
         ]
     )

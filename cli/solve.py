@@ -25,6 +25,8 @@ from .figures import (
     arena_document,
     arena_rows,
     duration,
+    floor_document,
+    floor_rows,
     graph_row,
     launch_rows,
     report_document,
@@ -138,6 +140,7 @@ def solve(
     output.result(
         {
             **report_document(outcome, problem.budget),
+            **floor_document(loaded, machine),
             "solver": _provenance(solution),
             "status": solution.status.value,
             "seconds": solution.seconds,
@@ -162,6 +165,7 @@ def solve(
                 *arena_rows(solution.layout, problem.budget),
                 *launch_rows(loaded, solution.schedule),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
+                *floor_rows(loaded, machine),
                 *([("schedule", written.name)] if written.name else []),
             ]
         ),
@@ -255,11 +259,13 @@ def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
 
 
 def _infeasible(error: InfeasibleError) -> dict[str, Any]:
-    least = {"budget": error.budget, "least_budget": error.least, "floor": error.floor}
+    least = {"budget": error.budget, "least_budget": error.least}
+    floors = {"floor": error.floor, "once_floor": error.once_floor}
     return {
         "status": "no-schedule",
         "solver": {"name": error.solver},
         **least,
+        **floors,
         "notes": list(error.notes),
         "message": str(error),
     }

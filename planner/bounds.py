@@ -1,15 +1,19 @@
-"""What no schedule can pass: a floor on memory and a bound on time, for any order of operations."""
+"""What no schedule can pass: floors on memory and a bound on time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import fsum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..graphs.adjacency import Adjacency
-from ..graphs.graph import Graph
-from ..graphs.machine import Machine
+from ..graphs.graph import Graph, Mode, Phase
+from ..graphs.machine import Links, Machine
+
+Ints = NDArray[np.int64]
 
 
 def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
@@ -22,33 +26,131 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
     machine = machine or graph.machine
     links = machine.links if machine else None
     movable = links is not None and links.d2h is not None and links.h2d is not None
-    operations, sizes = graph.operations, graph.tensors.bytes
     always = ~graph.persistent & graph.resident if movable else graph.resident
-    extra = np.where(always, 0, sizes)
-    need = _row_sums(operations.workspace.copy(), operations.reads, extra)
-    need = _row_sums(need, operations.writes, extra)
-    changed_only = graph.operations.mutates.rows(), graph.operations.mutates.columns
-    for operation, tensor in zip(*(column.tolist() for column in changed_only), strict=True):
-        if tensor not in graph.read_lists[operation]:
-            need[operation] += extra[tensor]
-    for operation, modes in operations.modes.items():
-        needs = [_mode_need(graph, operation, index, extra) for index in range(len(modes))]
-        need[operation] = min(int(need[operation]), *needs)
+    extra = np.where(always, 0, graph.tensors.bytes)
+    need = _needs(graph, extra, _Spans.none(graph))
     results = 0 if movable else int(extra[list(graph.results)].sum())
-    return int(sizes[always].sum()) + max(int(need.max(initial=0)), results)
+    return int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
 
 
-def _row_sums(total: NDArray[np.int64], rows: Adjacency, extra: NDArray[np.int64]) -> NDArray[np.int64]:
-    np.add.at(total, rows.rows(), extra[rows.columns])
-    return total
+def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
+    """Device bytes below which no schedule exists that runs no backward operation and no update twice, and
+    all operations for the first time in the file's order.
+
+    None where that says nothing of its own: without backward operations, with links, or where an operation
+    has a way to use the host.
+
+    To what `memory_floor` counts while operation o runs, add each tensor with a contribution that has been
+    made by then, can't be made again, and is still to be used: its copy is there, nothing can bring it back.
+    A contribution can't be made again if its operation runs once, or touches what has been changed in place
+    since. O(edges · log edges), from the changes in place; O(edges) without.
+
+    Our own. For any order see solvers/bounds/residency, on `backward_once` of the graph.
+    """
+    machine = machine or graph.machine
+    linked = machine is not None and machine.links != Links()
+    if linked or uses_host(graph) or not (graph.operations.phase == Phase.BACKWARD).any():
+        return None
+    sizes = np.where(graph.resident, 0, graph.tensors.bytes)
+    spans = _Spans.of(backward_once(graph))
+    held = np.zeros(len(graph.operations) + 1, np.int64)
+    spanning = spans.first <= spans.last
+    np.add.at(held, spans.first[spanning], sizes[spanning])
+    np.subtract.at(held, spans.last[spanning] + 1, sizes[spanning])
+    need = _needs(graph, sizes, spans) + held.cumsum()[:-1]
+    return graph.resident_bytes + max(int(need.max(initial=0)), int(sizes[list(graph.results)].sum()))
 
 
-def _mode_need(graph: Graph, operation: int, index: int, extra: NDArray[np.int64]) -> int:
-    mode = graph.operations.modes[operation][index]
+def backward_once(graph: Graph) -> Graph:
+    """The same problem, where backward operations and updates may not run again."""
+    operations = graph.operations
+    recompute = operations.recompute & (operations.phase < Phase.BACKWARD)
+    return replace(graph, operations=replace(operations, recompute=recompute))
+
+
+def uses_host(graph: Graph) -> bool:
+    """An operation can be run in a way that uses the host."""
+    ways = (mode for modes in graph.operations.modes.values() for mode in modes)
+    return any(mode.on_host or mode.reads_host for mode in ways)
+
+
+class _Spans(NamedTuple):
+    """Per tensor: its copy is there while operations first to last run, whatever they touch."""
+
+    first: Ints
+    last: Ints
+
+    @staticmethod
+    def none(graph: Graph) -> _Spans:
+        count = len(graph.tensors)
+        return _Spans(np.full(count, len(graph.operations)), np.full(count, -1))
+
+    @staticmethod
+    def of(graph: Graph) -> _Spans:
+        """From the first contribution that can't be made again to the last use; of results, to the end."""
+        first, last = _Spans.none(graph)
+        final, writes = _final(graph), graph.operations.writes
+        np.minimum.at(first, writes.columns, final[writes.rows()])
+        for uses in (graph.operations.reads, graph.operations.mutates):
+            np.maximum.at(last, uses.columns, uses.rows())
+        last[list(graph.results)] = len(graph.operations) - 1
+        return _Spans(first, last)
+
+    def over(self, operation: Ints | int, tensor: NDArray[np.integer]) -> NDArray[np.bool_]:
+        return (self.first[tensor] <= operation) & (operation <= self.last[tensor])
+
+
+def _final(graph: Graph) -> Ints:
+    """Per operation o: from the run of which operation on o can't run again; their number if it always can.
+
+    Itself where it runs once, else the first that, behind it in the file, changes what it touches.
+    """
+    operations, count = graph.operations, len(graph.operations)
+    once = ~operations.recompute | (operations.mutates.counts() > 0)
+    final = np.where(once, np.arange(count), count)
+    changes = np.sort(operations.mutates.columns.astype(np.int64) * count + operations.mutates.rows())
+    if len(changes):
+        ends = np.append(changes, np.iinfo(np.int64).max)
+        for touched in (operations.reads, operations.writes):
+            rows, tensors = touched.rows(), touched.columns.astype(np.int64)
+            following = ends[np.searchsorted(changes, tensors * count + rows, side="right")]
+            same = following // count == tensors
+            np.minimum.at(final, rows[same], following[same] % count)
+    return final
+
+
+def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
+    """Per operation: bytes of its workspace, inputs and outputs, in the mode where they are least. extra: per
+    tensor, the bytes to count; nothing for those that the spans have there anyway."""
+    operations = graph.operations
+
+    def add(rows: Ints, tensors: NDArray[np.integer]) -> None:
+        np.add.at(need, rows, np.where(spans.over(rows, tensors), 0, extra[tensors]))
+
+    need = operations.workspace.copy()
+    add(operations.reads.rows(), operations.reads.columns)
+    add(operations.writes.rows(), operations.writes.columns)
+    add(*_changed_only(graph))
+    for operation, modes in operations.modes.items():
+        ways = (_mode_need(graph, operation, mode, extra, spans) for mode in modes)
+        need[operation] = min(int(need[operation]), *ways)
+    return need
+
+
+def _mode_need(graph: Graph, operation: int, mode: Mode, extra: Ints, spans: _Spans) -> int:
     if mode.on_host:
         return 0
-    inputs = set(graph.input_lists[operation]) - set(mode.reads_host)
-    return mode.workspace + int(extra[[*inputs, *mode.writes]].sum())
+    tensors = np.array([*{*graph.input_lists[operation]} - {*mode.reads_host}, *mode.writes], np.int64)
+    return mode.workspace + int(extra[tensors[~spans.over(operation, tensors)]].sum())
+
+
+def _changed_only(graph: Graph) -> tuple[Ints, NDArray[np.integer]]:
+    """Operations and the tensors that they change without reading them."""
+    mutates: Adjacency = graph.operations.mutates
+    pairs = zip(mutates.rows().tolist(), mutates.columns.tolist(), strict=True)
+    only = [(o, x) for o, x in pairs if x not in graph.operations.reads[o]]
+    found = np.array(only, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def time_bound(graph: Graph) -> float:

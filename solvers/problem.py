@@ -118,9 +118,11 @@ class InfeasibleError(MemplanError):
 
     least: the smallest budget (bytes) this solver can reach, None if it can't tell.
     floor: bytes that no schedule of any solver can pass below.
+    once_floor: bytes below which none is in the file's order unless a backward operation runs twice.
     notes: what went wrong on the way, a line each.
     """
 
+    once_floor: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -141,6 +143,15 @@ class InfeasibleError(MemplanError):
             else f"the floor that no schedule can pass is {spelled(floor)}: another solver may do it"
         )
         super().__init__(f"no schedule within {spelled(budget)}: {reach}; {verdict}")
+
+    def tell(self, once_floor: int | None) -> None:
+        """What is known of the problem beside the floor: a clause of the message where it counts."""
+        self.once_floor = once_floor
+        if once_floor is not None and self.budget < once_floor and not self.hopeless:
+            self.args = (
+                f"{self}; below {spelled(once_floor)} there is none in the file's order unless a backward "
+                "operation runs twice",
+            )
 
 
 class NotFoundError(InfeasibleError):

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from ...graphs.errors import InputError, MemplanError
+from ...planner.bounds import once_floor
 from ...planner.errors import InvalidScheduleError
 from ...planner.simulator.simulate import Figures, simulate
 from ..bounds.lower_bounds import PROVEN, lower_bounds
@@ -73,12 +74,16 @@ def solve(
     chosen = parse_settings(name, module.Settings, settings or {})
     start = perf_counter()
     options = Options(time_limit, chosen, report)
-    answer: Answer = module.solve(problem, options)
     asked, layout = problem, None
-    if addresses:
-        answer, asked, layout = in_arena(
-            name, problem, answer, lambda less: module.solve(less, options), report
-        )
+    try:
+        answer: Answer = module.solve(problem, options)
+        if addresses:
+            answer, asked, layout = in_arena(
+                name, problem, answer, lambda less: module.solve(less, options), report
+            )
+    except InfeasibleError as refusal:
+        refusal.tell(once_floor(problem.graph, machine))
+        raise
     seconds = perf_counter() - start
     figures = _judge(name, asked, answer)
     notes = list(answer.notes)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import layered
+from memplan.graphs.graph import Kind, Phase
 from memplan.planner.bounds import time_bound
 from memplan.planner.schedule.file import load_schedule
 
@@ -54,3 +56,35 @@ def test_a_bound_time_that_is_none(seconds: str) -> None:
     result = solve("--bound-time", seconds)
     assert result.exit_code == 2
     assert "is no time" in result.stderr
+
+
+def test_the_once_floor() -> None:
+    """Two gradients and a third in a large workspace: less memory than that makes the first two again."""
+    draft = Draft("once")
+    x, loss = draft.tensor("x", 1, Kind.INPUT), draft.tensor("l", 1)
+    made = [draft.tensor(name, size) for name, size in (("g", 10), ("h", 100), ("r", 1))]
+    draft.operation("F", time=1, reads=[x], writes=[loss], phase=Phase.LOSS)
+    for gradient, workspace in zip(made, (0, 0, 1000), strict=True):
+        name = f"B{gradient}"
+        draft.operation(name, time=1, reads=[x], writes=[gradient], workspace=workspace, phase=Phase.BACKWARD)
+    draft.operation("U", time=1, reads=made, phase=Phase.UPDATE)
+    save_graph(draft.graph([]), "once.json")
+    command = ["solve", "once.json", "--budget", "1100B", "--no-addresses"]
+
+    refused = CliRunner().invoke(main, [*command, "--solver", "store-all", "--json"])
+    assert refused.exit_code == 3
+    document = json.loads(refused.stdout)
+    assert (document["floor"], document["once_floor"]) == (1002, 1112)
+    assert "1,112 B" in document["message"]
+    assert "unless a backward operation runs twice" in refused.stderr
+
+    found = CliRunner().invoke(main, [*command, "--solver", "checkmate", "-o", "s.json"])
+    assert found.exit_code == 0, found.stderr
+    shown = CliRunner().invoke(main, ["show", "s.json", "--graph", "once.json"])
+    for text in (found.stdout, shown.stdout):
+        assert "1,002 B (any order)" in text
+        assert "(file's order, backward once)" in text
+    document = json.loads(
+        CliRunner().invoke(main, ["show", "s.json", "--graph", "once.json", "--json"]).stdout
+    )
+    assert document["floor"] <= document["peak"] < document["once_floor"] == 1112

@@ -1,0 +1,132 @@
+"""No schedule in the file's order whose backward operations run once passes below the once-floor."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.bounds import backward_once, memory_floor, once_floor
+from memplan.planner.plain import baseline
+from memplan.planner.schedule.schedule import PLAIN
+from memplan.planner.schedule.sequence import schedule_of
+from memplan.planner.simulator.simulate import simulate
+from odd_graphs import odd_graph
+from small_graphs import small_graph
+from test_checkmate import least_time
+
+
+def trained(random: Random) -> Graph:
+    """A small graph, backward from some operation on."""
+    graph = small_graph(random)
+    first = random.randrange(len(graph.operations))
+    graph.operations.phase[first:] = Phase.BACKWARD
+    return graph
+
+
+def floor_of(graph: Graph) -> int:
+    floor = once_floor(graph)
+    assert floor is not None
+    return floor
+
+
+def by_definition(graph: Graph) -> int:
+    """Moment by moment, tensor by tensor. Without modes."""
+    operations = [graph.operation(k) for k in range(len(graph.operations))]
+    size = graph.tensors.bytes.tolist()
+
+    def gone(k: int, now: int) -> bool:
+        """Operation k has run and can't run again."""
+        operation = operations[k]
+        touched = {*operation.reads, *operation.writes}
+        changed = any(touched & {*operations[m].mutates} for m in range(k + 1, now + 1))
+        once = operation.phase >= Phase.BACKWARD or not operation.recompute or bool(operation.mutates)
+        return k <= now and (once or changed)
+
+    def there(now: int) -> set[int]:
+        made = {x for k, operation in enumerate(operations) if gone(k, now) for x in operation.writes}
+        later = {x for operation in operations[now + 1 :] for x in (*operation.reads, *operation.mutates)}
+        here = operations[now]
+        return (made & {*later, *graph.results}) | {*here.reads, *here.writes, *here.mutates}
+
+    resident = {x for x in range(len(size)) if graph.resident[x]}
+    moments = [
+        sum(size[x] for x in there(now) | resident) + operations[now].workspace
+        for now in range(len(operations))
+    ]
+    return max(*moments, sum(size[x] for x in resident | {*graph.results}))
+
+
+def least_budget(graph: Graph) -> int | None:
+    """Bytes of the smallest budget within which an exhaustive search finds a schedule in the file's order."""
+    low, high = memory_floor(graph), baseline(graph).peak
+    return next((budget for budget in range(low, high + 1) if least_time(graph, budget) is not None), None)
+
+
+@settings(max_examples=80)
+@given(st.integers(0, 10**9))
+def test_no_schedule_with_backward_once_is_below(seed: int) -> None:
+    """Several contributions and outputs, changes in place, modes, workspaces: against all schedules."""
+    graph = trained(Random(seed))
+    least = least_budget(backward_once(graph))
+    assert least is None or memory_floor(graph) <= floor_of(graph) <= least
+
+
+def test_it_is_often_reached_and_says_more() -> None:
+    graphs = [trained(Random(seed)) for seed in range(60)]
+    floors = [(floor_of(graph), memory_floor(graph), least_budget(backward_once(graph))) for graph in graphs]
+    assert sum(floor == least for floor, _any, least in floors) >= 40
+    assert sum(floor > general for floor, general, _least in floors) >= 15
+    repeated = [(graph, floor) for graph, (floor, _any, _least) in zip(graphs, floors, strict=True)]
+    assert any(least_time(graph, floor - 1) is not None for graph, floor in repeated), "backward runs again"
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**9))
+def test_equals_its_definition(seed: int) -> None:
+    random = Random(seed)
+    graph = odd_graph(random)
+    if not graph.operations.modes and (graph.operations.phase == Phase.BACKWARD).any():
+        assert floor_of(graph) == by_definition(graph)
+
+
+@pytest.mark.parametrize("graph", [chain(9), unet(4), layered(60)], ids=lambda graph: graph.name)
+def test_random_recomputations_never_pass_it(graph: Graph) -> None:
+    """Forward operations again at random places, backward ones once, as the simulator counts."""
+    graph.operations.phase[len(graph.operations) // 2 :] = Phase.BACKWARD
+    again = [o for o, may in enumerate(backward_once(graph).operations.recompute.tolist()) if may]
+    random, floor = Random(0), floor_of(graph)
+    for _case in range(40):
+        runs = [(o, PLAIN) for o in range(len(graph.operations))]
+        for o in random.choices(again, k=random.randint(0, 2 * len(again))):
+            runs.insert(random.randint(runs.index((o, PLAIN)) + 1, len(runs)), (o, PLAIN))
+        assert simulate(graph, schedule_of(graph, runs)).figures.peak >= floor
+
+
+def summed(modes: tuple[Mode, ...] = (), phase: Phase = Phase.BACKWARD) -> Graph:
+    """Two gradients kept over a large third operation."""
+    draft = Draft("summed")
+    x = draft.tensor("x", 1, Kind.INPUT)
+    g, h, r = draft.tensor("g", 10), draft.tensor("h", 100), draft.tensor("r", 1)
+    draft.operation("B1", time=1, reads=[x], writes=[g], phase=phase)
+    draft.operation("B2", time=1, reads=[x], writes=[h], phase=phase)
+    draft.operation("B3", time=1, reads=[x], writes=[r], workspace=1000, phase=phase, modes=modes)
+    draft.operation("B4", time=1, reads=[g, h, r], writes=[], phase=phase)
+    return draft.graph([])
+
+
+def test_what_is_kept_counts_and_a_mode_that_needs_less() -> None:
+    assert once_floor(summed()) == 1 + 10 + 100 + 1 + 1000
+    assert memory_floor(summed()) == 1 + 1 + 1000
+    assert once_floor(summed((Mode("slow", 2, 50, (3,)),))) == 1 + 10 + 100 + 1 + 50
+
+
+def test_graphs_that_have_none() -> None:
+    assert once_floor(summed(phase=Phase.FORWARD)) is None, "nothing behind a loss"
+    assert once_floor(summed(), Machine(links=Links(d2h=1.0))) is None, "tensors may leave"
+    assert once_floor(summed((Mode("cpu", 2, 0, (3,), on_host=True),))) is None

@@ -127,18 +127,19 @@ class Rounds:
 
     def _round(self, ways: Ints, moves: int, hot: float, until: float) -> None:
         at = self._slots(ways)
-        begin, progress, chunk = monotonic(), 0.0, 100 if self.moves else 0
+        begin, progress, done, chunk = monotonic(), 0.0, 0, min(100, moves)
         while progress < 1.0 and (self.proceed() or not self.best.length[0]):
-            following = min(1.0, progress + chunk / max(1, moves)) if chunk else 1.0
+            following = max(progress, (done + chunk) / moves) if moves else 1.0
             chunk_begin = monotonic()
             before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
             anneal(self.instance, at, self.limit, chunk, before, after, self.best)
             now = monotonic()
+            done += chunk
             by_time = (now - begin) / max(until - begin, 1e-9)
             self.cut_short |= by_time > following
             progress = max(following, by_time)
             pace = chunk / max(now - chunk_begin, 1e-9)
-            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, round((1.0 - progress) * moves)))
+            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, moves - done))
             self._tell()
             if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
                 at = self._slots(at.way[at.way >= 0])

@@ -22,6 +22,7 @@ from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
 from memplan.solvers.recomputation.checkpointing import rotor
+from memplan.solvers.recomputation.search import rounds as rounds_of_annealing
 from memplan.solvers.recomputation.search import sequence as runs_in_slots
 from memplan.solvers.recomputation.search import tree as memory
 from memplan.solvers.recomputation.search.anneal import anneal, seed
@@ -138,6 +139,19 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
         return list(solve(problem, Options(settings=Settings(300, number))).schedule.rows())
 
     assert steps(1) == steps(1)
+
+
+def test_the_answer_does_not_depend_on_how_often_the_clock_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = chain(8, seed=3)
+    problem = Problem(graph, baseline(graph).peak * 6 // 10)
+    found = set[tuple[tuple[int, int], ...]]()
+    for seconds in (1e-9, 1e-4, 1e-3, 0.2, 1e9):
+        monkeypatch.setattr(rounds_of_annealing, "_CHUNK_SECONDS", seconds)
+        answer = solve(problem, Options(settings=Settings(moves=70)))
+        found.add(tuple(runs_of(answer.schedule)))
+    assert len(found) == 1
 
 
 def test_reordering_alone_can_be_enough() -> None:

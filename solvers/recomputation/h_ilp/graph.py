@@ -1,10 +1,10 @@
 """The H-graph of a cluster (thesis, definition 3.2.2): its children's passes and the values between them.
 
 Nodes (cNodes) stand in the order in which they first run: the forward passes of the children, the loss, the
-backward passes from the last child to the first, and what follows. A child with options is a pair of nodes;
-one without is taken apart, an operation a node. Values (aNodes) lie between nodes: tensors that the same
-passes read and make, at the same moments, are one value. In a cluster the loss stands for all that happens
-between its forward and its backward part: it needs the cluster's forward outputs.
+backward passes in the piece's order (the thesis: from the last child to the first), and what follows. A child
+with options is a pair of nodes; one without is taken apart, an operation a node. Values (aNodes) lie between
+nodes: tensors that the same passes read and make, at the same moments, are one value. In a cluster the loss
+stands for all that happens between its forward and its backward part: it needs the cluster's forward outputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Node:
     backward.
 
     pair: the number of the child with options. leaves: bytes of results that
-    stay when it has run. keeps: bytes that are there from its first run on.
+    stay when it has run. until: it runs again no later than in the stage of this node; None: at any time.
     """
 
     first: tuple[Choice, ...]
@@ -42,7 +42,7 @@ class Node:
     turn: tuple[Choice, ...] = ()
     pair: int | None = None
     leaves: int = 0
-    keeps: int = 0
+    until: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,23 @@ def h_graph(
         nodes += _forward_nodes(piece, number, child)
     loss = len(nodes)
     nodes.append(_loss_node(piece, middle))
-    backward_of: dict[int, int] = {}
-    for number in reversed(range(len(children))):
-        if children[number].options:
-            backward_of[number] = len(nodes)
-        nodes += _backward_nodes(piece, number, children[number])
+    behind = [row for number, child in enumerate(children) for row in _backward_nodes(piece, number, child)]
+    behind.sort(key=lambda row: row[0])
+    backward_of = {node.pair: k for k, (_o, node) in enumerate(behind, len(nodes)) if node.pair is not None}
+    nodes += [node for _operation, node in behind]
     if after:
         nodes.append(_lone(piece, part(piece, (), after)))
-    return _with_values(piece, nodes, loss, backward_of)
+    return _with_values(piece, _limited(piece, nodes), loss, backward_of)
+
+
+def _limited(piece: Piece, nodes: Sequence[Node]) -> list[Node]:
+    node_of = {o: k for k, node in enumerate(nodes) for o, _mode in node.first[0].run.runs}
+    limits = [
+        [node_of[piece.until[o]] for o in operations if piece.until[o] in node_of]
+        for node in nodes
+        for operations in [{o for choice in node.recompute for o, _mode in choice.run.runs}]
+    ]
+    return [replace(node, until=min(row, default=None)) for node, row in zip(nodes, limits, strict=True)]
 
 
 def _forward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
@@ -96,26 +105,30 @@ def _forward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
     if not child.options:
         return [_single(piece, o, forward=True) for o in inner.operations[:count]]
     save = [(o.first, o.recompute, o.turn, o.saved) for o in child.options]
-    first = [Choice(_outer(inner, f), index, saved) for index, (f, _a, _t, saved) in enumerate(save)]
-    recompute = [Choice(_outer(inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)]
-    turn = [Choice(_outer(inner, t), index, saved) for index, (_f, _a, t, saved) in enumerate(save)]
+    first = [Choice(_outer(piece, inner, f), index, saved) for index, (f, _a, _t, saved) in enumerate(save)]
+    recompute = [
+        Choice(_outer(piece, inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)
+    ]
+    turn = [Choice(_outer(piece, inner, t), index, saved) for index, (_f, _a, t, saved) in enumerate(save)]
     advance = child.advance
     if advance is not None:
-        first.append(Choice(_outer(inner, advance.first)))
-        recompute.append(Choice(_outer(inner, advance.recompute)))
-    return [Node(tuple(first), tuple(recompute), tuple(turn), number, keeps=sum(inner.piece.keeps))]
+        first.append(Choice(_outer(piece, inner, advance.first)))
+        recompute.append(Choice(_outer(piece, inner, advance.recompute)))
+    return [Node(tuple(first), tuple(recompute), tuple(turn), number)]
 
 
-def _backward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
+def _backward_nodes(piece: Piece, number: int, child: Child) -> list[tuple[int, Node]]:
+    """Each with its first operation."""
     inner, own = child.part, child.part.piece
+    backward = inner.operations[own.forward :]
     if not child.options:
-        return [_single(piece, o, forward=False) for o in inner.operations[own.forward :]]
+        return [(o, _single(piece, o, forward=False)) for o in backward]
     choices = [
-        Choice(_outer(inner, option.backward), index, option.saved)
+        Choice(_outer(piece, inner, option.backward), index, option.saved)
         for index, option in enumerate(child.options)
     ]
     results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
-    return [Node(tuple(choices), pair=number, leaves=bytes_of(own, results))]
+    return [(min(backward), Node(tuple(choices), pair=number, leaves=bytes_of(own, results)))]
 
 
 def _single(piece: Piece, operation: int, forward: bool) -> Node:
@@ -124,13 +137,13 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
     wanted = {x for x in range(len(own.sizes)) if own.makers[x] and (own.shared(x) or own.result[x])}
     ways = own.ways[0] if forward else own.ways[0][:1]
     choices = tuple(
-        Choice(_outer(inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
+        Choice(_outer(piece, inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
         for way in ways
     )
     results = {x for x in wanted if own.result[x] and not own.shared(x)}
     first = tuple(choice for choice, way in zip(choices, ways, strict=True) if results <= set(way.writes))
     recompute = choices if forward and not own.once[0] else ()
-    return Node(first, recompute, leaves=bytes_of(own, results), keeps=own.keeps[0])
+    return Node(first, recompute, leaves=bytes_of(own, results))
 
 
 def _lone(piece: Piece, inner: Part) -> Node:
@@ -139,7 +152,7 @@ def _lone(piece: Piece, inner: Part) -> Node:
     runs: list[Run] = [(o, own.ways[o][0].mode) for o in range(own.operations)]
     run = pass_of(own, runs, lasting(own), frozenset(range(own.operations)))
     results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
-    return Node((Choice(_outer(inner, run)),), leaves=bytes_of(own, results))
+    return Node((Choice(_outer(piece, inner, run)),), leaves=bytes_of(own, results))
 
 
 def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
@@ -149,19 +162,22 @@ def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
     return Node((Choice(Pass((), 0.0, needs, frozenset(), frozenset(), (Step(0, needs, frozenset()),))),))
 
 
-def _outer(inner: Part, run: Pass) -> Pass:
-    """A pass of a part in the numbers of the whole."""
+def _outer(piece: Piece, inner: Part, run: Pass) -> Pass:
+    """A pass of a part in the numbers of the whole, with what no run remakes: that is there throughout."""
 
     def named(tensors: Tensors) -> Tensors:
         return frozenset(inner.tensors[x] for x in tensors)
 
+    runs = tuple((inner.operations[operation], mode) for operation, mode in run.runs)
+    fixes = frozenset(x for operation, _mode in runs for x in piece.fixes[operation])
+    uses = frozenset(x for operation, _mode in runs for x in piece.uses[operation])
     return Pass(
-        tuple((inner.operations[operation], mode) for operation, mode in run.runs),
+        runs,
         run.time,
-        named(run.reads),
-        named(run.writes),
+        named(run.reads) | uses,
+        named(run.writes) | fixes,
         named(run.starts),
-        tuple(Step(step.bytes, named(step.needs), named(step.there)) for step in run.steps),
+        tuple(Step(step.bytes, named(step.needs) | uses, named(step.there) | fixes) for step in run.steps),
     )
 
 
@@ -177,7 +193,7 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
                     steps = [i for i, s in enumerate(choice.run.steps) if x in s.needs or x in s.there]
                     read, written = x in choice.run.reads, x in choice.run.writes
                     seen.setdefault(x, []).append((index, group, number, read, written, *steps))
-    final = lasting(piece)
+    final = lasting(piece) | {x for row in piece.fixes for x in row if piece.result[x]}
     alike: dict[object, list[int]] = {}
     for x, marks in seen.items():
         if x in made:

@@ -19,7 +19,7 @@ differ from the paper otherwise:
   code does), and, in the stage of its own backward, without making the outputs that are no longer needed;
 - a backward node runs once. Then by (3.18) each child makes one phantom, in one stage: `saved` is a sum of
   runs, and (3.16), (3.17) and (3.19) follow;
-- in stage t only what node t needs may run again (stages.py).
+- what no run can make again lies between nodes as a value, also where a cluster makes and uses it.
 
 Size: O(nodes² · options) columns. Reference: X. Zhao, thesis, 2024, chapter 3; Gusak et al., Hiremate, 2023.
 """
@@ -32,12 +32,16 @@ from dataclasses import dataclass
 from ....graphs.arrays import Floats
 from ...milp.model import Model, Program
 from ..checkmate.tensors import TensorColumns, plus
+from ..hierarchy.passes import Tensors
 from .graph import Choice, HGraph
 from .stages import Slot, Stages, choices_at, stages_of
 
 SCALE = 1000.0
 NEGLIGIBLE = 1e-9
 """Coefficients below this are left out: solvers drop them."""
+
+MOMENTS = 8
+"""Of a node, as (3.34) tells them apart; nodes with more have four."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,6 @@ class _Writing:
 
     def _slot(self, slot: Slot) -> None:
         stage, k = slot
-        self.left += self.graph.nodes[k].keeps / self.unit if stage == k else 0.0
         row = [
             (choice, self.model.binary(cost=choice.run.time * self.cost))
             for choice in choices_at(self.graph, slot)
@@ -136,7 +139,7 @@ class _Writing:
             for x in choice.run.writes:
                 makers.setdefault(x, []).append(column)
         for x, columns in reads.items():
-            self._require(x, columns, k)
+            self._require(x, columns, k if x in makers else None)
         self._pair(slot, row)
         before = dict(self.held)
         new = {x: self.values[x].new_bytes(self.model, k, made) for x, made in makers.items()}
@@ -147,8 +150,8 @@ class _Writing:
         if k > self.graph.loss and self.graph.nodes[k].pair is not None:
             del self.saved[self._child(k)]
 
-    def _require(self, x: int, runs: list[int], k: int) -> None:
-        """(3.13), (3.14): where one of `runs` is 1, all other nodes' contributions are in value x."""
+    def _require(self, x: int, runs: list[int], k: int | None) -> None:
+        """(3.13), (3.14): where one of `runs` is 1, all contributions but node k's are in value x."""
         for maker, column in self.values[x].needed.items():
             if maker != k:
                 self.model.row([*plus(column), *plus(*runs, by=-1.0)], lower=0.0)
@@ -210,7 +213,7 @@ class _Writing:
         before: Mapping[int, int],
         new: Mapping[int, list[int]],
     ) -> None:
-        """(3.33), or (3.34) for each kind of moment."""
+        """(3.33), or (3.34) for each moment."""
         _stage, k = slot
         pair = self.graph.nodes[k].pair
         others = {x: column for x, column in before.items() if x not in new and self.held.get(x) == column}
@@ -218,9 +221,11 @@ class _Writing:
         phantoms = self._phantoms_beside(slot, row, pair)
         inputs = {x for choice, _column in row for x in choice.run.reads} - set(new)
         for (needs, there), sizes in _moments(row, self.corrected).items():
-            touched = [(self.held if x in inputs and not needs else before, x) for x in {*before} - {*others}]
+            touched = [
+                (self.held if x in inputs and x not in needs else before, x) for x in {*before} - {*others}
+            ]
             held = [(c, self.values[x].size) for place, x in touched for c, _one in plus(place.get(x))]
-            made = [(c, self.values[x].size) for x, columns in new.items() if there for c in columns]
+            made = [(c, self.values[x].size) for x, columns in new.items() if x in there for c in columns]
             self._row(base, phantoms, held, made, [(c, size / self.unit) for c, size in sizes.items()])
 
     def _phantoms_beside(
@@ -250,22 +255,30 @@ class _Writing:
             self.model.row(kept, upper=self.limit - self.left)
 
 
-def _moments(row: Sequence[tuple[Choice, int]], corrected: bool) -> dict[tuple[bool, bool], dict[int, int]]:
-    """(some input is still needed, some output is there) -> what each run takes then: column -> bytes.
+def _moments(
+    row: Sequence[tuple[Choice, int]], corrected: bool
+) -> dict[tuple[Tensors, Tensors], dict[int, int]]:
+    """(inputs still needed, outputs there) -> what each run takes then: column -> bytes.
 
-    A moment that has less of both than another, and no run that takes more, is left out.
+    A moment that has no more of both than another, and no run that takes more, is left out. Where there are
+    more than MOMENTS, those with any input have all, and those with any output.
     """
+    reads = frozenset(x for choice, _column in row for x in choice.run.reads)
+    writes = frozenset(x for choice, _column in row for x in choice.run.writes)
     if not corrected:
-        return {(True, True): {column: choice.run.bytes for choice, column in row}}
-    kinds: dict[tuple[bool, bool], dict[int, int]] = {}
-    for needs, there in ((True, True), (True, False), (False, True), (False, False)):
-        sizes = {
-            column: max(
-                (s.bytes for s in choice.run.steps if bool(s.needs) >= needs and bool(s.there) >= there),
-                default=0,
-            )
-            for choice, column in row
-        }
+        return {(reads, writes): {column: choice.run.bytes for choice, column in row}}
+    steps = [(s.needs, s.there, s.bytes, column) for choice, column in row for s in choice.run.steps]
+    if len({(needs, there) for needs, there, _bytes, _column in steps}) > MOMENTS:
+        none = frozenset[int]()
+        steps = [(reads if n else none, writes if t else none, size, column) for n, t, size, column in steps]
+    kinds: dict[tuple[Tensors, Tensors], dict[int, int]] = {}
+    for needs, there in sorted(
+        {s[:2] for s in steps}, key=lambda s: (-len(s[0]) - len(s[1]), *map(sorted, s))
+    ):
+        sizes = {column: 0 for _choice, column in row}
+        for also, made, size, column in steps:
+            if needs <= also and there <= made:
+                sizes[column] = max(sizes[column], size)
         wider = [kind for kind in kinds if kind[0] >= needs and kind[1] >= there]
         if not any(kinds[kind] == sizes for kind in wider):
             kinds[needs, there] = sizes

@@ -1,12 +1,14 @@
 """Which nodes of an H-graph may run in which stage: stage t ends with the first run of node t.
 
-Only what node t needs, directly or not, may run again in stage t: whatever else runs there could run later.
-The loss, what follows it and what can't be repeated run in their own stage alone.
+Any node before it that may run again may do so there, once and in order, as long as something later may use
+what it makes; the loss, what follows it and what can't be repeated run in their own stage alone. Where
+clusters are combined, only what node t needs, directly or not: half of the columns. That loses the schedules
+that run a node early to be rid of its inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ....graphs.closure import closure
@@ -24,25 +26,43 @@ class Stages:
 
 
 def stages_of(graph: HGraph) -> Stages:
-    reads = [_reads(node) for node in graph.nodes]
-    forward = {node.pair: k for k, node in enumerate(graph.nodes) if node.pair is not None and k < graph.loss}
-    allowed: list[tuple[int, ...]] = []
-    for stage, node in enumerate(graph.nodes):
-        needed = [k for x in reads[stage] for k in graph.makers[x]]
-        if stage <= graph.loss:
-            needed = [k for k in needed if k < stage - 1]  # what the stage before has made is there
-        elif node.pair is not None:
-            needed.append(forward[node.pair])
-
-        def before(k: int, stage: int = stage) -> Iterator[int]:
-            return _repeatable(graph, (maker for x in reads[k] for maker in graph.makers[x]), stage)
-
-        allowed.append((*sorted(closure(_repeatable(graph, needed, stage), before)), stage))
-    last = list(range(len(graph.nodes)))
+    useful = _last_stages(graph)
+    allowed = [tuple(k for k in range(stage + 1) if useful[k] >= stage) for stage in range(len(useful))]
+    if any(node.pair is not None for node in graph.nodes):
+        needed = [_needed(graph, stage) for stage in range(len(useful))]
+        allowed = [tuple(k for k in row if k in wanted) for row, wanted in zip(allowed, needed, strict=True)]
+    last = list(range(len(useful)))
     for stage, nodes in enumerate(allowed):
         for k in nodes:
             last[k] = stage
     return Stages(tuple(allowed), tuple(last))
+
+
+def _last_stages(graph: HGraph) -> list[int]:
+    """Per node, the last stage in which it may run, and something may use what it makes."""
+    last = list(range(len(graph.nodes)))
+    until = [len(last) - 1 if lasts else -1 for lasts in graph.lasts]
+    for k, node in reversed(list(enumerate(graph.nodes))):
+        if node.recompute:
+            uses = [until[x] for choice in node.recompute for x in choice.run.writes]
+            turn = [graph.backward_of[node.pair]] if node.pair is not None else []
+            useful = max([k, *uses, *turn])
+            last[k] = useful if node.until is None else min(useful, node.until)
+        for x in _reads(node):
+            until[x] = max(until[x], last[k])
+    return last
+
+
+def _needed(graph: HGraph, stage: int) -> set[int]:
+    """The node, and what it needs, directly or not, that the stage before has not just made."""
+    node = graph.nodes[stage]
+    pair = [k for k in range(graph.loss) if node.pair is not None and graph.nodes[k].pair == node.pair]
+
+    def makers(k: int) -> Iterator[int]:
+        return (m for x in _reads(graph.nodes[k]) for m in graph.makers[x] if m < stage)
+
+    first = [k for k in (*makers(stage), *pair) if stage > graph.loss or k < stage - 1]
+    return {stage, *closure(first, lambda k: makers(k) if graph.nodes[k].recompute else ())}
 
 
 def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:
@@ -54,10 +74,6 @@ def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:
     if node.pair is not None and graph.backward_of[node.pair] == stage:
         return [*node.turn, *node.recompute]
     return list(node.recompute)
-
-
-def _repeatable(graph: HGraph, nodes: Iterable[int], stage: int) -> Iterator[int]:
-    return (k for k in nodes if k < stage and graph.nodes[k].recompute)
 
 
 def _reads(node: Node) -> set[int]:

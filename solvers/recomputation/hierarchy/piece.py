@@ -1,14 +1,13 @@
 """A cluster's operations and tensors in numbers of their own, so that clusters alike are equal objects.
 
 The whole graph is a piece, and `part` cuts a piece out of a piece. Tensors that are there anyway are left
-out: the batch, persistent tensors, and what a forward operation that can't run again has made, which is
-kept from its making to its last use. Linear in the edges.
+out: the batch and persistent tensors. What a forward operation that can't run again has made is told apart:
+no pass can drop and remake it, it is kept from its making to its last use. Linear in the edges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,20 +26,24 @@ class Piece:
     """Per operation, in the order in which they run, forward ones first:
 
     ways: how it can run on the device, the plain way first; their `writes` are tensors of the piece.
-    reads: the tensors of the piece it reads or changes. once: it can't run again. early: it belongs to the
-    cluster's first pass, whatever is asked of that (it runs once, draws random numbers, or nobody reads
-    what it makes). keeps: bytes that it makes and that stay, being left out here.
+    reads: the tensors of the piece it reads or changes. once: it can't run again. until: nor can it behind
+    the first run of this operation, as what it touches changes then. early: it belongs to the cluster's first
+    pass, whatever is asked of that (it runs once, draws random numbers, or nobody reads what it makes).
+    fixes, uses: tensors that it makes and that no run remakes; those of them that it reads.
 
-    Per tensor: size: bytes. makers: the operations of the piece that contribute to it. outside: something
-    outside contributes too. output: read outside. result: must be there at the end of the iteration.
+    Per tensor: size: bytes. makers: the operations of the piece that contribute to it, none where it is in
+    `fixes`. outside: something outside contributes too. output: read outside. result: must be there at the
+    end of the iteration.
     """
 
     forward: int
     ways: tuple[tuple[Way, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     once: tuple[bool, ...]
+    until: tuple[int, ...]
     early: tuple[bool, ...]
-    keeps: tuple[int, ...]
+    fixes: tuple[tuple[int, ...], ...]
+    uses: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
     makers: tuple[tuple[int, ...], ...]
     outside: tuple[bool, ...]
@@ -86,7 +89,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
 
     Each in an order in which plain PyTorch could run it; operations and tensors are the graph's.
     """
-    once = _run_once(graph, set(after))
+    once, changes = _run_once(graph, forward, rest)
     away = graph.resident.copy()
     for operation in forward:
         if operation in once:
@@ -95,27 +98,30 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     number = {operation: index for index, operation in enumerate(order)}
     reads = [[x for x in graph.input_lists[o] if not away[x]] for o in order]
     ways = [_making(ways_of(graph, o), away) for o in order]
+    fixed = away & ~graph.resident
+    fixes = [[x for x in row[0].writes if fixed[x]] for row in ways[: len(forward)]]
+    fixes += [[]] * (len(order) - len(forward))
+    uses = [[x for x in graph.input_lists[o] if fixed[x]] for o in order]
+    rows = zip(reads, ways, fixes, uses, strict=True)
     used = list(
-        dict.fromkeys(x for o, r in enumerate(reads) for x in (*r, *ways[o][0].writes) if not away[x])
+        dict.fromkeys(x for r, w, f, u in rows for x in (*r, *w[0].writes, *f, *u) if fixed[x] or not away[x])
     )
     local = {x: index for index, x in enumerate(used)}
-    makers = [tuple(number[o] for o in graph.producers[x].tolist()) for x in used]
+    makers = [() if fixed[x] else tuple(number[o] for o in graph.producers[x].tolist()) for x in used]
     results = set(graph.results)
     read = {x for row in reads for x in row}
     idle = [not any(x in read or x in results for x in w[0].writes) for w in ways]
     random = graph.operations.random
+    remade = {x: index for x, index in local.items() if not fixed[x]}
     piece = Piece(
         forward=len(forward),
-        ways=tuple(tuple(_renamed(way, local) for way in row) for row in ways),
+        ways=tuple(tuple(_renamed(way, remade) for way in row) for row in ways),
         reads=tuple(tuple(local[x] for x in row) for row in reads),
         once=tuple(o in once for o in order),
+        until=tuple(min((number[c] for c in changes.get(o, ())), default=len(order)) for o in order),
         early=tuple(o in once or bool(random[o]) or idle[i] for i, o in enumerate(order)),
-        keeps=tuple(
-            int(graph.tensors.bytes[graph.operations.writes[o]].sum())
-            if o in once and i < len(forward)
-            else 0
-            for i, o in enumerate(order)
-        ),
+        fixes=tuple(tuple(local[x] for x in row) for row in fixes),
+        uses=tuple(tuple(local[x] for x in row) for row in uses),
         sizes=tuple(int(graph.tensors.bytes[x]) for x in used),
         makers=tuple(makers),
         outside=(False,) * len(used),
@@ -129,7 +135,8 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
     """Some operations of a piece, each list in the order in which they run, as a piece of their own."""
     order = (*forward, *backward)
     number = {operation: index for index, operation in enumerate(order)}
-    used = list(dict.fromkeys(x for o in order for x in (*piece.reads[o], *piece.ways[o][0].writes)))
+    rows = [(*piece.reads[o], *piece.ways[o][0].writes, *piece.fixes[o], *piece.uses[o]) for o in order]
+    used = list(dict.fromkeys(x for row in rows for x in row))
     local = {x: index for index, x in enumerate(used)}
     makers = [tuple(number[o] for o in piece.makers[x] if o in number) for x in used]
     cut = Piece(
@@ -137,8 +144,10 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
         ways=tuple(tuple(_renamed(way, local) for way in piece.ways[o]) for o in order),
         reads=tuple(tuple(local[x] for x in piece.reads[o]) for o in order),
         once=tuple(piece.once[o] for o in order),
+        until=tuple(_until(order, number, piece.until[o]) for o in order),
         early=tuple(piece.early[o] for o in order),
-        keeps=tuple(piece.keeps[o] for o in order),
+        fixes=tuple(tuple(local[x] for x in piece.fixes[o]) for o in order),
+        uses=tuple(tuple(local[x] for x in piece.uses[o]) for o in order),
         sizes=tuple(piece.sizes[x] for x in used),
         makers=tuple(makers),
         outside=tuple(
@@ -160,13 +169,27 @@ def _renamed(way: Way, local: Mapping[int, int]) -> Way:
     return replace(way, writes=tuple(local[x] for x in way.writes if x in local))
 
 
-def _run_once(graph: Graph, after: AbstractSet[int]) -> set[int]:
-    """What can't run again: it must not, it changes a tensor, or it touches one that changes later."""
+def _until(order: Sequence[int], number: Mapping[int, int], change: int) -> int:
+    """Of a change in the whole, the operation of the part behind whose first run it comes."""
+    if change in number:
+        return number[change]
+    behind = next((at for at, operation in enumerate(order) if operation > change), len(order))
+    return behind - 1 if behind < len(order) else behind
+
+
+def _run_once(
+    graph: Graph, forward: Sequence[int], rest: Sequence[int]
+) -> tuple[set[int], dict[int, list[int]]]:
+    """What can't run again: it must not, it changes a tensor, or it touches one that `forward` changes later.
+    And operations with those of `rest` that change later what they touch."""
     once = {o for o, may_recompute in enumerate(graph.operations.recompute.tolist()) if not may_recompute}
-    mutators = graph.mutators.lists()
-    once.update(o for row in mutators for o in row)
-    changed = {x: max(o for o in row if o not in after) for x, row in enumerate(mutators) if set(row) - after}
-    for x, last in changed.items():
-        users: list[int] = [*graph.consumers[x].tolist(), *graph.producers[x].tolist()]
-        once.update(o for o in users if o < last)
-    return once
+    ahead, behind = set(forward), set(rest)
+    changes: dict[int, list[int]] = {}
+    for x, row in enumerate(graph.mutators.lists()):
+        once.update(row)
+        for change in row:
+            users = [o for o in (*graph.consumers[x].tolist(), *graph.producers[x].tolist()) if o < change]
+            once.update(users if change in ahead else ())
+            for o in users if change in behind else ():
+                changes.setdefault(o, []).append(change)
+    return once, changes

@@ -2,9 +2,10 @@
 
 Two clusters are alike when their pieces and their children are equal: sizes, times, structure, all but
 names. They have the same options, so only one of them is solved. Nothing is minimised in this room: it says
-what a cluster is, how it can be run, and what that costs. Assumes the order of the partitioner: forward parts
-of a cluster's children in turn, backward parts the other way round (the thesis' Property 1). Linear in the
-edges on each level.
+what a cluster is, how it can be run, and what that costs. Assumes the partitioner's order of the
+forward parts of a cluster's children. Their backward parts, which may run the other way round (the thesis'
+Property 1), stand as close to the file's order as clusters run in one go allow. Linear in the edges on each
+level.
 
 | paper (thesis, 3.2 to 3.4)    | here                                                                     |
 |-------------------------------|--------------------------------------------------------------------------|
@@ -29,14 +30,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
+from ....graphs.clusters.parts import dependencies
 from ....graphs.graph import Graph
 from .piece import Part, Piece, part, whole
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A cluster: its operations in the order in which they run; they are its children's, where it has any."""
+    """A cluster: its forward operations in the order in which they run, the backward ones in the file's. They
+    are its children's, where it has any."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -55,12 +59,6 @@ class Tree:
     branches: tuple[Branch, ...]
     middle: tuple[int, ...]
     after: tuple[int, ...]
-
-    def order(self) -> tuple[list[int], list[int]]:
-        """The forward operations, and the loss with the backward ones."""
-        forward = [o for branch in self.branches for o in branch.forward]
-        backward = [o for branch in reversed(self.branches) for o in branch.backward]
-        return forward, [*self.middle, *backward]
 
 
 _OPTIONS = 12
@@ -104,26 +102,33 @@ class Hierarchy:
 
 
 def hierarchy_of(graph: Graph, tree: Tree) -> Hierarchy:
-    forward, rest = tree.order()
-    root = whole(graph, forward, rest, tree.after)
+    needs = dependencies(graph).lists()
+    forward = [o for branch in tree.branches for o in branch.forward]
+    root = whole(graph, forward, [*tree.middle, *_backward(needs, tree.branches)], tree.after)
     found = Hierarchy(root)
     number = {operation: index for index, operation in enumerate(root.operations)}
     known: dict[Spec, int] = {}
-    found.top = [_spec(found, known, root.piece, branch, number) for branch in tree.branches]
+    found.top = [_spec(found, known, needs, root.piece, branch, number) for branch in tree.branches]
     found.middle = tuple(number[o] for o in tree.middle)
     found.after = tuple(number[o] for o in tree.after)
     return found
 
 
 def _spec(
-    found: Hierarchy, known: dict[Spec, int], piece: Piece, branch: Branch, number: dict[int, int]
+    found: Hierarchy,
+    known: dict[Spec, int],
+    needs: Sequence[Sequence[int]],
+    piece: Piece,
+    branch: Branch,
+    number: dict[int, int],
 ) -> tuple[Part, int | None]:
-    """number: the graph's operations in the piece."""
-    inner = part(piece, _in(number, branch.forward), _in(number, branch.backward))
+    """needs: as of `_backward`. number: the graph's operations in the piece."""
+    backward = _backward(needs, branch.children) if branch.children else branch.backward
+    inner = part(piece, _in(number, branch.forward), _in(number, backward))
     if not branch.is_cluster:
         return inner, None
-    own = {operation: index for index, operation in enumerate((*branch.forward, *branch.backward))}
-    children = tuple(_spec(found, known, inner.piece, child, own) for child in branch.children)
+    own = {operation: index for index, operation in enumerate((*branch.forward, *backward))}
+    children = tuple(_spec(found, known, needs, inner.piece, child, own) for child in branch.children)
     spec = Spec(inner.piece, children)
     if spec not in known:
         known[spec] = len(found.specs)
@@ -131,6 +136,35 @@ def _spec(
         found.specs.append(spec)
         found.height.append(1 + max(below, default=-1))
     return inner, known[spec]
+
+
+def _backward(needs: Sequence[Sequence[int]], branches: Sequence[Branch]) -> list[int]:
+    """The backward operations of some branches, a cluster's in one go, as close to the file's order as that
+    allows. needs: per operation of the graph, those that must run before it."""
+    units = [
+        unit
+        for branch in branches
+        for unit in ([branch.backward] if branch.is_cluster else [(o,) for o in branch.backward])
+    ]
+    unit_of = {o: index for index, unit in enumerate(units) for o in unit}
+    waits = [
+        {unit_of[b] for o in unit for b in needs[o] if b in unit_of} - {i} for i, unit in enumerate(units)
+    ]
+    users: list[list[int]] = [[] for _ in units]
+    for index, row in enumerate(waits):
+        for before in row:
+            users[before].append(index)
+    ready = [(max(unit), index) for index, unit in enumerate(units) if not waits[index]]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        _last, done = heappop(ready)
+        order += units[done]
+        for index in users[done]:
+            waits[index].discard(done)
+            if not waits[index]:
+                heappush(ready, (max(units[index]), index))
+    return order
 
 
 def _in(number: dict[int, int], operations: Sequence[int]) -> list[int]:

@@ -60,7 +60,7 @@ from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "4"
+VERSION = "5"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0

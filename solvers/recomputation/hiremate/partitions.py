@@ -55,9 +55,8 @@ def _branch(cluster: Cluster) -> Branch:
         return Branch(tuple(cluster.forward.tolist()), tuple(cluster.backward.tolist()))
     children = tuple(_branch(child) for child in cluster.children)
     forward = tuple(o for child in children for o in child.forward)
-    backward = tuple(o for child in reversed(children) for o in child.backward)
     nested = any(child.is_cluster for child in children)
-    return Branch(forward, backward, children if nested else ())
+    return Branch(forward, tuple(cluster.backward.tolist()), children if nested else ())
 
 
 PARTITIONERS: dict[str, Partitioner] = {"h-partition": h_partition, "sequential": sequential}

@@ -59,7 +59,7 @@ def _row(piece: Piece, operation: int) -> Operation:
         reads=piece.reads[operation],
         writes=plain.writes,
         mutates=(),
-        recompute=not piece.once[operation],
+        recompute=not piece.once[operation] and piece.until[operation] == piece.operations,
         random=False,
         layer=None,
         modes=tuple(Mode(f"m{way.mode}", way.time, way.workspace, way.writes) for way in others),

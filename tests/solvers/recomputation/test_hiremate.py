@@ -87,7 +87,7 @@ def test_a_pass_through_the_whole_graph_takes_what_the_simulator_says(graph: Gra
     root = whole(graph, range(len(graph.operations)), ())
     number = {operation: index for index, operation in enumerate(root.operations)}
     kept = root.piece
-    if any(kept.keeps) or (graph.producers.counts() > 1).any():
+    if any(kept.fixes) or (graph.producers.counts() > 1).any():
         return
     taken = pass_of(
         kept,

@@ -9,10 +9,11 @@ In the order to read:
     highs.py            HiGHS, in this process
     process.py          every other backend, in a process of its own
     safe_bounds.py      bounds from linear programs that hold whatever the solver does
+    planes.py           the small linear program of cutting-plane methods
 
 Backends answer within tolerances (result.py): what has to be exact is replayed by the simulator. Writing,
 scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References stand in
 highs.py, solve.py and safe_bounds.py.
 
-Doors: highs, model, result, safe_bounds, scaling, solve.
+Doors: highs, model, planes, result, safe_bounds, scaling, solve.
 """

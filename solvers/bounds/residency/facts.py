@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ....graphs.adjacency import Adjacency
+from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
 from ...stages.slots import ways_of
 from .order import AFTER, BEFORE, Moment, predecessors
+
+
+class Edges(NamedTuple):
+    """The same as columns. ends: per operation, the change in place after which it can't run again, else the
+    number of operations."""
+
+    outputs: Adjacency
+    producers: Adjacency
+    uses: Adjacency
+    sizes: Floats
+    results: NDArray[np.bool_]
+    ends: Ints
 
 
 class Facts:
@@ -48,6 +64,19 @@ class Facts:
     @cached_property
     def predecessors(self) -> list[list[int]]:
         return predecessors(self.graph)
+
+    @cached_property
+    def edges(self) -> Edges:
+        operations = self.graph.operations
+        results = np.zeros(len(self.sizes), np.bool_)
+        results[list(self.results)] = True
+        ends = np.full(len(self.outputs), len(self.outputs))
+        for operation, changes in self.ended_by.items():
+            ends[operation] = min(changes, default=len(self.outputs))
+        uses = Adjacency.of(self.uses)
+        return Edges(
+            operations.writes, self.graph.producers, uses, np.array(self.sizes, np.float64), results, ends
+        )
 
     @cached_property
     def ended_by(self) -> dict[int, list[int]]:

@@ -6,8 +6,8 @@ have from t on. Running again as much as that allows and keeping the rest takes,
     need_{x,t} = 1 where x is used after t, else the largest recomputed_{c,t} of those who read x
     kept_{x,t} = max(0, need_{x,t} − most_{p,t}),  recomputed_{p,t} = min(need_{x,t}, most_{p,t})   p makes x
 
-Where that fits there is no need to look closer. One backward scan over the operations, for all moments at a
-time. First runs in the file's order.
+Where that fits there is no need to look closer. For each moment it is a backward scan over the operations,
+compiled. First runs in the file's order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.arrays import Floats
+from ....graphs.adjacency import Indices
+from ....graphs.arrays import Floats, Ints
+from ....graphs.compiled import compiled
 from .facts import Facts
 
 
@@ -29,9 +31,9 @@ class Later:
     when: shape (windows + 1, operations); row k: before which first run those of window k − 1 are.
     """
 
-    starts: NDArray[np.int64]
+    starts: Ints
     runs: Floats
-    when: NDArray[np.int64]
+    when: Ints
 
     @staticmethod
     def of(reruns: Floats) -> Later:
@@ -39,7 +41,7 @@ class Later:
         runs = np.array([reruns, np.zeros(len(reruns))])
         return Later(np.zeros(0, np.int64), runs, np.full((1, len(reruns)), len(reruns)))
 
-    def most(self, operation: int, moments: NDArray[np.int64], windows: NDArray[np.int64]) -> Floats:
+    def most(self, operation: int, moments: Ints, windows: Ints) -> Floats:
         """How far it runs again after each of the moments. windows: the row of each."""
         after = self.runs[windows + 1, operation]
         here = self.runs[windows, operation] - after
@@ -62,45 +64,59 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
     return Later(np.array(starts, np.int64), np.array([reruns, *later]), when)
 
 
-def bytes_at(facts: Facts, later: Later, moments: NDArray[np.int64]) -> Floats:
-    """Device bytes at each moment (operations, increasing)."""
+def bytes_at(facts: Facts, later: Later, moments: Ints) -> Floats:
+    """Device bytes at each moment (operations)."""
     windows = np.searchsorted(later.starts, moments, side="right")
-    count = len(facts.outputs)
-    total = np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
-    recomputed: list[Floats | None] = [None] * count
-    for p in range(count - 1, -1, -1):
-        first = int(np.searchsorted(moments, p))
-        most = later.most(p, moments[first:], windows[first:])
-        if p in facts.ended_by:
-            most[moments[first:] >= min(facts.ended_by[p], default=count)] = 0.0
-        runs = np.zeros(len(most))
-        for x in facts.outputs[p]:
-            need = _need(facts, x, recomputed, moments, first)
-            kept = np.maximum(need - most, 0.0)
-            total[first:] += facts.sizes[x] / len(facts.producers[x]) * kept
-            np.maximum(runs, need - kept, out=runs)
-        recomputed[p] = runs
-    return total
+    kept = np.zeros(len(moments))
+    edges = facts.edges
+    columns = (edges.outputs, edges.producers, edges.uses)
+    flat = [array for column in columns for array in (column.start, column.columns)]
+    facts_of = (edges.sizes, edges.results, edges.ends)
+    _keep(*flat, *facts_of, later.runs, later.when, moments, windows, np.empty(len(facts.outputs)), kept)
+    return kept + np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
 
 
-def _need(
-    facts: Facts, x: int, recomputed: list[Floats | None], moments: NDArray[np.int64], first: int
-) -> Floats:
-    """Of tensor x, at the moments from number `first` on; 0 where its operation touches x."""
-    uses, end = facts.uses[x], len(moments)
-    need = np.zeros(end - first)
-    for use in uses:
-        runs = recomputed[use]
-        assert runs is not None
-        tail = need[len(need) - len(runs) :]
-        np.maximum(tail, runs, out=tail)
-    last = len(facts.outputs) if x in facts.results else max(uses, default=-1)
-    need[: max(0, int(np.searchsorted(moments, last)) - first)] = 1.0
-    for touching in (*uses, *facts.producers[x]):
-        place = int(np.searchsorted(moments, touching))
-        if first <= place < end and moments[place] == touching:
-            need[place - first] = 0.0
-    return need
+@compiled
+def _keep(
+    outputs: Ints,
+    output: Indices,
+    producers: Ints,
+    producer: Indices,
+    uses: Ints,
+    use: Indices,
+    sizes: Floats,
+    results: NDArray[np.bool_],
+    ends: Ints,
+    runs: Floats,
+    when: Ints,
+    moments: Ints,
+    windows: Ints,
+    recomputed: Floats,
+    kept: Floats,
+) -> None:
+    """kept: takes the bytes that are kept at each moment, of what its operation does not touch. recomputed:
+    room to work in, a number for each operation."""
+    for place in range(len(moments)):
+        t, window = moments[place], windows[place]
+        for p in range(t, -1, -1):
+            rest = runs[window + 1, p]
+            here = runs[window, p] - rest if t < when[window, p] else 0.0
+            most = min(rest + here, 1.0) if t < ends[p] else 0.0
+            recomputed[p] = 0.0
+            for entry in range(outputs[p], outputs[p + 1]):
+                x = output[entry]
+                need = 1.0 if results[x] else 0.0
+                touched = False
+                for index in range(uses[x], uses[x + 1]):
+                    reader = use[index]
+                    touched |= reader == t
+                    need = 1.0 if reader > t else max(need, recomputed[reader])
+                for index in range(producers[x], producers[x + 1]):
+                    touched |= producer[index] == t
+                if not touched:
+                    stays = max(need - most, 0.0)
+                    kept[place] += sizes[x] / (producers[x + 1] - producers[x]) * stays
+                    recomputed[p] = max(recomputed[p], need - stays)
 
 
 def largest(excess: Floats, most: int) -> list[int]:
@@ -115,7 +131,7 @@ def largest(excess: Floats, most: int) -> list[int]:
     return chosen
 
 
-def candidates(facts: Facts, limit: int, most: int) -> NDArray[np.int64]:
+def candidates(facts: Facts, limit: int, most: int) -> Ints:
     """Moments at which the plain schedule does not fit, evenly thinned out to at most `most`."""
     count = len(facts.outputs)
     moments = np.arange(count)

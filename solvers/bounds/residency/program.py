@@ -22,7 +22,7 @@ Why every schedule without transfers satisfies this: (2) p has made its contribu
 after t. Either that contribution is on the device at t, or p runs again in between. (3) the same for a later
 run of c; where c has run before, p has. (4) all that counts at t. So no schedule costs less than all
 operations once (in the fastest mode) and the program's optimum. Leaving out moments, solving it in
-fractions, or only from the dual side (milp/safe_bounds.py) gives a bound that is lower, and as true.
+fractions, or only from the dual side (cuts.py) gives a bound that is lower, and as true.
 
 Several contributions to x: (2) and (3) for each of them, one kept, since they share an allocation. An
 operation that may not run again has no reruns; one that touches what an operation before t has changed in

@@ -5,8 +5,8 @@ Minimised: the seconds of all runs that are not first runs, within the budget at
 with any order, any recomputations, any deletes. Both hold only without transfers.
 
 1. In fractions: moments are added where the answer at hand does not fit yet (moments.py), a few a
-   round, until the bound stops rising. Some ten moments give nearly all of it. These bounds are computed
-   from the rows' prices, so no solver's tolerance is in them (milp/safe_bounds.py).
+   round, until the bound stops rising. Some ten moments give nearly all of it. Memory is priced, and each
+   price gives a bound by a minimum cut (cuts.py, prices.py), so no solver's tolerance is in them.
 2. In whole numbers, with windows between the moments (windows.py), and more moments where the
    answer does not fit as a schedule. This proves optima of graphs of a hundred operations in a second.
 
@@ -14,6 +14,8 @@ with any order, any recomputations, any deletes. Both hold only without transfer
     facts.py      what the program asks of a graph
     order.py      what has surely run at a moment, and what surely has not
     moments.py    which moments are needed
+    cuts.py       the program with prices on its memory; max_flow.py, how that is solved
+    prices.py     the best prices
     search.py     both phases above
     sequence.py   from an answer to a sequence of runs; schedule.py, the fastest schedule that follows
 
@@ -43,16 +45,14 @@ NAME = "residency"
 class Residency:
     """A bound with the answer of its program, where it has one.
 
-    reruns: per operation, how often it runs again. moments: operations whose first runs were looked at.
-    kept: for each, tensor -> 1 where it is on the device; those that the operation touches left out.
-    Fractions, unless whole. schedule: the fastest that was met on the way within the budget, if any.
+    reruns: per operation, how often it runs again; fractions, unless whole. moments: operations whose first
+    runs were looked at. schedule: the fastest that was met on the way within the budget, if any.
     finished: more time would not raise the bound. interrupted: by Ctrl-C.
     """
 
     bound: Bound
     reruns: Floats
     moments: list[int]
-    kept: list[dict[int, float]]
     whole: bool
     schedule: Candidate | None
     finished: bool
@@ -89,7 +89,6 @@ def residency_of(search: Search, order: OrderName) -> Residency:
         Bound(time_bound(search.graph) + best.extra, NAME, order),
         best.later.runs[0],
         best.moments,
-        best.kept,
         best.whole,
         search.found,
         finished,

@@ -20,11 +20,12 @@ from ....graphs.graph import Graph
 from ...candidates import Candidate
 from ...milp import highs
 from ...milp.result import BackendError, Settings
-from ...milp.safe_bounds import relaxed
 from ...problem import OrderName
+from .cuts import Network, Pairs, Part, part_of
 from .facts import Facts
 from .moments import Later, bytes_at, candidates, in_windows, largest
 from .order import OPEN, any_order, file_order
+from .prices import best_prices
 from .program import ResidencyProgram
 from .sequence import trial
 from .windows import residency_program
@@ -52,12 +53,11 @@ SLACK = 1e-6
 @dataclass(frozen=True, eq=False)
 class Best:
     """extra: seconds that every schedule takes above the time of all operations. later: the newest answer's.
-    moments, kept, whole: as in `Residency`."""
+    moments, whole: as in `Residency`."""
 
     extra: float
     later: Later
     moments: list[int]
-    kept: list[dict[int, float]]
     whole: bool = False
 
 
@@ -83,14 +83,18 @@ class Search:
         self.deadline = monotonic() + seconds
         self.graph, self.facts, self.budget = graph, Facts(graph), budget
         self.limit, self.goal = budget if limit is None else limit, goal
-        self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [], [])
+        self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [])
         self.found: Candidate | None = None
         self.least: int | None = None
         self.interrupted = False
         self.time_of_all = sum(self.facts.seconds)
+        self.seconds = self.time_of_all or 1.0
         self.chosen: list[int] = []
         self.seeds = list(moments)
         self.crowded: dict[int, set[int]] = {}
+        self.pairs = Pairs(self.facts)
+        self.parts: dict[int, Part] = {}
+        self.prices: dict[int, float] = {}
         if self.facts.floor > budget:
             self.best = replace(self.best, extra=inf)
             return
@@ -191,11 +195,17 @@ class Search:
         return _at(self.candidates, [start + width // 2 for width, start in stretches[:most] if width > 1])
 
     def _in_fractions(self, more: Sequence[int]) -> bool:
-        """Solve with more moments: whether the bound rises."""
-        part = self._program(more, windows=False)
-        answer = relaxed(part.program, self._left())
-        self.interrupted = answer.interrupted
-        return self._take(part, answer.bound, answer.x, whole=False)
+        """Price the memory of more moments: whether the bound rises."""
+        self.chosen = sorted({*self.chosen, *more})
+        for operation in self.chosen:
+            if operation not in self.parts:
+                self.parts[operation] = part_of(self.pairs, self.moment(operation), self.budget)
+        parts = [self.parts[operation] for operation in self.chosen]
+        network = Network(self.pairs, parts, self.budget, self.seconds)
+        start = np.array([self.prices.get(operation, 0.0) for operation in self.chosen])
+        answer = best_prices(network, start, (self.goal - self.time_of_all) / self.seconds, self._in_time)
+        self.prices = dict(zip(self.chosen, answer.prices.tolist(), strict=True))
+        return self._take(answer.bound * self.seconds, Later.of(answer.again))
 
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
         part = self._program(more, windows=True)
@@ -204,20 +214,19 @@ class Search:
         except BackendError:
             return False
         self.interrupted = result.interrupted
-        return self._take(part, result.bound * (1.0 - SLACK), result.x, whole=True)
+        later = None if result.x is None else self._later(part, np.maximum(result.x, 0.0))
+        return self._take(result.bound * (1.0 - SLACK) * part.seconds, later, whole=True)
 
     def _program(self, more: Sequence[int], windows: bool) -> ResidencyProgram:
         self.chosen = sorted({*self.chosen, *more})
         moments = [self.moment(operation) for operation in self.chosen]
         return residency_program(self.facts, self.budget, moments, windows, self.crowded)
 
-    def _take(self, part: ResidencyProgram, bound: float, x: Floats | None, whole: bool) -> bool:
+    def _take(self, extra: float, later: Later | None, whole: bool = False) -> bool:
         before = self.best.extra
-        self.best = replace(self.best, extra=max(before, bound * part.seconds))
-        if x is not None:
-            kept = [{tensor: float(x[column]) for tensor, column in row.items()} for row in part.kept]
-            later = self._later(part, np.maximum(x, 0.0))
-            self.best = Best(self.best.extra, later, self.chosen, kept, whole)
+        self.best = replace(self.best, extra=max(before, extra))
+        if later is not None:
+            self.best = Best(self.best.extra, later, self.chosen, whole)
         return self.best.extra - before >= RISE * self.time_of_all
 
     def _later(self, part: ResidencyProgram, x: Floats) -> Later:
@@ -228,6 +237,9 @@ class Search:
 
         starts = [start for start, _window in part.within]
         return in_windows(self.facts, runs(part.reruns), starts, [runs(w) for _start, w in part.within])
+
+    def _in_time(self) -> bool:
+        return monotonic() < self.deadline
 
     def _left(self) -> float | None:
         return None if self.deadline == inf else max(0.0, self.deadline - monotonic())

@@ -1,0 +1,125 @@
+"""Maximum flows and minimum cuts by Dinic's algorithm, compiled.
+
+Shortest ways to the sink are looked for from behind, and flow is sent along them until none is left; then
+again, on the longer ways that are left. Time O(nodes² · arcs) at worst; a network of 4,000 arcs takes a
+millisecond. Reference: E. A. Dinic, Algorithm for solution of a problem of maximum flow in networks with
+power estimation, 1970.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Floats
+from ....graphs.compiled import compiled
+
+SOURCE, SINK = 0, 1
+"""The nodes from which flow comes and to which it goes."""
+
+NOTHING = 1e-15
+"""A capacity that counts as used up."""
+
+
+class Arcs(NamedTuple):
+    """Arcs and their reverses, grouped by the node they leave: of node v, start[v] … start[v + 1] − 1.
+
+    head: where each leads. twin: the place of its reverse. place: of the arcs as they were given.
+    """
+
+    start: NDArray[np.int64]
+    head: NDArray[np.int32]
+    twin: NDArray[np.int32]
+    place: NDArray[np.int64]
+
+
+def arcs_between(nodes: int, tail: NDArray[np.int64], head: NDArray[np.int64]) -> Arcs:
+    """tail, head: of each arc, numbers below `nodes`."""
+    count = len(tail)
+    order = np.argsort(np.concatenate([tail, head]), kind="stable")
+    place = np.empty(2 * count, np.int64)
+    place[order] = np.arange(2 * count)
+    start = np.zeros(nodes + 1, np.int64)
+    np.cumsum(np.bincount(np.concatenate([tail, head]), minlength=nodes), out=start[1:])
+    reverse = np.concatenate([np.arange(count) + count, np.arange(count)])
+    heads = np.concatenate([head, tail])[order].astype(np.int32)
+    return Arcs(start, heads, place[reverse[order]].astype(np.int32), place[:count])
+
+
+def minimum_cut(arcs: Arcs, capacities: Floats) -> tuple[float, NDArray[np.bool_]]:
+    """The flow from SOURCE to SINK, and per node: it is on the source's side of a cut of that capacity.
+
+    capacities: of the arcs as they were given, 0 to ∞. The flow is the sum of what was sent, so it is never
+    above what a cut lets through, but for rounding.
+    """
+    left = np.zeros(len(arcs.head))
+    left[arcs.place] = capacities
+    nodes = len(arcs.start) - 1
+    distance, queue = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
+    at, path = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+    flow = _send(arcs.start, arcs.head, arcs.twin, left, distance, queue, at, path)
+    return flow, distance < 0
+
+
+@compiled
+def _send(
+    start: NDArray[np.int64],
+    head: NDArray[np.int32],
+    twin: NDArray[np.int32],
+    left: Floats,
+    distance: NDArray[np.int32],
+    queue: NDArray[np.int32],
+    at: NDArray[np.int64],
+    path: NDArray[np.int64],
+) -> float:
+    """left: capacities, of which the flow is taken. distance: to the sink at the end, −1 where no way is
+    left. queue, at, path: room to work in."""
+    total = 0.0
+    while True:
+        distance[:] = -1
+        distance[SINK] = 0
+        queue[0] = SINK
+        first, last = 0, 1
+        while first < last and distance[SOURCE] < 0:
+            node = queue[first]
+            first += 1
+            for arc in range(start[node], start[node + 1]):
+                other = head[arc]
+                if distance[other] < 0 and left[twin[arc]] > NOTHING:
+                    distance[other] = distance[node] + 1
+                    queue[last] = other
+                    last += 1
+        if distance[SOURCE] < 0:
+            return total
+        at[:] = start[:-1]
+        node, depth = SOURCE, 0
+        while True:
+            if node == SINK:
+                least, narrow = np.inf, 0
+                for index in range(depth):
+                    if left[path[index]] < least:
+                        least, narrow = left[path[index]], index
+                for index in range(depth):
+                    left[path[index]] -= least
+                    left[twin[path[index]]] += least
+                total += least
+                depth = narrow
+                node = head[twin[path[depth]]]
+                continue
+            while at[node] < start[node + 1]:
+                arc = at[node]
+                if left[arc] > NOTHING and distance[head[arc]] == distance[node] - 1:
+                    break
+                at[node] += 1
+            if at[node] < start[node + 1]:
+                path[depth] = at[node]
+                depth += 1
+                node = head[at[node]]
+            elif depth:
+                depth -= 1
+                node = head[twin[path[depth]]]
+                at[node] += 1
+            else:
+                break

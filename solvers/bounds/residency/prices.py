@@ -1,0 +1,70 @@
+"""The best prices for the rows of memory: cutting planes, each a minimum cut.
+
+    maximise over λ ≥ 0   L(λ) = the least over all cuts i of  cost_i + Σ_t λ_t · excess_{i,t}   (cuts.py)
+
+L is concave. The cuts known so far give a linear program in λ (milp/planes.py). Its value is above the best;
+its dual weighs the cuts, and their mean is the residency program's answer in fractions. The next prices lie
+halfway between the best so far and that program's (in-out separation). Some fifteen cuts do. Reference: W.
+Ben-Ameur, J. Neto, Acceleration of cutting-plane and column generation algorithms, 2007,
+doi:10.1002/net.20137.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from ....graphs.arrays import Floats
+from ...milp.planes import Planes
+from .cuts import Cut, Network
+
+NEAR = 1e-5
+"""How far the bound may stay below the best, as a part of the time of all operations."""
+
+MOST_CUTS = 500
+FIRST_PRICE = 0.05
+"""Of the whole limit, as a part of the time of all operations; as below."""
+
+HIGHEST_FIRST, HIGHEST_STEP, HIGHEST_LAST = 8.0, 16.0, 1e7
+"""Prices stay below the first, or, where the best are there, below one that is a step higher."""
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """bound: a part of the time of all operations; ∞: no schedule fits. prices: that give it. again: how far
+    each operation runs again. cuts: on the way."""
+
+    bound: float
+    prices: Floats
+    again: Floats
+    cuts: list[Cut]
+
+
+def best_prices(
+    network: Network, start: Floats, goal: float = inf, proceed: Callable[[], bool] = lambda: True
+) -> Priced:
+    """start: prices to begin with, a row of zeros for none. goal: a bound that is enough. Each λ gives a true
+    bound, so stopping early makes it lower only."""
+    if not network.fits():
+        return Priced(inf, start, np.zeros(network.operations), [])
+    planes, highest = Planes(len(start), HIGHEST_FIRST), HIGHEST_FIRST
+    prices = best = start if start.any() else np.full(len(start), FIRST_PRICE)
+    bound, cuts = -inf, list[Cut]()
+    while True:
+        cut = network.cut(prices)
+        cuts.append(cut)
+        if cut.bound > bound:
+            bound, best = cut.bound, prices
+        planes.add(cut.bound - float(prices @ cut.excess), cut.excess)
+        top = planes.highest()
+        if top.value - bound <= NEAR and top.prices.max(initial=0.0) >= highest and highest < HIGHEST_LAST:
+            highest *= HIGHEST_STEP
+            planes.limit(highest)
+            top = planes.highest()
+        if top.value - bound <= NEAR or bound >= goal or len(cuts) == MOST_CUTS or not proceed():
+            again = np.average([cut.again for cut in cuts], axis=0, weights=top.weights)
+            return Priced(max(bound, 0.0), best, again, cuts)
+        prices = (best + top.prices) / 2

@@ -1,0 +1,58 @@
+"""The lowest of many planes over prices, and where it is highest: what cutting-plane methods ask for.
+
+    maximise θ  with  θ ≤ constant_i + Σ_t slope_{i,t} · price_t  for each plane i,  0 ≤ price_t ≤ limit
+
+Planes are added one by one; HiGHS' simplex method goes on from where it was.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import highspy
+import numpy as np
+
+from ...graphs.arrays import Floats
+from .result import BackendError
+
+
+class Top(NamedTuple):
+    """weights: the program's dual. Of the planes, at least 0, their sum 1; so weighed, they bound θ
+    from above by `value` for all prices."""
+
+    value: float
+    prices: Floats
+    weights: Floats
+
+
+class Planes:
+    def __init__(self, prices: int, limit: float) -> None:
+        self.count = prices
+        self.indices = np.arange(prices + 1, dtype=np.int32)
+        self.highs = highspy.Highs()
+        self.highs.setOptionValue("output_flag", False)
+        self.highs.addVars(prices + 1, np.zeros(prices + 1), np.append(np.full(prices, limit), inf))
+        self.highs.changeColCost(prices, -1.0)
+        self.highs.changeColBounds(prices, -inf, inf)
+
+    def limit(self, limit: float) -> None:
+        for price in range(self.count):
+            self.highs.changeColBounds(price, 0.0, limit)
+
+    def add(self, constant: float, slopes: Floats) -> None:
+        """slopes: shape (prices,)."""
+        self.highs.addRow(-inf, constant, self.count + 1, self.indices, np.append(-slopes, 1.0))
+
+    def highest(self) -> Top:
+        """Of at least one plane. Raises BackendError where HiGHS finds none."""
+        self.highs.run()
+        if self.highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            raise BackendError(
+                f"highs gave up: {self.highs.modelStatusToString(self.highs.getModelStatus())}"
+            )
+        solution = self.highs.getSolution()
+        x, weights = np.array(solution.col_value), np.abs(np.array(solution.row_dual))
+        return Top(float(x[self.count]), np.maximum(x[: self.count], 0.0), weights / weights.sum())

@@ -1,0 +1,162 @@
+"""The residency program by minimum cuts, beside the same program as a linear one; flows beside networkx."""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.generators import layered, unet
+from memplan.graphs.graph import Graph
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.solvers.bounds.residency.cuts import Network, Pairs, part_of
+from memplan.solvers.bounds.residency.facts import Facts
+from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, arcs_between, minimum_cut
+from memplan.solvers.bounds.residency.moments import Later, bytes_at
+from memplan.solvers.bounds.residency.order import Order, any_order, file_order
+from memplan.solvers.bounds.residency.prices import NEAR, best_prices
+from memplan.solvers.bounds.residency.windows import residency_program
+from memplan.solvers.milp.planes import Planes
+from memplan.solvers.milp.safe_bounds import relaxed
+from small_graphs import small_graphs
+
+EQUAL = 2 * NEAR
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**6))
+def test_flows_equal_networkx(seed: int) -> None:
+    random = Random(seed)
+    nodes, arcs = random.randint(2, 12), random.randint(0, 40)
+    pairs = [(random.randrange(nodes), random.randrange(nodes)) for _ in range(arcs)]
+    pairs = sorted({(tail, head) for tail, head in pairs if tail != head and tail != SINK and head != SOURCE})
+    if (SOURCE, SINK) in pairs:
+        pairs.remove((SOURCE, SINK))
+    capacities = np.array([random.choice([1.0, 3.0, 8.0, inf]) for _ in pairs])
+    theirs = nx.DiGraph()
+    theirs.add_nodes_from(range(nodes))
+    for (tail, head), capacity in zip(pairs, capacities.tolist(), strict=True):
+        theirs.add_edge(tail, head, **({} if capacity == inf else {"capacity": capacity}))
+    try:
+        best = nx.maximum_flow_value(theirs, SOURCE, SINK)
+    except nx.NetworkXUnbounded:
+        return
+    tail, head = (np.array(column, np.int64) for column in (zip(*pairs, strict=True) if pairs else ((), ())))
+    flow, ours = minimum_cut(arcs_between(nodes, tail, head), capacities)
+    assert flow == best
+    assert ours[SOURCE]
+    assert not ours[SINK]
+    assert capacities[ours[tail] & ~ours[head]].sum() == flow
+
+
+def network_of(graph: Graph, budget: int, moments: list[int], order: Order) -> Network:
+    facts = Facts(graph)
+    pairs = Pairs(facts)
+    parts = [part_of(pairs, order(moment), budget) for moment in moments]
+    return Network(pairs, parts, budget, sum(facts.seconds) or 1.0)
+
+
+def by_both(graph: Graph, budget: int, order: Order) -> tuple[float, float]:
+    """By cuts and by a linear program, at all moments where an operation by itself fits."""
+    facts = Facts(graph)
+    moments = [k for k in range(len(graph.operations)) if facts.least_bytes(k) <= budget]
+    network = network_of(graph, budget, moments, order)
+    answer = best_prices(network, np.zeros(len(moments)))
+    part = residency_program(facts, budget, [order(moment) for moment in moments])
+    return answer.bound, relaxed(part.program).bound
+
+
+def budgets(graph: Graph, most: int) -> range:
+    low, high = memory_floor(graph), baseline(graph).peak
+    return range(low, high + 1, max(1, (high - low) // most))
+
+
+@settings(max_examples=60)
+@given(small_graphs())
+def test_in_the_files_order_nothing_is_lost(graph: Graph) -> None:
+    """Shared contributions, several outputs, changes in place, modes, workspaces."""
+    for budget in budgets(graph, 4):
+        cuts, program = by_both(graph, budget, file_order(graph))
+        assert cuts == pytest.approx(program, abs=EQUAL) or cuts == program == inf
+
+
+@settings(max_examples=60)
+@given(small_graphs())
+def test_in_any_order_the_bound_is_no_higher(graph: Graph) -> None:
+    for budget in budgets(graph, 4):
+        cuts, program = by_both(graph, budget, any_order(Facts(graph).predecessors))
+        assert cuts <= program + EQUAL
+
+
+@pytest.mark.parametrize("graph", [unet(2), layered(14, seed=1)], ids=lambda graph: graph.name)
+def test_generated_graphs(graph: Graph) -> None:
+    met = 0
+    for budget in budgets(graph, 5):
+        cuts, program = by_both(graph, budget, file_order(graph))
+        assert cuts == pytest.approx(program, abs=EQUAL) or cuts == program == inf
+        met += 0.0 < cuts < inf
+    assert met
+
+
+@settings(max_examples=60)
+@given(small_graphs(), st.integers(0, 10**6))
+def test_every_price_gives_a_bound_and_excess_is_its_slope(graph: Graph, seed: int) -> None:
+    """A cut is the least at its own prices: at others its plane lies above the bound there."""
+    random = np.random.default_rng(seed)
+    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    facts = Facts(graph)
+    moments = [k for k in range(len(graph.operations)) if facts.least_bytes(k) <= budget]
+    network = network_of(graph, budget, moments, file_order(graph))
+    best = best_prices(network, np.zeros(len(moments))).bound
+    prices = [random.random(len(moments)) * 10.0 ** random.integers(-2, 2) for _ in range(4)]
+    cuts = [network.cut(row) for row in prices]
+    for there, cut in zip(prices, cuts, strict=True):
+        assert cut.bound <= best + EQUAL
+        cost = float(np.array(facts.seconds)[cut.again].sum()) / (sum(facts.seconds) or 1.0)
+        assert cut.bound == pytest.approx(cost + there @ cut.excess, abs=1e-6)
+        for other, second in zip(prices, cuts, strict=True):
+            assert second.bound <= cut.bound + (other - there) @ cut.excess + 1e-9
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 12))
+def test_the_top_of_planes_is_proven_by_its_weights(seed: int, prices: int, count: int) -> None:
+    random = np.random.default_rng(seed)
+    constants, slopes = random.normal(size=count), random.normal(size=(count, prices))
+    planes = Planes(prices, 3.0)
+    for constant, row in zip(constants, slopes, strict=True):
+        planes.add(float(constant), row)
+    top = planes.highest()
+    assert (constants + slopes @ top.prices).min() == pytest.approx(top.value)
+    mean = top.weights @ slopes
+    assert top.weights @ constants + 3.0 * np.maximum(mean, 0.0).sum() == pytest.approx(top.value, abs=1e-7)
+    assert top.prices.min() >= 0.0
+    assert top.prices.max() <= 3.0
+
+
+@settings(max_examples=60)
+@given(small_graphs(), st.integers(0, 10**6))
+def test_bytes_at_moments_as_they_are_defined(graph: Graph, seed: int) -> None:
+    facts, random = Facts(graph), np.random.default_rng(seed)
+    count = len(graph.operations)
+    most = np.where(facts.once, 0.0, random.choice([0.0, 0.3, 1.0, 2.0], count))
+    found = bytes_at(facts, Later.of(most), np.arange(count))
+    for t in range(count):
+        recomputed = [0.0] * count
+        total = float(facts.least_bytes(t))
+        for p in range(t, -1, -1):
+            ended = any(change <= t for change in facts.ended_by.get(p, ()))
+            for x in facts.outputs[p]:
+                needs = [1.0 if use > t else recomputed[use] for use in facts.uses[x]]
+                need = 1.0 if x in facts.results else max(needs, default=0.0)
+                if t in facts.uses[x] or t in facts.producers[x]:
+                    continue
+                kept = max(0.0, need - (0.0 if ended else min(1.0, most[p])))
+                total += facts.sizes[x] * kept / len(facts.producers[x])
+                recomputed[p] = max(recomputed[p], need - kept)
+        assert found[t] == pytest.approx(total)

@@ -73,7 +73,8 @@ class Pairs:
         edges = facts.edges
         self.facts, self.sizes, self.results = facts, edges.sizes, edges.results
         counts = ~facts.graph.resident & (self.sizes > 0)
-        reads, writes = _columns(edges.uses), _columns(edges.producers)
+        reads = _columns(Adjacency(edges.use_start, edges.uses))
+        writes = _columns(Adjacency(edges.producer_start, edges.producers))
         self.reads, self.writes = reads[counts[reads[:, 0]]], writes[counts[writes[:, 0]]]
         self.ended = np.array([(o, c) for o, row in facts.ended_by.items() for c in row], np.int64).reshape(
             -1, 2
@@ -87,17 +88,17 @@ class Pairs:
 
 def _columns(rows: Adjacency) -> Ints:
     """(row, entry) for each entry."""
-    return np.column_stack([rows.rows(), rows.columns])
+    return np.column_stack([rows.rows(), rows.columns]).astype(np.int64)
 
 
 class Part(NamedTuple):
-    """The nodes and arcs of one moment. Nodes are numbered from 2 + operations on; `count` of them.
+    """The nodes and arcs of one moment. Nodes are numbered from 2 + operations on; `nodes` of them.
 
     tail, head, size: of each arc; size: bytes, which have the moment's price, ∞ without one. room: bytes.
     recomputed: the operations whose u come first among the nodes.
     """
 
-    count: int
+    nodes: int
     tail: Ints
     head: Ints
     size: Floats
@@ -170,7 +171,7 @@ class Network:
             moments.append(np.where(part.size < inf, number, ALWAYS))
             capacities.append(part.size / limit)
             self.starts.append(nodes)
-            nodes += part.count
+            nodes += part.nodes
         self.tail, self.head = np.concatenate(tails), np.concatenate(heads)
         self.moment, self.capacity = np.concatenate(moments), np.concatenate(capacities)
         self.arcs: Arcs = arcs_between(nodes, self.tail, self.head)
@@ -197,7 +198,7 @@ class Network:
 
     def _kept(self, ours: NDArray[np.bool_]) -> Floats:
         cut = (self.moment != ALWAYS) & ours[self.tail] & ~ours[self.head]
-        return np.bincount(self.moment[cut], self.capacity[cut], minlength=len(self.parts))
+        return np.bincount(self.moment[cut], self.capacity[cut], len(self.parts)).astype(np.float64)
 
     def _again_after(self, ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
         rows = np.zeros((len(self.parts), self.operations), np.bool_)

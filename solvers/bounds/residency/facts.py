@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.adjacency import Adjacency
+from ....graphs.adjacency import Adjacency, Indices
 from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
 from ...stages.slots import ways_of
@@ -16,12 +16,17 @@ from .order import AFTER, BEFORE, Moment, predecessors
 
 
 class Edges(NamedTuple):
-    """The same as columns. ends: per operation, the change in place after which it can't run again, else the
-    number of operations."""
+    """The same as columns, for compiled code: of row k, entries start[k] … start[k + 1] − 1.
 
-    outputs: Adjacency
-    producers: Adjacency
-    uses: Adjacency
+    ends: per operation, the change in place after which it can't run again, else the number of operations.
+    """
+
+    output_start: Ints
+    outputs: Indices
+    producer_start: Ints
+    producers: Indices
+    use_start: Ints
+    uses: Indices
     sizes: Floats
     results: NDArray[np.bool_]
     ends: Ints
@@ -67,16 +72,14 @@ class Facts:
 
     @cached_property
     def edges(self) -> Edges:
-        operations = self.graph.operations
         results = np.zeros(len(self.sizes), np.bool_)
         results[list(self.results)] = True
         ends = np.full(len(self.outputs), len(self.outputs))
         for operation, changes in self.ended_by.items():
             ends[operation] = min(changes, default=len(self.outputs))
-        uses = Adjacency.of(self.uses)
-        return Edges(
-            operations.writes, self.graph.producers, uses, np.array(self.sizes, np.float64), results, ends
-        )
+        writes, makers, uses = self.graph.operations.writes, self.graph.producers, Adjacency.of(self.uses)
+        rows = writes.start, writes.columns, makers.start, makers.columns, uses.start, uses.columns
+        return Edges(*rows, np.array(self.sizes, np.float64), results, ends)
 
     @cached_property
     def ended_by(self) -> dict[int, list[int]]:

@@ -59,7 +59,7 @@ def minimum_cut(arcs: Arcs, capacities: Floats) -> tuple[float, NDArray[np.bool_
     nodes = len(arcs.start) - 1
     distance, queue = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
     at, path = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-    flow = _send(arcs.start, arcs.head, arcs.twin, left, distance, queue, at, path)
+    flow = float(_send(arcs.start, arcs.head, arcs.twin, left, distance, queue, at, path))
     return flow, distance < 0
 
 
@@ -101,10 +101,11 @@ def _send(
                 for index in range(depth):
                     if left[path[index]] < least:
                         least, narrow = left[path[index]], index
+                sent = float(least)
                 for index in range(depth):
-                    left[path[index]] -= least
-                    left[twin[path[index]]] += least
-                total += least
+                    left[path[index]] -= sent
+                    left[twin[path[index]]] += sent
+                total += sent
                 depth = narrow
                 node = head[twin[path[depth]]]
                 continue

@@ -15,12 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ....graphs.adjacency import Indices
 from ....graphs.arrays import Floats, Ints
 from ....graphs.compiled import compiled
-from .facts import Facts
+from .facts import Edges, Facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,32 +65,14 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
 def bytes_at(facts: Facts, later: Later, moments: Ints) -> Floats:
     """Device bytes at each moment (operations)."""
     windows = np.searchsorted(later.starts, moments, side="right")
-    kept = np.zeros(len(moments))
-    edges = facts.edges
-    columns = (edges.outputs, edges.producers, edges.uses)
-    flat = [array for column in columns for array in (column.start, column.columns)]
-    facts_of = (edges.sizes, edges.results, edges.ends)
-    _keep(*flat, *facts_of, later.runs, later.when, moments, windows, np.empty(len(facts.outputs)), kept)
+    kept, recomputed = np.zeros(len(moments)), np.empty(len(facts.outputs))
+    _keep(facts.edges, later.runs, later.when, moments, windows, recomputed, kept)
     return kept + np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
 
 
 @compiled
 def _keep(
-    outputs: Ints,
-    output: Indices,
-    producers: Ints,
-    producer: Indices,
-    uses: Ints,
-    use: Indices,
-    sizes: Floats,
-    results: NDArray[np.bool_],
-    ends: Ints,
-    runs: Floats,
-    when: Ints,
-    moments: Ints,
-    windows: Ints,
-    recomputed: Floats,
-    kept: Floats,
+    edges: Edges, runs: Floats, when: Ints, moments: Ints, windows: Ints, recomputed: Floats, kept: Floats
 ) -> None:
     """kept: takes the bytes that are kept at each moment, of what its operation does not touch. recomputed:
     room to work in, a number for each operation."""
@@ -101,21 +81,22 @@ def _keep(
         for p in range(t, -1, -1):
             rest = runs[window + 1, p]
             here = runs[window, p] - rest if t < when[window, p] else 0.0
-            most = min(rest + here, 1.0) if t < ends[p] else 0.0
+            most = min(rest + here, 1.0) if t < edges.ends[p] else 0.0
             recomputed[p] = 0.0
-            for entry in range(outputs[p], outputs[p + 1]):
-                x = output[entry]
-                need = 1.0 if results[x] else 0.0
+            for entry in range(edges.output_start[p], edges.output_start[p + 1]):
+                x = edges.outputs[entry]
+                need = 1.0 if edges.results[x] else 0.0
                 touched = False
-                for index in range(uses[x], uses[x + 1]):
-                    reader = use[index]
+                for index in range(edges.use_start[x], edges.use_start[x + 1]):
+                    reader = edges.uses[index]
                     touched |= reader == t
                     need = 1.0 if reader > t else max(need, recomputed[reader])
-                for index in range(producers[x], producers[x + 1]):
-                    touched |= producer[index] == t
+                first, last = edges.producer_start[x], edges.producer_start[x + 1]
+                for index in range(first, last):
+                    touched |= edges.producers[index] == t
                 if not touched:
                     stays = max(need - most, 0.0)
-                    kept[place] += sizes[x] / (producers[x + 1] - producers[x]) * stays
+                    kept[place] += edges.sizes[x] / (last - first) * stays
                     recomputed[p] = max(recomputed[p], need - stays)
 
 

@@ -21,9 +21,10 @@ _WORDS = {
     Outcome.TIMEOUT: "timeout",
     Outcome.FAULT: "fault",
 }
+_UNFOUND = (Outcome.INFEASIBLE, Outcome.NOT_FOUND)
 LEGEND = (
     "overhead in % of the plain time; * best; - infeasible for the solver; x proven impossible; "
-    "none: not found in time; n/a: graph not accepted"
+    "xb unless a backward operation runs twice; none: not found in time; n/a: graph not accepted"
 )
 
 
@@ -65,6 +66,8 @@ def _matrix(rows: Sequence[Row]) -> Iterator[Text]:
 def _cell(row: Row, best: Mapping[Place, float], bounds: Mapping[Place, Bounds]) -> str:
     if row.overhead_percent is None and bounds[row.place].lower == inf:
         return "x "
+    if row.outcome in _UNFOUND and bounds[row.place].backward_once == inf:
+        return "xb "
     if row.overhead_percent is None:
         return _WORDS[Outcome(row.outcome)] + " "
     return f"{row.overhead_percent + 0.0:.2f}" + ("*" if is_best(row, best) else " ")

@@ -240,18 +240,24 @@ def _bound_row(bound: Bound, solution: Solution) -> Row:
     time = solution.figures.time
     scope = {"any": "any order", "file": "file's order"}[bound.order]
     scope += "" if bound.transfers else ", no transfers"
-    gap = f"gap {(time - bound.seconds) / time:.1%}" if bound.seconds <= time else "beaten in another order"
+    scope += "" if bound.backward_again else ", backward once"
+    ways = ["in another order"] if bound.order == "file" else []
+    ways += [] if bound.backward_again else ["with backward repeated"]
+    gap = f"beaten {' or '.join(ways)}"
+    if bound.seconds <= time:
+        gap = f"gap {(time - bound.seconds) / time:.1%}"
     seconds = "no schedule" if bound.seconds == inf else duration(bound.seconds)
     return "", f"{seconds} ({scope}), {gap}"
 
 
 def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
-    """seconds: null where no schedule in that order exists at all."""
+    """seconds: null where no such schedule exists at all."""
     time, exists = solution.figures.time, bound.seconds < inf
     gap = (time - bound.seconds) / time if time and exists else 0.0
     return {
         "order": bound.order,
         "transfers": bound.transfers,
+        "backward_again": bound.backward_again,
         "name": bound.name,
         "seconds": bound.seconds if exists else None,
         "gap": gap if exists else None,

@@ -62,7 +62,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
             bound_seconds=asked["bound_seconds"],
         )
     except Exception as error:
-        ending = {**_refusal(error), "seconds": perf_counter() - start}
+        seconds = error.seconds if isinstance(error, InfeasibleError) else None
+        ending = {**_refusal(error), "seconds": seconds or perf_counter() - start}
         if isinstance(error, InfeasibleError) and asked["bound_seconds"] > 0:
             bounds = lower_bounds(problem, plain_schedule(graph), inf, asked["bound_seconds"])
             return {**ending, **_bounds(bounds)}
@@ -78,10 +79,14 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:
-    """The largest of those that hold for every schedule, and of all others."""
+    """The largest of those that hold for every schedule; for backward once, in any order; of all others."""
     found: dict[str, float] = {}
     for bound in bounds:
         name = "lower_bound" if bound.general else "file_order_bound"
+        if not bound.backward_again:
+            name = "backward_once_bound"
+            if bound.order == "file":
+                continue
         found[name] = max(bound.seconds, found.get(name, 0.0))
     return found
 

@@ -123,16 +123,17 @@ def trials(
 
 
 class Bounds(NamedTuple):
-    """What is known at a place, in seconds: for any order, for the file's."""
+    """What is known at a place, in seconds: for any order, for the file's, for backward operations once."""
 
     lower: float | None = None
     file_order: float | None = None
+    backward_once: float | None = None
 
     def joined(self, other: Bounds) -> Bounds:
-        """The larger of each, the second where it is above the first."""
+        """The larger of each, the others where they are above the first."""
         pairs = zip(self, other, strict=True)
-        lower, file_order = (max((x for x in pair if x is not None), default=None) for pair in pairs)
-        return Bounds(lower, None if (file_order or 0.0) <= (lower or 0.0) else file_order)
+        lower, *others = (max((x for x in pair if x is not None), default=None) for pair in pairs)
+        return Bounds(lower, *(None if (one or 0.0) <= (lower or 0.0) else one for one in others))
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ class Row:
 
     overhead: extra time in percent of the plain schedule's. lower_bound: for any schedule within the budget;
     file_order_bound: where larger, for those in the file's order, which others may beat (inf: there is none).
+    backward_once_bound: where larger, for those in any order that run no backward operation twice.
     gap: (time − bound) in percent of the time. budget_text: as it was asked for. settings: JSON.
     least_budget: of an infeasible trial.
     """
@@ -161,6 +163,7 @@ class Row:
     peak: int | None
     lower_bound: float | None
     file_order_bound: float | None
+    backward_once_bound: float | None
     least_budget: int | None
     budget: int
     plain_time: float
@@ -185,7 +188,7 @@ class Row:
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(self.lower_bound, self.file_order_bound)
+        return Bounds(self.lower_bound, self.file_order_bound, self.backward_once_bound)
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
@@ -195,11 +198,12 @@ UNKNOWN = Bounds()
 
 
 def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
-    """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, status, least_budget
-    and message what there is. known: bounds at this place."""
+    """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, backward_once_bound,
+    status, least_budget and message what there is. known: bounds at this place."""
     on, solver = trial.instance, trial.contender
     time, peak = ending.get("time"), ending.get("peak")
-    bounds = Bounds(ending.get("lower_bound"), ending.get("file_order_bound")).joined(known)
+    own = (ending.get(name) for name in ("lower_bound", "file_order_bound", "backward_once_bound"))
+    bounds = Bounds(*own).joined(known)
     return Row(
         graph=_line(on.graph),
         operations=on.operations,
@@ -217,6 +221,7 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         peak=peak,
         lower_bound=bounds.lower,
         file_order_bound=bounds.file_order,
+        backward_once_bound=bounds.backward_once,
         least_budget=ending.get("least_budget"),
         budget=trial.budget_bytes,
         plain_time=on.plain_time,

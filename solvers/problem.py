@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -57,18 +57,28 @@ class Bound:
     """Seconds below which no schedule of the graph within the budget runs; ∞: there is none.
 
     name: of the method. order: "any": in whatever order; "file": of those whose first runs keep the file's.
-    transfers: it holds for schedules with transfers too.
+    transfers: it holds for schedules with transfers too. backward_again: and for those that run a backward
+    operation more than once.
     """
 
     seconds: float
     name: str
     order: OrderName
     transfers: bool = True
+    backward_again: bool = True
 
     @property
     def general(self) -> bool:
         """It holds for every schedule."""
-        return self.order == "any" and self.transfers
+        return self.order == "any" and self.transfers and self.backward_again
+
+    def covers(self, other: Bound) -> bool:
+        """It holds for all schedules that the other holds for."""
+        return (
+            self.order in ("any", other.order)
+            and self.transfers >= other.transfers
+            and self.backward_again >= other.backward_again
+        )
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,13 @@ class InfeasibleError(MemplanError):
     least: the smallest budget (bytes) this solver can reach, None if it can't tell.
     floor: bytes that no schedule of any solver can pass below.
     once_floor: bytes below which none is in the file's order unless a backward operation runs twice.
+    bounds: infinite ones, each a proof that no schedule of its kind exists. seconds: what the solver took.
     notes: what went wrong on the way, a line each.
     """
 
     once_floor: int | None = None
+    bounds: tuple[Bound, ...] = ()
+    seconds: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -144,14 +157,19 @@ class InfeasibleError(MemplanError):
         )
         super().__init__(f"no schedule within {spelled(budget)}: {reach}; {verdict}")
 
-    def tell(self, once_floor: int | None) -> None:
+    def tell(self, once_floor: int | None, bounds: Sequence[Bound]) -> None:
         """What is known of the problem beside the floor: a clause of the message where it counts."""
-        self.once_floor = once_floor
-        if once_floor is not None and self.budget < once_floor and not self.hopeless:
-            self.args = (
-                f"{self}; below {spelled(once_floor)} there is none in the file's order unless a backward "
-                "operation runs twice",
-            )
+        self.once_floor, self.bounds = once_floor, tuple(bounds)
+        again = "unless a backward operation runs twice"
+        if any(bound.general for bound in bounds):
+            more = "it is proven that there is none in any order"
+        elif any(bound.order == "any" for bound in bounds):
+            more = f"it is proven that there is none in any order {again}"
+        elif once_floor is not None and self.budget < once_floor and not self.hopeless:
+            more = f"below {spelled(once_floor)} there is none in the file's order {again}"
+        else:
+            return
+        self.args = (f"{self}; {more}",)
 
 
 class NotFoundError(InfeasibleError):

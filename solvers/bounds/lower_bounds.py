@@ -5,6 +5,7 @@
 | time of all operations (planner/bounds.py)  | every schedule                                               |
 | residency/residency.py, any order           | schedules without transfers: all, where there are no links   |
 | residency/residency.py, the file's order    | those of them whose first runs keep the file's order         |
+| either, with backward operations once       | those of them that run no backward operation twice           |
 | offload/offload_bound.py                    | with links, first runs in the file's order, whatever moves   |
 
 Cheap first. Residency bounds are left out where an operation has a way to use the host, or the schedule
@@ -21,13 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from ...graphs.graph import Graph
+from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Links, Machine
-from ...planner.bounds import time_bound
+from ...planner.bounds import backward_once, once_floor, time_bound, uses_host
 from ...planner.schedule.schedule import Schedule, Verb
 from ..candidates import device_limit
 from ..problem import Bound, OrderName, Problem
@@ -37,10 +39,15 @@ from .residency.residency import Residency, free_order_bound, residency_bound
 PROVEN = 1e-6
 """The relative gap up to which a schedule counts as the fastest."""
 
+WORTH = 1e-4
+"""Seconds of backward that a bound runs again, as a part of all, from which on one without is asked for."""
+
 Found = TypeVar("Found")
+Kind = tuple[int, OrderName, bool]
+"""Bytes, order, whether backward operations may run again."""
 
 _offload: WeakKeyDictionary[Graph, dict[tuple[int, Machine], tuple[float, Bound]]] = WeakKeyDictionary()
-_known: WeakKeyDictionary[Graph, dict[tuple[int, OrderName], tuple[float, Residency]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Graph, dict[Kind, tuple[float, Residency]]] = WeakKeyDictionary()
 
 
 def lower_bounds(
@@ -72,15 +79,56 @@ def lower_bounds(
         bound = attempt("offloading", lambda: _offloading(problem, machine, share, time))
         found += [bound] if bound else []
     if alone:
-        left = seconds - (monotonic() - start)
-        fixed = attempt("residency", lambda: _residency(problem, "file", left / 2, time, None))
-        left = seconds - (monotonic() - start)
-        free = None
+        end, bounds = start + seconds, list[Bound]()
+        fixed = attempt("residency", lambda: _residency(problem, "file", (end - monotonic()) / 2, time))
+        bounds += [fixed.bound] if fixed else []
         if fixed is not None and not fixed.interrupted:
-            free = attempt("any-order residency", lambda: _residency(problem, "any", left, time, fixed))
-        bounds = [residency.bound for residency in (free, fixed) if residency]
+            once = _once_counts(problem, fixed)
+            share = 0.5 if once else 1.0
+            free = attempt(
+                "any-order residency",
+                lambda: _residency(problem, "any", share * (end - monotonic()), time, fixed),
+            )
+            bounds += [free.bound] if free else []
+            if once and not (free and (free.interrupted or free.bound.seconds == inf)):
+                again = attempt("backward-once", lambda: _backward_once(problem, end, time, fixed))
+                bounds += again or []
         found += [replace(bound, transfers=machine.links == Links()) for bound in bounds]
     return found
+
+
+def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
+    """Infinite bounds: no schedule within the budget exists, or none unless a backward operation runs twice.
+
+    Looked for where the budget is below the once-floor. seconds: the most to spend.
+    """
+    floor = once_floor(problem.graph, problem.machine)
+    if seconds <= 0.0 or floor is None or device_limit(problem) >= floor:
+        return []
+    end = monotonic() + seconds
+    bounds = _backward_once(problem, end - seconds / 2, inf, None)
+    if bounds[-1].order == "any" and bounds[-1].seconds == inf:
+        bounds.append(_residency(problem, "any", end - monotonic(), inf).bound)
+    return [bound for bound in bounds if bound.seconds == inf]
+
+
+def _once_counts(problem: Problem, found: Residency) -> bool:
+    """A bound for schedules that run no backward operation twice is likely to be larger."""
+    graph, limit = problem.graph, device_limit(problem)
+    floor = once_floor(graph, Machine())
+    again = found.reruns[graph.operations.phase >= Phase.BACKWARD]
+    seconds = graph.operations.time[graph.operations.phase >= Phase.BACKWARD]
+    return floor is not None and (limit < floor or float(again @ seconds) > WORTH * time_bound(graph))
+
+
+def _backward_once(problem: Problem, end: float, time: float, fixed: Residency | None) -> list[Bound]:
+    """For schedules that run no backward operation twice: in any order, and below the once-floor in the
+    file's."""
+    floor, bounds = once_floor(problem.graph, Machine()), list[Bound]()
+    if floor is not None and device_limit(problem) < floor:
+        bounds.append(Bound(inf, "once-floor", "file"))
+    bounds.append(_residency(problem, "any", end - monotonic(), time, fixed, once=True).bound)
+    return [replace(bound, backward_again=False) for bound in bounds]
 
 
 def _offloading(problem: Problem, machine: Machine, seconds: float, time: float) -> Bound:
@@ -96,24 +144,30 @@ def _offloading(problem: Problem, machine: Machine, seconds: float, time: float)
 
 def _leaves_device(graph: Graph, schedule: Schedule) -> bool:
     """The schedule moves tensors, or an operation can be run in a way that uses the host."""
-    ways = (mode for modes in graph.operations.modes.values() for mode in modes)
-    return bool((schedule.verbs >= Verb.OFFLOAD).any()) or any(m.on_host or m.reads_host for m in ways)
+    return bool((schedule.verbs >= Verb.OFFLOAD).any()) or uses_host(graph)
 
 
 def _residency(
-    problem: Problem, order: OrderName, seconds: float, time: float, fixed: Residency | None
+    problem: Problem,
+    order: OrderName,
+    seconds: float,
+    time: float,
+    fixed: Residency | None = None,
+    *,
+    once: bool = False,
 ) -> Residency:
     """From an earlier call, unless that was cut short and there is more time now.
 
-    fixed: for the file's order, where one for any order is asked.
+    fixed: of the file's order, with whose moments one for any order begins. once: nothing of backward twice.
     """
     known = _known.setdefault(problem.graph, {})
     limit = device_limit(problem)
-    spent, found = known.get((limit, order), (0.0, None))
+    spent, found = known.get((limit, order, once), (0.0, None))
     if found is None or (not found.finished and seconds > spent):
-        if fixed is None:
-            found = residency_bound(problem.graph, limit, seconds, time)
+        graph = backward_once(problem.graph) if once else problem.graph
+        if order == "file":
+            found = residency_bound(graph, limit, seconds, time)
         else:
-            found = free_order_bound(problem.graph, limit, seconds, time, fixed.moments)
-        known[limit, order] = (seconds, found)
+            found = free_order_bound(graph, limit, seconds, time, fixed.moments if fixed else ())
+        known[limit, order, once] = (seconds, found)
     return found

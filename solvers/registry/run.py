@@ -23,7 +23,7 @@ from ...graphs.errors import InputError, MemplanError
 from ...planner.bounds import once_floor
 from ...planner.errors import InvalidScheduleError
 from ...planner.simulator.simulate import Figures, simulate
-from ..bounds.lower_bounds import PROVEN, lower_bounds
+from ..bounds.lower_bounds import PROVEN, lower_bounds, proofs_of_none
 from ..problem import (
     Answer,
     Bound,
@@ -82,7 +82,9 @@ def solve(
                 name, problem, answer, lambda less: module.solve(less, options), report
             )
     except InfeasibleError as refusal:
-        refusal.tell(once_floor(problem.graph, machine))
+        refusal.seconds = perf_counter() - start
+        proven = [] if refusal.hopeless else proofs_of_none(problem, bound_seconds)
+        refusal.tell(once_floor(problem.graph, machine), proven)
         raise
     seconds = perf_counter() - start
     figures = _judge(name, asked, answer)
@@ -164,9 +166,14 @@ def _bounds(
             f"the lower bound {best.seconds:.9g} s of {best.name} is above the {figures.time:.9g} s "
             "of a schedule that holds"
         )
-    above = best.seconds * (1.0 + PROVEN)
-    larger = {(bound.order, bound.transfers): bound for bound in found if bound.seconds > above}
-    return replace(best, seconds=min(best.seconds, figures.time)), *larger.values()
+    largest = {(bound.order, bound.transfers, bound.backward_again): bound for bound in found}.values()
+
+    def says_more(bound: Bound) -> bool:
+        others = (other for other in largest if other is not bound and other.covers(bound))
+        return all(bound.seconds > other.seconds * (1.0 + PROVEN) for other in others)
+
+    more = (bound for bound in largest if not bound.general and says_more(bound))
+    return replace(best, seconds=min(best.seconds, figures.time)), *more
 
 
 def settings_of(name: str) -> dict[str, Any]:

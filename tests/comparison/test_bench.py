@@ -340,6 +340,19 @@ def test_bounds_are_shared_and_a_wrong_one_is_told(rows: Callable[..., Row]) -> 
     assert "a on g at 60%: the lower bound 115 s is wrong, b takes 110 s" in lines
 
 
+def test_what_is_impossible_is_told(rows: Callable[..., Row]) -> None:
+    """One row's proof holds for all at its place; a schedule that repeats backward operations stands."""
+    a, b, c = rows("a", "g", 60, None), rows("b", "g", 60, None), rows("c", "g", 60, 20.0)
+
+    def cells(*told: Row) -> list[str]:
+        lines = [str(line).split() for line in comparison_lines(told, [])]
+        return [words[0] for words in lines[2 : 2 + len(told)]]
+
+    assert cells(a, b, c) == ["-", "-", "20.00*"]
+    assert cells(replace(a, backward_once_bound=inf), b, c) == ["xb", "xb", "20.00*"]
+    assert cells(replace(a, lower_bound=inf), b) == ["x", "x"]
+
+
 def test_a_row_survives_the_file(rows: Callable[..., Row], tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     awkward = replace(

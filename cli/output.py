@@ -63,12 +63,21 @@ class Output:
     @contextmanager
     def status(self, line: str) -> Generator[Callable[[str], None]]:
         """A line on the terminal that can be replaced while the block runs; it is gone afterwards."""
+        with self.logged(line) as (update, _above):
+            yield update
+
+    @contextmanager
+    def logged(self, line: str) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
+        """As `status`, and what writes lines above it, which stay."""
         console = _console(stderr=True)
         if self.quiet or not console.is_terminal:
-            yield lambda _line: None
+            yield lambda _line: None, lambda _line: None
             return
         with console.status(Text(line.translate(CONTROLS))) as status:
-            yield lambda line: status.update(Text(line.translate(CONTROLS)))
+            yield (
+                lambda line: status.update(Text(line.translate(CONTROLS))),
+                lambda line: console.print(Text(line.translate(CONTROLS)), soft_wrap=True),
+            )
 
     @contextmanager
     def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:

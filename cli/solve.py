@@ -19,7 +19,9 @@ from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule.file import save_schedule
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from ..solvers.race import Race
 from ..solvers.registry import run as registry
+from .bench_arguments import table_argument
 from .exits import Exit
 from .figures import (
     arena_document,
@@ -44,6 +46,7 @@ from .options import (
     settings_argument,
 )
 from .output import Output, Row, labelled
+from .race_log import RaceLog, write_csv
 from .written import write_out
 
 DEFAULT = "auto"
@@ -51,6 +54,7 @@ DEFAULT = "auto"
 _CLAIMS = {
     Status.OPTIMAL: "optimal for its formulation",
     Status.FEASIBLE: "the best found so far",
+    Status.WITHIN_GAP: "proven within the gap",
     Status.HEURISTIC: "heuristic",
 }
 
@@ -60,6 +64,12 @@ _CLAIMS = {
 @budget_option
 @click.option("--solver", default=DEFAULT, show_default=True, metavar="NAME", help="See `plan solvers`.")
 @click.option("--time-limit", type=float, callback=seconds_argument, metavar="S", help="Seconds.")
+@click.option(
+    "--gap",
+    metavar="0.5%|0.005",
+    help="Stop once proven to be so close to the fastest schedule; 0: go on to the end. The same as "
+    "--set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
+)
 @click.option(
     "--set",
     "settings",
@@ -75,7 +85,7 @@ _CLAIMS = {
     show_default=True,
     metavar="S",
     callback=allowance_argument,
-    help="Seconds for lower bounds at most, after solving; 0 for none.",
+    help="Seconds for lower bounds at most, after solving; 0 for none. Those for --gap are beside it.",
 )
 @click.option(
     "--addresses/--no-addresses",
@@ -92,18 +102,28 @@ _CLAIMS = {
 )
 @machine_option
 @destination_option
+@click.option(
+    "--log",
+    "log_path",
+    type=FILE,
+    callback=table_argument,
+    metavar="FILE.csv",
+    help="Write here when which schedule and bound was found, and by whom.",
+)
 @output_options
 def solve(
     graph: Path,
     budget: Budget | None,
     solver: str,
     time_limit: float | None,
+    gap: str | None,
     settings: dict[str, str],
     bound_time: float,
     addresses: bool | None,
     reserve: int | None,
     machine_path: Path | None,
     destination: Path | None,
+    log_path: Path | None,
     output: Output,
 ) -> None:
     """Find a fast schedule of GRAPH within a memory budget.
@@ -111,8 +131,11 @@ def solve(
     Without --budget the device's capacity is the budget, where the machine has one. Ctrl-C ends the search:
     the best schedule so far is written, and the exit code is 130.
     """
+    race = Race()
     registry.entry(solver)
+    settings = _with_gap(settings, gap)
     _spare(destination, graph, machine_path)
+    _spare(log_path, graph, machine_path, destination)
     loaded = load_graph(graph)
     machine = find_machine(machine_path) if machine_path else loaded.machine
     plain = baseline(loaded)
@@ -128,15 +151,19 @@ def solve(
     if addresses is None:
         addresses = str(loaded.source.get("device", "cpu")) != "cpu"
     try:
-        with output.status(f"{solver}: solving for {format_bytes(problem.budget)}") as report:
-            solution = _solved(solver, problem, time_limit, settings, report, bound_time, addresses)
+        with output.logged(f"{solver}: solving for {format_bytes(problem.budget)}") as (report, above):
+            race.listen = log = RaceLog(above)
+            solution = _solved(solver, problem, time_limit, settings, report, bound_time, addresses, race)
+            log.close()
     except InfeasibleError as error:
+        write_out(log_path, lambda path: write_csv(path, race.history)).tell()
         output.document(_infeasible(error))
         for line in error.notes:
             output.note(line)
         raise
     outcome = Report(solution.figures, plain, solution.lower_bound)
     written = write_out(destination, lambda path: _write(path, problem, solution, outcome))
+    logged = write_out(log_path, lambda path: write_csv(path, race.history))
     output.result(
         {
             **report_document(outcome, problem.budget),
@@ -173,9 +200,19 @@ def solve(
     for line in solution.notes:
         output.note(line)
     written.tell()
+    logged.tell()
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)
+
+
+def _with_gap(settings: dict[str, str], gap: str | None) -> dict[str, str]:
+    """Raises InputError where both say it."""
+    if gap is None:
+        return settings
+    if "gap" in settings:
+        raise InputError("--gap and --set gap= say the same: give one")
+    return {**settings, "gap": gap}
 
 
 def _spare(destination: Path | None, *inputs: Path | None) -> None:
@@ -202,10 +239,11 @@ def _solved(
     report: Callable[[str], None],
     bound_time: float,
     addresses: bool,
+    race: Race,
 ) -> Solution:
     try:
         return registry.solve_or_unpin(
-            solver, problem, time_limit, settings, report, bound_time, addresses=addresses
+            solver, problem, time_limit, settings, report, bound_time, addresses=addresses, race=race
         )
     except NotAcceptedError as error:
         takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)

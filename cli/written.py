@@ -39,7 +39,8 @@ def write_out(destination: Path | None, write: Callable[[Path], None]) -> Writte
         return Written(destination)
     except InputError as error:
         for folder in (destination.parent, Path(), *map(Path, _others())):
-            beside = folder / f"memplan-{token_hex(4)}.json"
+            suffix = destination.suffix if destination.suffix == ".csv" else ".json"
+            beside = folder / f"memplan-{token_hex(4)}{suffix}"
             with suppress(InputError):
                 write(beside)
                 return Written(beside, str(error))

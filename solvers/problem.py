@@ -14,6 +14,7 @@ from ..planner.addresses.layout import Layout
 from ..planner.budget import spelled
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
+from .race import Race
 
 
 class Status(StrEnum):
@@ -23,6 +24,8 @@ class Status(StrEnum):
     """proven, for the solver's own formulation"""
     FEASIBLE = "feasible"
     """the best so far when a limit stopped the solver"""
+    WITHIN_GAP = "within-gap"
+    """proven, up to the gap that was asked for"""
     HEURISTIC = "heuristic"
     """nothing is claimed"""
 
@@ -41,12 +44,14 @@ class Options:
     """time_limit: seconds, None for no limit. settings: the solver's own `Settings` dataclass.
 
     report: called with one line of progress at a time. cancelled: true once the answer is wanted at once.
+    race: told of schedules within the budget, and of bounds, as they are found.
     """
 
     time_limit: float | None = None
     settings: Any = None
     report: Callable[[str], None] = field(default=lambda _line: None)
     cancelled: Callable[[], bool] = field(default=lambda: False)
+    race: Race = field(default_factory=Race)
 
 
 OrderName = Literal["any", "file"]

@@ -59,6 +59,12 @@ def _check_between(name: str, value: float, low: float, high: float) -> None:
         raise InputError(f"{name} must be from {low:,} to {high:,}, not {value}")
 
 
+def check_gap(gap: float) -> None:
+    """Relative: from 0, below 1. Raises InputError."""
+    if not 0 <= gap < 1:
+        raise InputError(f"gap must be at least 0 and below 1, not {gap}")
+
+
 def check_words(settings: object, **words: tuple[str, ...]) -> None:
     """Each of these settings is one of these words. Raises InputError."""
     for name, known in words.items():
@@ -75,7 +81,8 @@ def _whole_number(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    number = float(text)
+    """0.005 or 0.5%."""
+    number = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not isfinite(number):
         raise ValueError
     return number

@@ -45,7 +45,7 @@ SHARES = {"low": 0.2, "middle": 0.5, "high": 0.8}
 """Of what lies between the floor and the plain peak."""
 
 SETTINGS = {
-    "auto": {"moves": "20", "workers": "1"},
+    "auto": {"gap": "0", "moves": "20", "workers": "1"},
     "search": {"moves": "20"},
     "joint": {"moves": "5"},
     "offload-greedy": {"moves": "2000"},

@@ -34,7 +34,10 @@ from ...planner.schedule.schedule import Schedule, Verb
 from ..candidates import device_limit
 from ..problem import Bound, OrderName, Problem
 from .offload.offload_bound import moves, offload_bound
-from .residency.residency import Residency, free_order_bound, residency_bound
+from .residency.residency import Residency, free_order_bound, residency_bound, rising_bound
+from .residency.schedule import FIRST_SHARE, residency_schedule
+
+ALL_OPERATIONS = "time of all operations"
 
 PROVEN = 1e-6
 """The relative gap up to which a schedule counts as the fastest."""
@@ -58,7 +61,7 @@ def lower_bounds(
     One that fails is left out: notes takes a line for it.
     """
     graph = problem.graph
-    trivial = Bound(time_bound(graph), "time of all operations", "any")
+    trivial = Bound(time_bound(graph), ALL_OPERATIONS, "any")
     if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN):
         return [trivial]
     start, machine = monotonic(), problem.machine or graph.machine or Machine()
@@ -94,6 +97,30 @@ def lower_bounds(
                 again = attempt("backward-once", lambda: _backward_once(problem, end, time, fixed))
                 bounds += again or []
         found += [replace(bound, transfers=machine.links == Links()) for bound in bounds]
+    return found
+
+
+def prove(
+    problem: Problem, tell: Callable[[Bound], None], seconds: float, cancelled: Callable[[], bool]
+) -> None:
+    """Tell what schedules without transfers can't be faster than, as it rises, cheap first."""
+    graph, limit = problem.graph, device_limit(problem)
+    tell(Bound(time_bound(graph), ALL_OPERATIONS, "any"))
+    if uses_host(graph):
+        return
+    machine = problem.machine or graph.machine or Machine()
+
+    def rise(bound: Bound) -> None:
+        tell(replace(bound, transfers=machine.links == Links()))
+
+    free = rising_bound(graph, limit, seconds, rise, cancelled)
+    _known.setdefault(graph, {})[limit, "any", False] = seconds, free
+
+
+def file_order(problem: Problem, seconds: float, cancelled: Callable[[], bool]) -> Residency:
+    """The fastest schedule found in the file's order, with its bound, which is then known."""
+    found = residency_schedule(problem.graph, device_limit(problem), seconds, cancelled)
+    _known.setdefault(problem.graph, {})[device_limit(problem), "file", False] = FIRST_SHARE * seconds, found
     return found
 
 

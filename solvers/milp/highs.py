@@ -34,8 +34,9 @@ def solve(
     time_limit: float | None,
     start: Mapping[int, float],
     progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """As milp.solve."""
+    """As milp.solve. cancelled: its time is over."""
     highs = highspy.Highs()
     options: dict[str, bool | int | float] = {
         "log_to_console": False,  # with output_flag off there would be no progress either
@@ -56,7 +57,7 @@ def solve(
         highs.setSolution(
             len(start), np.array(list(start), np.int32), np.array(list(start.values()), np.float64)
         )
-    return _result(program, highs, *_run(highs, time_limit, progress))
+    return _result(program, highs, *_run(highs, time_limit, progress, cancelled))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,10 @@ def _program_for_highs(program: Program, whole: bool = True) -> highspy.HighsLp:
 
 
 def _run(
-    highs: highspy.Highs, time_limit: float | None, progress: Callable[[Progress], None]
+    highs: highspy.Highs,
+    time_limit: float | None,
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[bool, bool]:
     """Run to the end, the limit, or the first Ctrl-C: whether it was halted, whether by Ctrl-C. A second one
     goes through."""
@@ -153,6 +157,8 @@ def _run(
             while not done.wait(0.05 if stop.is_set() else min(0.05, max(0.0, end - monotonic()))):
                 while not news.empty():
                     progress(news.get())
+                if cancelled():
+                    end = min(end, monotonic())
                 late = monotonic() - end
                 if late >= 0:
                     halt()

@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 
 from ...graphs.arrays import Floats
-from ...graphs.errors import InputError, MissingPackageError
-from ..settings_text import check_between, check_workers
+from ...graphs.errors import MissingPackageError
+from ..settings_text import check_between, check_gap, check_workers
 from .model import Program
 
 TOLERANCE = 1e-5
@@ -37,8 +37,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.threads is not None:
             check_workers(self.threads, 1, "threads")
-        if not 0 <= self.gap < 1:
-            raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
+        check_gap(self.gap)
         check_between(self, seed=(0, 2**31 - 1))
 
 

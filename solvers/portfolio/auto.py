@@ -1,17 +1,22 @@
-"""The default: a portfolio on the cores at hand; the fastest of its answers.
+"""The default: a portfolio on the cores at hand; the fastest of its answers, proven as far as is asked.
 
-    line 0   search, from the file's order
-    line 1   the rounded residency program, and rk-rotor where the graph is a chain; search from the better
-    line 2…  search with other random numbers
+    rk-rotor               where the graph is a chain: the first answer, in a second
+    search                 from the file's order
+    residency              the rounded residency program
+    search from others     from the better of rk-rotor's and residency's answers
+    search, more           with other random numbers, one for each core beyond two
+    bounds                 beside them, in a thread of its own, until they end
 
 On a machine with links to the host the lines are others: moving.py.
 
 Minimises what its solvers do, the simulated time within the device's budget, on any graph; where the plain
-schedule fits, no operation has a faster way and there are no links, that is the answer. Each line has a core
-of its own; with one core, line 1 has a third of the time and line 0 the rest. Annealing from the file's order
-is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close
-to the least memory, the second line has a head start. Given enough time for all moves, the same problem gives
-the same answer; with a time limit, what is best by then. Without one, the search is compiled, once on a
+schedule fits, no operation has a faster way and there are no links, that is the answer. All ends once the
+best is proven to be within `gap` of the fastest there can be (race.py), like a MILP solver's search; else
+with all moves, or the time. As many lines run at a time as there are cores, in the order above; with one core
+the first search has two thirds of a time limit. Annealing from the file's order is as good as from a dynamic
+program's answer on graphs of hundreds of operations; on larger ones, and close to the least memory, the other
+has a head start. With `gap` 0 and time for all moves the same problem gives the same answer; else what is
+best when a clock or a bound ends it. Without a time limit, the search is compiled, once on a
 machine, beside the residency program and rk-rotor. A budget below the floor on memory is refused at
 once; what can be reached is then looked for in seconds, where the search is compiled.
 
@@ -27,7 +32,6 @@ The choice of lines is ours; references and complexities are the solvers' own, i
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -39,15 +43,25 @@ from joblib import cpu_count
 from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor, time_bound
 from ...planner.schedule.sequence import runs_of
+from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
-from ..bounds.residency.schedule import residency_schedule
 from ..candidates import Candidate, device_limit, judged, plain_candidate
-from ..problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ..problem import (
+    Answer,
+    Bound,
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    Status,
+)
+from ..race import gap
 from ..recomputation.rockmate import rk_rotor
 from ..recomputation.search import search
 from ..recomputation.search.instance import instance_of
 from ..recomputation.search.rounds import at_hand, load
-from ..settings_text import check_workers
+from ..settings_text import check_gap, check_workers
 from ..stages.slots import has_faster_ways
 from . import lines as portfolio
 from . import moving as auto_moving
@@ -59,19 +73,30 @@ _MOST_LINES = 8
 _LOOK_SECONDS = 2.0
 """For the least memory, where the budget is refused anyway."""
 
+_START_SECONDS = 10.0
+"""The most that rk-rotor and the residency program may take each, without a time limit."""
+
+_WAIT_SECONDS = 0.1
+
+_BOUND_SECONDS = 30.0
+"""The most that bounds may take beside the lines."""
+
 _RESIDENCY_OPERATIONS = 2000
 """Up to this size the residency program in whole numbers is worth a try."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """workers: cores to use, 0 for those at hand, up to 8. moves, seed: as of search."""
+    """gap: relative, to the bound for any schedule, where the search may stop; 0: it goes on to its end.
+    workers: cores to use, 0 for those at hand, up to 8. moves, seed: as of search."""
 
+    gap: float = 0.005
     workers: int = 0
     moves: int = 1500
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_gap(self.gap)
         check_workers(self.workers, 0)
         search.Settings(self.moves, self.seed)
 
@@ -88,9 +113,9 @@ def solve(problem: Problem, options: Options) -> Answer:
         return auto_moving.solve(problem, options, NAME, workers)
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
+        options.race.found(plain.time, "plain order")
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     stop, loaded = Event(), Event()
-    lines = _lines(problem, options, settings, workers, loaded)
 
     def have_it_loaded() -> None:
         try:
@@ -103,14 +128,38 @@ def solve(problem: Problem, options: Options) -> Answer:
 
     if options.time_limit is not None:  # compiling is not to take from it
         have_it_loaded()
-    outcomes = portfolio.run(problem, lines, workers, stop, have_it_loaded)
+    race, bounds = options.race, list[Bound]()
+    seconds = min(_BOUND_SECONDS, inf if options.time_limit is None else options.time_limit)
+
+    def tell(bound: Bound) -> None:
+        bounds.append(bound)
+        if bound.general:
+            race.proved(bound.seconds, bound.name)
+
+    outcomes = portfolio.run(
+        problem,
+        _lines(problem, options, settings, workers, loaded),
+        workers,
+        stop,
+        have_it_loaded,
+        race,
+        settings.gap,
+        partial(prove, problem, tell, seconds) if settings.gap else None,
+    )
     if not outcomes.answers:
         raise _refusal(outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
+    if settings.gap and gap(outcomes.seconds, race.bound) <= settings.gap:
+        status = Status.WITHIN_GAP
     fastest = outcomes.fastest
-    notes = (*fastest.notes, *outcomes.faults)
-    return replace(fastest, status=status, interrupted=outcomes.interrupted, notes=notes)
+    return replace(
+        fastest,
+        status=status,
+        interrupted=outcomes.interrupted,
+        bounds=(*fastest.bounds, *bounds),
+        notes=(*fastest.notes, *outcomes.faults),
+    )
 
 
 def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
@@ -142,47 +191,76 @@ def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleEr
 
 def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
     """loaded: the search is at hand; the residency program and rk-rotor don't wait for it."""
-    seconds = options.time_limit
-    shares = [2 / 3, 1 / 3] if workers == 1 else [1.0] * workers
-    lines: list[Line] = []
-    for number, share in enumerate(shares):
-        chosen = search.Settings(settings.moves, settings.seed + number)
-        limit = None if seconds is None else share * seconds
-        own = replace(options, settings=chosen, time_limit=limit)
-        name = "search from the file's order" if number != 1 else "search from residency and rk-rotor"
-        solver = _from_file if number != 1 else _from_others
-        lines.append(Line(name, partial(_solved, partial(solver, loaded), problem, own)))
-    return lines
+    total, begin = options.time_limit, monotonic()
+    starts = _Starts(problem)
 
+    def line(name: str, share: float, solver: Callable[[Options], Answer], number: int = 0) -> Line:
+        def solve(cancelled: Cancelled) -> Answer:
+            left = None if total is None else max(0.0, min(share * total, begin + total - monotonic()))
+            chosen = search.Settings(settings.moves, settings.seed + number)
+            return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
 
-def _solved(
-    solver: Callable[[Problem, Options], Answer], problem: Problem, options: Options, cancelled: Cancelled
-) -> Answer:
-    return solver(problem, replace(options, cancelled=cancelled))
+        return Line(name, solve)
 
+    def from_file(own: Options) -> Answer:
+        loaded.wait()
+        return search.solve(problem, own)
 
-def _from_file(loaded: Event, problem: Problem, options: Options) -> Answer:
-    loaded.wait()
-    return search.solve(problem, options)
+    def from_others(own: Options) -> Answer:
+        now = monotonic()
+        start = starts.fastest(own.cancelled)
+        loaded.wait()
+        own = _from(own, now)
+        return search.improved(problem, own, runs_of(start.schedule)) if start else search.solve(problem, own)
 
-
-def _from_others(loaded: Event, problem: Problem, options: Options) -> Answer:
-    """Search from the best start that others find, each in a quarter of its time."""
-    start = monotonic()
-    share = 10.0 if options.time_limit is None else options.time_limit / 4
-    starts: list[Candidate] = []
+    alone = workers == 1
+    share = 1 / 12 if alone else 1 / 4
+    lines = [
+        line("rk-rotor", share, starts.line(rk_rotor.solve)),
+        line("search", 2 / 3 if alone else 1.0, from_file),
+    ]
     if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
-        found = residency_schedule(problem.graph, device_limit(problem), share).schedule
-        starts += [found] if found else []
-    with suppress(NotAcceptedError, InfeasibleError):
-        chain = rk_rotor.solve(problem, replace(options, settings=None, time_limit=share))
-        starts.append(judged(problem.graph, chain.schedule))
-    loaded.wait()
-    rest = _from(options, start)
-    if not starts:
-        return search.solve(problem, rest)
-    fastest = min(starts, key=lambda candidate: candidate.time)
-    return search.improved(problem, rest, runs_of(fastest.schedule))
+        lines.append(line("residency", share, starts.line(_residency)))
+    lines.append(line("search from others", 1.0, from_others, 1))
+    return lines + [line("search, more", 1.0, from_file, number) for number in range(2, workers)]
+
+
+class _Starts:
+    """Schedules to search from: those of the lines made here, which `fastest` waits for."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.awaited: list[Event] = []
+        self.found: list[Candidate] = []
+
+    def line(self, solver: Callable[[Problem, Options], Answer]) -> Callable[[Options], Answer]:
+        """The solver, with a time limit."""
+        ended = Event()
+        self.awaited.append(ended)
+
+        def solve(options: Options) -> Answer:
+            limit = _START_SECONDS if options.time_limit is None else options.time_limit
+            try:
+                answer = solver(self.problem, replace(options, settings=None, time_limit=limit))
+                self.found.append(judged(self.problem.graph, answer.schedule))
+                return answer
+            finally:
+                ended.set()
+
+        return solve
+
+    def fastest(self, cancelled: Cancelled) -> Candidate | None:
+        for ended in self.awaited:
+            while not (ended.wait(_WAIT_SECONDS) or cancelled()):
+                pass
+        return min(self.found, key=lambda candidate: candidate.time, default=None)
+
+
+def _residency(problem: Problem, options: Options) -> Answer:
+    found = file_order(problem, options.time_limit or 0.0, options.cancelled).schedule
+    if found is None:
+        raise NotAcceptedError("the rounded residency program found no schedule")
+    return Answer(found.schedule, Status.HEURISTIC)
 
 
 def _from(options: Options, start: float) -> Options:

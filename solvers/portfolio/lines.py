@@ -14,12 +14,17 @@ from threading import Event
 from ...planner.simulator.simulate import Figures, simulate
 from ..candidates import device_limit
 from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
+from ..race import Race
 
 Cancelled = Callable[[], bool]
 
 PATIENCE_SECONDS = 10.0
 """How long after Ctrl-C lines may take to give their best so far. One that is being compiled takes minutes on
 a busy machine, and has nothing."""
+
+
+LAST_SECONDS = 1.0
+"""How long bounds may take to end once the lines have."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class Line:
 
 @dataclass
 class Outcomes:
-    """answers: with the simulator's figures. refusals: of the lines that found nothing. faults: told in a
-    line each. interrupted: by Ctrl-C."""
+    """answers: with the simulator's figures, in the lines' order. refusals: of the lines that found nothing.
+    faults: told in a line each. interrupted: by Ctrl-C."""
 
     answers: list[tuple[Answer, Figures]] = field(default_factory=list[tuple[Answer, Figures]])
     refusals: list[InfeasibleError] = field(default_factory=list[InfeasibleError])
@@ -42,7 +47,16 @@ class Outcomes:
 
     @property
     def fastest(self) -> Answer:
-        return min(self.answers, key=lambda found: found[1].time)[0]
+        return self._fastest[0]
+
+    @property
+    def seconds(self) -> float:
+        """Of the fastest."""
+        return self._fastest[1].time
+
+    @property
+    def _fastest(self) -> tuple[Answer, Figures]:
+        return min(self.answers, key=lambda found: found[1].time)
 
 
 class PortfolioError(Exception):
@@ -60,15 +74,25 @@ def run(
     workers: int,
     stop: Event,
     meanwhile: Callable[[], None] = lambda: None,
+    race: Race | None = None,
+    gap: float = 0.0,
+    prove: Callable[[Cancelled], None] | None = None,
 ) -> Outcomes:
     """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind.
 
-    meanwhile: what they wait for, on this thread, where Ctrl-C ends it.
+    meanwhile: what they wait for, on this thread, where Ctrl-C ends it. race: is told their answers; once the
+    best is proven to be within the `gap`, each line gives its best so far. prove: bounds for the race, in a
+    thread beside the lines; it ends with them.
     Raises KeyboardInterrupt where that leaves nothing, PortfolioError where all lines fail.
     """
-    outcomes = Outcomes()
-    pool = ThreadPoolExecutor(workers)
-    running = [pool.submit(_attempt, problem, line, outcomes, stop) for line in lines]
+    outcomes, race, done = Outcomes(), race or Race(), Event()
+
+    def cancelled() -> bool:
+        return stop.is_set() or race.within(gap)
+
+    pool = ThreadPoolExecutor(workers + (prove is not None))
+    proving = [pool.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
+    running = [pool.submit(_attempt, problem, line, outcomes, race, cancelled) for line in lines]
     try:
         meanwhile()
         while wait(running, timeout=0.2).not_done:
@@ -76,7 +100,15 @@ def run(
     except KeyboardInterrupt:
         stop.set()
         wait(running, timeout=PATIENCE_SECONDS)
+    done.set()
+    outcomes.faults += [
+        told("bounds", error) for each in wait(proving, LAST_SECONDS).done if (error := each.exception())
+    ]
     pool.shutdown(wait=False)
+    results = [each.result() for each in running if each.done()]
+    outcomes.answers += [
+        found for found in results if found
+    ]  # in the lines' order: it decides between equals
     outcomes.interrupted = stop.is_set()
     if not outcomes.answers and outcomes.interrupted:
         raise KeyboardInterrupt
@@ -85,17 +117,21 @@ def run(
     return outcomes
 
 
-def _attempt(problem: Problem, line: Line, outcomes: Outcomes, stop: Event) -> None:
-    if stop.is_set():
-        return
+def _attempt(
+    problem: Problem, line: Line, outcomes: Outcomes, race: Race, cancelled: Cancelled
+) -> tuple[Answer, Figures] | None:
+    if cancelled():
+        return None
     try:
-        answer = line.solve(stop.is_set)
+        answer = line.solve(cancelled)
         limit, machine = device_limit(problem), problem.machine
         figures = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures
-        outcomes.answers.append((answer, figures))
+        race.found(figures.time, line.name)
+        return answer, figures
     except InfeasibleError as refusal:
         outcomes.refusals.append(refusal)
     except (NotAcceptedError, KeyboardInterrupt):
         pass  # the graph is none of its; it had found nothing when it was asked to end
     except BaseException as error:  # whatever it is, the others go on
         outcomes.faults.append(told(line.name, error))
+    return None

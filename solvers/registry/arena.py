@@ -132,5 +132,6 @@ def _figures(asked: Problem, answer: Answer) -> Figures:
 
 def _for_less(answer: Answer) -> Answer:
     """What is claimed for fewer bytes does not hold for the whole budget."""
-    status = Status.FEASIBLE if answer.status == Status.OPTIMAL else answer.status
+    proven = answer.status in (Status.OPTIMAL, Status.WITHIN_GAP)
+    status = Status.FEASIBLE if proven else answer.status
     return replace(answer, status=status, lower_bound=None, bounds=())

@@ -34,6 +34,7 @@ from ..problem import (
     Solution,
     Status,
 )
+from ..race import Race
 from ..settings_text import parse_settings
 from .arena import in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
@@ -57,12 +58,14 @@ def solve(
     bound_seconds: float = BOUND_SECONDS,
     *,
     addresses: bool = False,
+    race: Race | None = None,
 ) -> Solution:
     """Run a solver and let the simulator judge its answer.
 
     time_limit: seconds. settings: the solver's options as text. report: takes lines of progress.
     bound_seconds: the most that is then spent on lower bounds; 0 for none but the time of all operations.
     addresses: the budget holds the whole arena in which the copies have their addresses (arena.py).
+    race: is told of schedules and bounds as they are found.
     Raises InputError (name, settings), InfeasibleError, NotAcceptedError, SolverFaultError.
     """
     machine = problem.machine or problem.graph.machine
@@ -73,14 +76,16 @@ def solve(
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings or {})
     start = perf_counter()
-    options = Options(time_limit, chosen, report)
+    options = Options(time_limit, chosen, report, race=race or Race())
     asked, layout = problem, None
+
+    def for_less(less: Problem) -> Answer:
+        return module.solve(less, replace(options, race=Race()))
+
     try:
         answer: Answer = module.solve(problem, options)
         if addresses:
-            answer, asked, layout = in_arena(
-                name, problem, answer, lambda less: module.solve(less, options), report
-            )
+            answer, asked, layout = in_arena(name, problem, answer, for_less, report)
     except InfeasibleError as refusal:
         refusal.seconds = perf_counter() - start
         proven = [] if refusal.hopeless else proofs_of_none(problem, bound_seconds)
@@ -89,7 +94,10 @@ def solve(
     seconds = perf_counter() - start
     figures = _judge(name, asked, answer)
     notes = list(answer.notes)
-    bounds = _bounds(name, problem, answer, figures, 0.0 if answer.interrupted else bound_seconds, notes)
+    options.race.found(figures.time, name)
+    enough = answer.interrupted or answer.status is Status.WITHIN_GAP
+    bounds = _bounds(name, problem, answer, figures, 0.0 if enough else bound_seconds, notes)
+    options.race.proved(bounds[0].seconds, bounds[0].name)
     lower_bound = bounds[0].seconds
     proven = figures.time <= lower_bound * (1.0 + PROVEN)
     return Solution(
@@ -118,13 +126,14 @@ def solve_or_unpin(
     bound_seconds: float = BOUND_SECONDS,
     *,
     addresses: bool = False,
+    race: Race | None = None,
 ) -> Solution:
     """As `solve`. Where nothing is found whose copies fit what can be pinned, it is asked once more, with as
     much time, for a schedule that pins nothing, at the pageable rates of the machine's links; a note says so.
     """
     arguments = (time_limit, settings, report, bound_seconds)
     try:
-        return solve(name, problem, *arguments, addresses=addresses)
+        return solve(name, problem, *arguments, addresses=addresses, race=race)
     except (InfeasibleError, NotAcceptedError) as error:
         machine = problem.machine or problem.graph.machine
         unpinned = None if machine is None or machine.pinned is None else machine.without_pinned()

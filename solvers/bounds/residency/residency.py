@@ -27,9 +27,10 @@ need for a recomputation carried from tensor to tensor. The bound for any order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from time import monotonic
 
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
@@ -79,6 +80,31 @@ def free_order_bound(
     """For every order that the dependencies allow. moments: operations to begin with."""
     search = Search(graph, budget, "any", _seconds(time_limit), goal=goal, moments=moments)
     return residency_of(search, "any")
+
+
+def rising_bound(
+    graph: Graph,
+    budget: int,
+    time_limit: float | None,
+    tell: Callable[[Bound], None],
+    cancelled: Callable[[], bool],
+) -> Residency:
+    """As `free_order_bound`, after the file's order in fractions, whose moments it begins with.
+
+    tell: is called with each higher bound, of both. cancelled: the time is over.
+    """
+    trivial, deadline = time_bound(graph), monotonic() + _seconds(time_limit)
+
+    def search(order: OrderName, moments: Sequence[int] = ()) -> Search:
+        def rise(extra: float) -> None:
+            tell(Bound(trivial + extra, NAME, order))
+
+        left = deadline - monotonic()
+        return Search(graph, budget, order, left, moments=moments, tell=rise, cancelled=cancelled)
+
+    fixed = search("file")
+    fixed.run(whole=False)
+    return residency_of(search("any", fixed.chosen), "any")
 
 
 def residency_of(search: Search, order: OrderName) -> Residency:

@@ -13,6 +13,7 @@ the file's order these are; looking at few moments, found where they bind, is ou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from time import monotonic
@@ -25,18 +26,30 @@ FIRST_SHARE = 0.6
 """Of the time, for the program with the whole budget; what is left is halved for each lowered one."""
 
 
-def residency_schedule(graph: Graph, budget: int, time_limit: float | None = None) -> Residency:
+def residency_schedule(
+    graph: Graph,
+    budget: int,
+    time_limit: float | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Residency:
     """The bound for the file's order and the fastest schedule found; its `schedule` is None without one."""
     deadline = inf if time_limit is None else monotonic() + time_limit
     share = inf if time_limit is None else time_limit * FIRST_SHARE
-    search = Search(graph, budget, "file", share)
+    search = Search(graph, budget, "file", share, cancelled=cancelled)
     best = residency_of(search, "file")
     lowered = budget
-    while not (best.schedule or best.interrupted) and search.least and monotonic() < deadline:
+    while (
+        not (best.schedule or best.interrupted)
+        and search.least
+        and monotonic() < deadline
+        and not cancelled()
+    ):
         lowered = min(lowered, search.budget) - (search.least - budget)
         left = deadline - monotonic()
         seconds = left if left == inf else left / 2
-        search = Search(graph, lowered, "file", seconds, limit=budget, moments=search.chosen)
+        search = Search(
+            graph, lowered, "file", seconds, limit=budget, moments=search.chosen, cancelled=cancelled
+        )
         found = residency_of(search, "file")
         best = replace(best, schedule=found.schedule, interrupted=found.interrupted)
     return best

@@ -6,7 +6,7 @@ the bound's time, both are proven; where it does not fit, its peaks are the mome
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -63,7 +63,8 @@ class Best:
 
 class Search:
     """budget: bytes that programs may use. limit: bytes that schedules may use. goal: seconds of a schedule
-    that is known: a bound that reaches them is enough. moments: to begin with.
+    that is known: a bound that reaches them is enough. moments: to begin with. tell: is called with each
+    higher `extra`. cancelled: the time is over.
 
     best: so far. found: the fastest schedule within the limit. least: the least peak of one above it.
     interrupted: by Ctrl-C.
@@ -79,7 +80,10 @@ class Search:
         limit: int | None = None,
         goal: float = inf,
         moments: Sequence[int] = (),
+        tell: Callable[[float], None] = lambda _seconds: None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.tell, self.cancelled = tell, cancelled
         self.deadline = monotonic() + seconds
         self.graph, self.facts, self.budget = graph, Facts(graph), budget
         self.limit, self.goal = budget if limit is None else limit, goal
@@ -106,13 +110,13 @@ class Search:
         time = min(self.goal, self.found.time if self.found else inf)
         return self.time_of_all + self.best.extra >= time * (1.0 - SLACK)
 
-    def run(self) -> bool:
-        """Whether it came to its end before the time did."""
+    def run(self, whole: bool = True) -> bool:
+        """Whether it came to its end before the time did. whole: in whole numbers too."""
         if self.best.extra < inf:
             self._fractions()
-            if self.chosen:
+            if self.chosen and whole:
                 self._whole()
-        return self.proven or (not self.interrupted and monotonic() < self.deadline)
+        return self.proven or (whole and self._in_time())
 
     def _fractions(self) -> None:
         a_round = max(1, len(self.candidates)) if len(self.candidates) <= ALL_AT_ONCE else A_ROUND
@@ -148,7 +152,10 @@ class Search:
         return sum(map(len, self.crowded.values()))
 
     def _goes_on(self) -> bool:
-        return not self.interrupted and not self.proven and monotonic() < self.deadline
+        return self._in_time() and not self.proven
+
+    def _in_time(self) -> bool:
+        return not self.interrupted and not self.cancelled() and monotonic() < self.deadline
 
     def _peaks(self, most: int) -> list[int]:
         """First runs at which the newest answer, as a schedule, does not fit."""
@@ -210,7 +217,9 @@ class Search:
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
         part = self._program(more, windows=True)
         try:
-            result = highs.solve(part.program, Settings(threads=1), self._left(), {}, lambda _progress: None)
+            result = highs.solve(
+                part.program, Settings(threads=1), self._left(), {}, lambda _progress: None, self.cancelled
+            )
         except BackendError:
             return False
         self.interrupted = result.interrupted
@@ -227,6 +236,8 @@ class Search:
         self.best = replace(self.best, extra=max(before, extra))
         if later is not None:
             self.best = Best(self.best.extra, later, self.chosen, whole)
+        if self.best.extra > before:
+            self.tell(self.best.extra)
         return self.best.extra - before >= RISE * self.time_of_all
 
     def _later(self, part: ResidencyProgram, x: Floats) -> Later:
@@ -237,9 +248,6 @@ class Search:
 
         starts = [start for start, _window in part.within]
         return in_windows(self.facts, runs(part.reruns), starts, [runs(w) for _start, w in part.within])
-
-    def _in_time(self) -> bool:
-        return monotonic() < self.deadline
 
     def _left(self) -> float | None:
         return None if self.deadline == inf else max(0.0, self.deadline - monotonic())

@@ -103,7 +103,7 @@ class ChainSearch:
     """
 
     def __init__(self, name: str, problem: Problem, options: Options, blocks: int) -> None:
-        self.name, self.problem, self.report = name, problem, options.report
+        self.name, self.problem, self.options = name, problem, options
         self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
         self.chained: ChainProblem = chain_problem(name, problem, blocks)
         self.segments = self._segments()
@@ -118,7 +118,7 @@ class ChainSearch:
         except InfeasibleError as refusal:
             self.least = refusal.least or inf
         else:
-            self.best = judged(self.problem.graph, answer.schedule)
+            self._take(judged(self.problem.graph, answer.schedule))
             self.interrupted = answer.interrupted
 
     def _segments(self) -> list[Segment]:
@@ -192,8 +192,12 @@ class ChainSearch:
             self.least = min(self.least, candidate.peak)
             return False
         if self.best is None or candidate.time < self.best.time:
-            self.best = candidate
+            self._take(candidate)
         return True
+
+    def _take(self, candidate: Candidate) -> None:
+        self.best = candidate
+        self.options.race.found(candidate.time, self.name)
 
     def answer(self) -> Answer:
         """Raises InfeasibleError; NotFoundError where the time was too short to say."""
@@ -209,7 +213,7 @@ class ChainSearch:
         return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
 
     def proceed(self) -> bool:
-        return monotonic() < self.deadline
+        return monotonic() < self.deadline and not self.options.cancelled()
 
     def left(self) -> float | None:
         return None if self.deadline == inf else max(0.0, self.deadline - monotonic())

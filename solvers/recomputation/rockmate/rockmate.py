@@ -115,7 +115,7 @@ class _Rockmate:
         self.reserve = monotonic() - start
         best, solved = self.search.best, sum(len(kind.asked) for kind in self.kinds)
         if best:
-            self.search.report(f"{best.time:.6g} s after {solved} integer programs")
+            self.search.options.report(f"{best.time:.6g} s after {solved} integer programs")
         return wanted
 
     def _answer(self, questions: Iterable[Question]) -> bool:

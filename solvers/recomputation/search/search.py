@@ -36,19 +36,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.schedule.sequence import Run, in_plain_mode, runs_of
 from ...candidates import device_limit, plain_candidate
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...race import Race
 from ...settings_text import check_between, check_least
 from ...stages import eviction
 from ...stages.slots import has_faster_ways
 from ..checkpointing import rotor
-from .rounds import Rounds
-
-NAME = "search"
+from .rounds import NAME, Rounds
 
 _EVICTION_OPERATIONS = 1500
 """Greedy eviction, cubic at worst, is asked for a start up to this size."""
@@ -139,7 +138,8 @@ def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     graph, limit = problem.graph, device_limit(problem)
     floor, nearest = memory_floor(graph, problem.machine), None
     if rounds.proceed():
-        least = Rounds(graph, floor, settings.moves, settings.seed, rounds.rest())
+        alone = replace(rounds.rest(), race=Race())  # what it finds may be above the budget
+        least = Rounds(graph, floor, settings.moves, settings.seed, alone)
         least.anneal(in_plain_mode(range(len(graph.operations))))
         while least.cut_short and least.peak > limit and least.proceed():
             least.cut_short = False

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from contextlib import nullcontext
+from math import inf
 from pathlib import Path
 from threading import Event, Timer
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +21,8 @@ from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.portfolio import auto
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.race import Race
 from memplan.solvers.recomputation.search import rounds
 from memplan.solvers.registry import run as registry
 from tiny_graphs import tiny_graphs
@@ -31,7 +35,7 @@ QUICK = {"moves": "300"}
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_it_is_never_worse_than_search_or_rk_rotor(graph: Graph, workers: int) -> None:
     problem = Problem(graph, baseline(graph).peak * 3 // 4)
-    settings = QUICK | {"workers": str(workers)}
+    settings = QUICK | {"workers": str(workers), "gap": "0"}
     found = registry.solve("auto", problem, settings=settings, bound_seconds=0)
     assert found.figures.peak <= problem.budget
     for other in ("search", "rk-rotor"):
@@ -94,29 +98,76 @@ def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor(public: P
 def test_the_residency_program_waits_for_the_compiler_only_where_time_is_limited(
     time_limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, solved, waited = Event(), auto.residency_schedule, list[bool]()
+    begun, solved, waited = Event(), auto.file_order, list[bool]()
 
-    def residency(graph: Graph, budget: int, seconds: float) -> object:
+    def residency(problem: Problem, seconds: float, cancelled: Callable[[], bool]) -> object:
         begun.set()
-        return solved(graph, budget, seconds)
+        return solved(problem, seconds, cancelled)
 
-    monkeypatch.setattr(auto, "residency_schedule", residency)
+    monkeypatch.setattr(auto, "file_order", residency)
     monkeypatch.setattr(auto, "load", lambda *_: waited.append(begun.wait(20 if time_limit is None else 0)))
     graph = chain(6, seed=4)
-    settings = auto.Settings(workers=2, moves=20)
+    settings = auto.Settings(gap=0.0, workers=2, moves=20)
     auto.solve(Problem(graph, baseline(graph).peak * 3 // 4), Options(time_limit, settings))
     assert waited[0] == (time_limit is None)
 
 
-def test_interrupted_while_the_search_is_compiled_it_ends_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quick", [False, True])
+def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
+    quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """quick: rk-rotor has ended by then."""
+    graph, race = chain(6, seed=4), Race()
+
     def load(*_: object) -> None:
+        while quick and race.best == inf:
+            sleep(0.01)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(auto, "load", load)
     monkeypatch.setattr(rounds, "anneal", SimpleNamespace(signatures=()))
-    graph = chain(6, seed=4)
-    with pytest.raises(KeyboardInterrupt):
-        auto.solve(Problem(graph, baseline(graph).peak * 3 // 4), Options(settings=auto.Settings(workers=2)))
+    if not quick:
+        monkeypatch.setattr(auto.rk_rotor, "solve", no_answer)
+        monkeypatch.setattr(auto, "file_order", no_answer)
+    options = Options(settings=auto.Settings(gap=0.0, workers=2), race=race)
+    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    with nullcontext() if quick else pytest.raises(KeyboardInterrupt):
+        answer = auto.solve(problem, options)
+        assert answer.interrupted
+        assert simulate(graph, answer.schedule, budget=problem.budget).figures.time <= race.best * (1 + 1e-9)
+
+
+def no_answer(*_: object) -> Answer:
+    raise NotAcceptedError("none")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_what_is_said_to_be_within_the_gap_is(share: float, public: Path) -> None:
+    """Optima by enumeration; in other problems the search goes on to its end."""
+    ended = 0
+    for graph, _floor, _seconds, optima, whole in tiny_graphs(public)[::6]:
+        budget, least = optima[len(optima) // 2]
+        if least is None or not whole:
+            continue
+        found = registry.solve(
+            "auto", Problem(graph, budget), settings=QUICK | {"gap": str(share)}, bound_seconds=0
+        )
+        assert found.lower_bound is not None
+        assert found.lower_bound <= least * (1 + 1e-6)
+        if found.status in (Status.WITHIN_GAP, Status.OPTIMAL):
+            ended += 1
+            assert found.figures.time * (1 - share) <= found.lower_bound * (1 + 1e-6)
+    assert ended
+
+
+def test_a_wide_gap_ends_a_search_that_would_take_minutes() -> None:
+    graph = chain(60, seed=1)
+    problem = Problem(graph, baseline(graph).peak * 7 // 10)
+    begin, race = monotonic(), Race()
+    answer = auto.solve(problem, Options(settings=auto.Settings(gap=0.5, moves=10**6), race=race))
+    assert monotonic() - begin < 60  # on a busy machine, the compiler included
+    assert (answer.status, answer.interrupted) == (Status.WITHIN_GAP, False)
+    assert race.history[-1].gap <= 0.5
 
 
 def test_interrupted_it_gives_the_best_so_far() -> None:
@@ -127,7 +178,7 @@ def test_interrupted_it_gives_the_best_so_far() -> None:
     timer = Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        answer = auto.solve(problem, Options(settings=auto.Settings(moves=10**6)))
+        answer = auto.solve(problem, Options(settings=auto.Settings(gap=0.0, moves=10**6)))
     finally:
         timer.cancel()
     assert answer.interrupted

@@ -1,0 +1,76 @@
+"""A race between schedules and lower bounds: who found what when, and how far they are apart.
+
+A portfolio's lines tell what they find, bounds beside them what they prove; each may ask how close the two
+are, and end. What a user sees of a search under way, and a plot of it, is this history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from threading import Lock
+from time import monotonic
+
+_SAME = 1e-9
+"""The relative difference below which a time or a bound is no news."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """After `elapsed` seconds: best, the seconds of the fastest schedule, ∞ before the first; bound: no
+    schedule takes less. who: whose news it was."""
+
+    elapsed: float
+    best: float
+    bound: float
+    who: str
+
+    @property
+    def gap(self) -> float:
+        """(best − bound) / best; ∞ before the first schedule."""
+        return gap(self.best, self.bound)
+
+
+def gap(best: float, bound: float) -> float:
+    """What of `best` seconds is not proven necessary, as a share of them; never below 0."""
+    return inf if best == inf else max(0.0, best - bound) / best if best else 0.0
+
+
+class Race:
+    """Told by many threads. listen: is called with each new standing, one at a time."""
+
+    def __init__(self) -> None:
+        self._start, self._lock = monotonic(), Lock()
+        self.listen: Callable[[Standing], None] = lambda _standing: None
+        self.history: list[Standing] = []
+
+    @property
+    def best(self) -> float:
+        return self.history[-1].best if self.history else inf
+
+    @property
+    def bound(self) -> float:
+        """The largest that holds for every schedule."""
+        return self.history[-1].bound if self.history else 0.0
+
+    def found(self, seconds: float, who: str) -> None:
+        """A schedule within the budget takes so many seconds."""
+        with self._lock:
+            if seconds < self.best * (1.0 - _SAME) or self.best == inf > seconds:
+                self._add(seconds, self.bound, who)
+
+    def proved(self, seconds: float, who: str) -> None:
+        """No schedule within the budget takes less."""
+        with self._lock:
+            if seconds > self.bound * (1.0 + _SAME):
+                self._add(self.best, seconds, who)
+
+    def within(self, share: float) -> bool:
+        """The best is proven to be within this gap; never where that is 0, so that nothing ends early."""
+        return share > 0.0 and gap(self.best, self.bound) <= share
+
+    def _add(self, best: float, bound: float, who: str) -> None:
+        standing = Standing(monotonic() - self._start, best, bound, who)
+        self.history.append(standing)
+        self.listen(standing)

@@ -1,0 +1,44 @@
+"""The history of a race is what its news say, in any order and from any thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from math import inf
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.solvers.race import Race
+
+SECONDS = st.floats(1.0, 100.0)
+NEWS = st.lists(st.tuples(SECONDS, st.booleans()), max_size=12)
+
+
+@settings(max_examples=200)
+@given(NEWS, st.floats(0.0, 0.9))
+def test_best_and_bound_are_those_of_all_news_so_far(news: list[tuple[float, bool]], share: float) -> None:
+    """News: seconds, and whether a schedule takes them or they are a bound."""
+    race = Race()
+    for count, (seconds, schedule) in enumerate(news, start=1):
+        (race.found if schedule else race.proved)(seconds, "who")
+        best = min((s for s, found in news[:count] if found), default=inf)
+        bound = max((s for s, found in news[:count] if not found), default=0.0)
+        assert abs(race.bound - bound) <= 1e-8 * bound
+        assert race.best == best or abs(race.best - best) <= 1e-8 * best
+        assert race.within(share) == (
+            share > 0 and best < inf and race.best * (1 - share) <= race.bound + 1e-9
+        )
+    for earlier, later in pairwise(race.history):
+        assert earlier.elapsed <= later.elapsed
+        assert earlier.best > later.best or earlier.bound < later.bound
+        assert earlier.gap >= later.gap >= 0.0
+
+
+def test_it_takes_news_from_many_threads_and_passes_them_on_in_order() -> None:
+    race, heard = Race(), []
+    race.listen = heard.append
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: race.found(float(number), "solver"), range(400, 0, -1)))
+    assert heard == race.history
+    assert race.best == 1.0
+    assert all(earlier.best > later.best for earlier, later in pairwise(heard))

@@ -18,6 +18,7 @@ from ..comparison.summary import standings
 from ..comparison.trials import Row, trials
 from ..graphs.errors import InputError
 from ..planner.budget import Budget
+from ..solvers.cluster import BACKENDS
 from ..solvers.registry import run as registry
 from .bench_arguments import budgets_argument, chosen_contenders, instances, table_argument
 from .bench_tables import comparison_lines, match_document
@@ -68,6 +69,14 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     metavar="N",
     help="Rows that are worked on at a time, each in a process of its own.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default="loky",
+    show_default=True,
+    help="Where rows are worked on: this machine, or a cluster that sees the same files (for Dask that of "
+    "DASK_SCHEDULER_ADDRESS, else one started here).",
+)
 @click.option("-o", "--output", "destination", type=FILE, callback=table_argument, help="The rows: a .csv.")
 @click.option("--again", is_flag=True, help="Solve anew what the .csv has already.")
 @click.option("--published", "published_path", type=FILE, help="Published results to stand beside ours.")
@@ -80,6 +89,7 @@ def bench(
     bound_time: float,
     settings: dict[str, str],
     workers: int,
+    backend: str,
     destination: Path | None,
     again: bool,
     published_path: Path | None,
@@ -102,7 +112,7 @@ def bench(
         output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")
     interrupted, fault = False, None
     try:
-        with closing(run(left, workers, bound_time, known.values())) as solved:
+        with closing(run(left, workers, bound_time, known.values(), backend)) as solved:
             for row in _kept(solved, len(left), destination, output):
                 rows[row.key] = row
     except KeyboardInterrupt:

@@ -3,17 +3,24 @@
 So no solver profits from the row before, and one that crashes or hangs costs its own row only.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
+
+from joblib import Parallel, delayed
 
 from ..graphs.folders.scratch import Scratch
 from ..solvers import child
+from ..solvers.cluster import check_backend, connected
 from . import trial as comparison_trial
 from .trials import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
@@ -25,18 +32,42 @@ WARM_UP_SECONDS = 300.0
 
 _LOOK_SECONDS = 0.02
 
+Ending = dict[str, Any]
+"""A trial's answer, as trial.py writes it."""
+
 
 def run(
-    trials: Iterable[Trial], workers: int, bound_seconds: float, known: Iterable[Row] = ()
+    trials: Iterable[Trial],
+    workers: int,
+    bound_seconds: float,
+    known: Iterable[Row] = (),
+    backend: str = "loky",
 ) -> Generator[Row]:
     """The rows, as the trials end. Close the generator to end those that are under way.
 
     bound_seconds: for lower bounds; they are looked for once for each graph and budget, and not where one of
-    the rows `known` has them.
+    the rows `known` has them. backend: of solvers/cluster.py; on a cluster there are as many at a time as it
+    has workers, which find the graphs under the same paths.
     """
+    check_backend(backend)
     bounds: dict[Place, Bounds] = {}
     for one in known:
         _learn(bounds, one)
+    ends = (
+        _here(trials, workers, bound_seconds, bounds)
+        if backend == "loky"
+        else _on_cluster(backend, trials, bound_seconds, bounds)
+    )
+    with closing(ends):
+        for trial, ending in ends:
+            found = row(trial, ending, bounds.get(trial.place, UNKNOWN))
+            _learn(bounds, found)
+            yield found
+
+
+def _here(
+    trials: Iterable[Trial], workers: int, bound_seconds: float, bounds: dict[Place, Bounds]
+) -> Generator[tuple[Trial, Ending]]:
     waiting = iter(trials)
     running: list[_Running] = []
     with Scratch("bench") as folder:
@@ -50,12 +81,26 @@ def run(
                 sleep(_LOOK_SECONDS)
                 for one in [one for one in running if one.ended()]:
                     running.remove(one)
-                    found = row(one.trial, one.ending(), bounds.get(one.trial.place, UNKNOWN))
-                    _learn(bounds, found)
-                    yield found
+                    yield one.trial, one.ending()
         finally:
             for one in running:
                 child.stop(one.child)
+
+
+def _on_cluster(
+    backend: str, trials: Iterable[Trial], bound_seconds: float, bounds: dict[Place, Bounds]
+) -> Generator[tuple[Trial, Ending]]:
+    """Each trial is a process of its own there too."""
+    with connected(backend):
+        tasks = (delayed(_there)(trial, 0.0 if trial.place in bounds else bound_seconds) for trial in trials)
+        yield from cast(
+            "Generator[tuple[Trial, Ending]]", Parallel(n_jobs=-1, return_as="generator_unordered")(tasks)
+        )
+
+
+def _there(trial: Trial, bound_seconds: float) -> tuple[Trial, Ending]:
+    with closing(_here([trial], 1, bound_seconds, {})) as ends:
+        return next(ends)
 
 
 def _learn(bounds: dict[Place, Bounds], row: Row) -> None:
@@ -84,7 +129,7 @@ class _Running:
             self.end = self.started + self.allowed
         return self.child.poll() is not None or monotonic() > self.end
 
-    def ending(self) -> dict[str, Any]:
+    def ending(self) -> Ending:
         seconds, late = monotonic() - self.started, self.child.poll() is None
         child.stop(self.child)
         if late:

@@ -47,6 +47,7 @@ from ....planner.bounds import memory_floor, time_bound
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
+from ...cluster import check_backend
 from ...problem import Answer, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least, check_workers
 from ...stages.slots import has_faster_ways
@@ -56,7 +57,7 @@ from ..hierarchy.grid import Budgets
 from ..hierarchy.tree import Hierarchy, hierarchy_of
 from .bottom import child, level_solver, options_of_all
 from .partitions import tree_of
-from .subproblems import BACKENDS, Job, Solved, cache_of, solve_all
+from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
@@ -92,8 +93,7 @@ class ClusterSettings:
         if not 0 <= self.gap < 1:
             raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
         check_workers(self.workers, 0)
-        if self.backend not in BACKENDS:
-            raise InputError(f"unknown backend {self.backend!r}: {', '.join(BACKENDS)}")
+        check_backend(self.backend)
 
 
 @dataclass(frozen=True)

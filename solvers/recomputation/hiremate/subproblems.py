@@ -4,9 +4,6 @@ A function takes a subproblem's content and its seconds, and gives an answer tha
 more time would change nothing. Answers are stored under the SHA-256 of the content's `repr`, each as soon as
 it is there, written beside and renamed: a solve that is killed takes up where it was. An entry that is
 not as it was written, or whose answer more time might improve on when there is more, is solved again.
-
-Backends: loky (processes on this machine), dask and ray (a cluster: the one that this session is connected
-to, else one on this machine). Reference: https://joblib.readthedocs.io.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
@@ -16,22 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, delayed
 
-from ....graphs.errors import InputError, MissingPackageError
+from ....graphs.errors import InputError
 from ....graphs.files.documents import write_whole
 from ....graphs.folders.cache import cache_folder
 from ...child import end_with
-
-BACKENDS = ("loky", "dask", "ray")
+from ...cluster import check_backend, connected
 
 ENOUGH = 0.8
 """An answer that more time might improve on counts where it had this share of the seconds there are now."""
@@ -111,12 +106,12 @@ def solve_all(
     contents = {repr(job.content): job for job in jobs}
     answers = {key: cache.read(job) if cache else None for key, job in contents.items()}
     missing = {key: job for key, job in contents.items() if answers[key] is None}
-    _check(backend)
+    check_backend(backend)
     if workers == 1 or len(missing) < 2:
         for key, job in missing.items():
             answers[key] = _solve(function, job, cache)
     else:
-        with _connected(backend):
+        with connected(backend):
             parent = os.getpid() if backend == "loky" else None
             tasks = (delayed(_solve_apart)(parent, function, job, cache) for job in missing.values())
             found = Parallel(n_jobs=workers)(tasks)
@@ -137,38 +132,3 @@ def _solve(function: Callable[[Any, float], Solved], job: Job, cache: Cache | No
     if cache:
         cache.write(job, solved)
     return json.loads(json.dumps(solved[0]))
-
-
-def _check(backend: str) -> None:
-    if backend not in BACKENDS:
-        raise InputError(f"unknown backend {backend!r}: {', '.join(BACKENDS)}")
-
-
-@contextmanager
-def _connected(backend: str) -> Generator[None]:
-    if backend == "dask":
-        distributed = _package("dask", "distributed")
-        with ExitStack() as own:
-            try:
-                distributed.get_client()
-            except ValueError:
-                local = distributed.Client(processes=True, threads_per_worker=1, dashboard_address=None)
-                own.enter_context(local)
-            own.enter_context(parallel_config(backend="dask"))
-            yield
-    elif backend == "ray":
-        _package("ray", "ray.util.joblib").register_ray()
-        with parallel_config(backend="ray"):
-            yield
-    else:
-        with parallel_config(backend="loky", inner_max_num_threads=1):
-            yield
-
-
-def _package(name: str, module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise MissingPackageError(
-            f"the backend {name} needs the package {name}, which is not installed: pip install {name}"
-        ) from None

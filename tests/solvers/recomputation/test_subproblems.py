@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
-from memplan.solvers.recomputation.hiremate import subproblems
+from memplan.solvers import cluster
 from memplan.solvers.recomputation.hiremate.subproblems import Cache, Job, Solved, cache_of, solve_all
 
 SLOW = """
@@ -145,7 +145,7 @@ def test_a_cluster_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, backen
     def missing(_name: str) -> Any:
         raise ImportError
 
-    monkeypatch.setattr(subproblems, "import_module", missing)
+    monkeypatch.setattr(cluster, "import_module", missing)
     with pytest.raises(MissingPackageError, match=f"{backend} .* not installed"):
         solve_all(square, [Job(n, 1.0) for n in range(2)], workers=2, backend=backend)
 

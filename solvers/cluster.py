@@ -1,0 +1,75 @@
+"""Where tasks run side by side: joblib's backends, for solvers and comparisons alike.
+
+loky: processes on this machine. dask, ray: a cluster: the one that this process is connected to, for Dask
+also the scheduler that DASK_SCHEDULER_ADDRESS names; else one started on this machine. Reference:
+https://joblib.readthedocs.io.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false, reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+
+from joblib import parallel_config
+
+from ..graphs.errors import InputError, MissingPackageError
+
+BACKENDS = ("loky", "dask", "ray")
+
+ADDRESS = "DASK_SCHEDULER_ADDRESS"
+CONNECT_SECONDS = 10
+
+
+def check_backend(backend: str) -> None:
+    """Raises InputError."""
+    if backend not in BACKENDS:
+        raise InputError(f"unknown backend {backend!r}: {', '.join(BACKENDS)}")
+
+
+@contextmanager
+def connected(backend: str) -> Generator[None]:
+    """joblib's tasks go there. Raises MissingPackageError; InputError where the cluster does not answer."""
+    if backend == "dask":
+        with ExitStack() as own:
+            _connect_dask(own)
+            own.enter_context(parallel_config(backend="dask"))
+            yield
+    elif backend == "ray":
+        _package("ray", "ray.util.joblib").register_ray()
+        with parallel_config(backend="ray"):
+            yield
+    else:
+        with parallel_config(backend="loky", inner_max_num_threads=1):
+            yield
+
+
+def _connect_dask(own: ExitStack) -> None:
+    distributed = _package("dask", "distributed")
+    address = os.environ.get(ADDRESS)
+    try:
+        distributed.get_client()
+    except ValueError:
+        if not address:
+            local = distributed.Client(processes=True, threads_per_worker=1, dashboard_address=None)
+            own.enter_context(local)
+            return
+        try:
+            own.enter_context(distributed.Client(address, timeout=CONNECT_SECONDS))
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"no Dask scheduler answers at {ADDRESS}={address}: {reason}") from None
+
+
+def _package(name: str, module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingPackageError(
+            f"the backend {name} needs the package {name}, which is not installed: pip install {name}"
+        ) from None

@@ -70,11 +70,11 @@ def test_copies_from_memory_that_is_not_pinned_are_measured_both_ways_at_once() 
 
     class Steady(Delays):
         def pause(self) -> None:
-            time.sleep(0.01)
+            time.sleep(0.04)
 
     found = link_rates.pageable_rate(SimulatedDevice(delays=Steady), MIB)
     assert found.what == "each way, both at once, not pinned"
-    assert 0.03 <= MIB / found.median < 0.055
+    assert 0.12 <= MIB / found.median < 0.22
     assert link_rates.link_rates("cpu", (MIB,)).pageable == ()
 
 

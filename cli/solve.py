@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,7 @@ def solve(
             "status": solution.status.value,
             "seconds": solution.seconds,
             "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
+            "effort": solution.effort and asdict(solution.effort),
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
             "arena": arena_document(solution.layout),
@@ -279,8 +281,10 @@ def _bound_row(bound: Bound, solution: Solution) -> Row:
     scope = {"any": "any order", "file": "file's order"}[bound.order]
     scope += "" if bound.transfers else ", no transfers"
     scope += "" if bound.backward_again else ", backward once"
+    scope += f", {bound.form}" if bound.form else ""
     ways = ["in another order"] if bound.order == "file" else []
     ways += [] if bound.backward_again else ["with backward repeated"]
+    ways += ["in another form"] if bound.form else []
     gap = f"beaten {' or '.join(ways)}"
     if bound.seconds <= time:
         gap = f"gap {(time - bound.seconds) / time:.1%}"
@@ -296,6 +300,7 @@ def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
         "order": bound.order,
         "transfers": bound.transfers,
         "backward_again": bound.backward_again,
+        "form": bound.form,
         "name": bound.name,
         "seconds": bound.seconds if exists else None,
         "gap": gap if exists else None,

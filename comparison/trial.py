@@ -73,15 +73,19 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         "time": found.figures.time,
         "peak": found.figures.peak,
         **_bounds(found.bounds),
+        **({} if found.effort is None else {"nodes": found.effort.nodes, "own_gap": found.effort.gap}),
         "status": found.status,
         "seconds": found.seconds,
     }
 
 
 def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:
-    """The largest of those that hold for every schedule; for backward once, in any order; of all others."""
+    """The largest of those that hold for every schedule; for backward once, in any order; of all others, but
+    for those of some form alone."""
     found: dict[str, float] = {}
     for bound in bounds:
+        if bound.form:
+            continue
         name = "lower_bound" if bound.general else "file_order_bound"
         if not bound.backward_again:
             name = "backward_once_bound"

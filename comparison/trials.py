@@ -143,7 +143,8 @@ class Row:
     overhead: extra time in percent of the plain schedule's. lower_bound: for any schedule within the budget;
     file_order_bound: where larger, for those in the file's order, which others may beat (inf: there is none).
     backward_once_bound: where larger, for those in any order that run no backward operation twice.
-    gap: (time − bound) in percent of the time. budget_text: as it was asked for. settings: JSON.
+    gap: (time − bound) in percent of the time; own_gap: to what an exact solver has proven for its own
+    formulation; nodes: of its search trees. budget_text: as it was asked for. settings: JSON.
     least_budget: of an infeasible trial.
     """
 
@@ -156,6 +157,8 @@ class Row:
     overhead_percent: float | None
     gap_percent: float | None
     file_order_gap_percent: float | None
+    own_gap_percent: float | None
+    nodes: int | None
     peak_percent_of_budget: float | None
     seconds: float
     status: str
@@ -199,7 +202,7 @@ UNKNOWN = Bounds()
 
 def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
     """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, backward_once_bound,
-    status, least_budget and message what there is. known: bounds at this place."""
+    own_gap (of the time), nodes, status, least_budget and message what there is. known: bounds here."""
     on, solver = trial.instance, trial.contender
     time, peak = ending.get("time"), ending.get("peak")
     own = (ending.get(name) for name in ("lower_bound", "file_order_bound", "backward_once_bound"))
@@ -214,6 +217,8 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         overhead_percent=None if time is None else _percent(time - on.plain_time, on.plain_time),
         gap_percent=gap(time, bounds.lower),
         file_order_gap_percent=gap(time, bounds.file_order),
+        own_gap_percent=None if ending.get("own_gap") is None else 100.0 * ending["own_gap"],
+        nodes=ending.get("nodes"),
         peak_percent_of_budget=None if peak is None else _percent(peak, trial.budget_bytes),
         seconds=ending["seconds"],
         status=ending.get("status", ""),

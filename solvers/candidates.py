@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Phase
-from ..graphs.machine import Machine
+from ..graphs.machine import Links, Machine
 from ..planner.bounds import memory_floor
 from ..planner.plain import plain_schedule
 from ..planner.schedule.schedule import Schedule
 from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
-from .problem import InfeasibleError, NotAcceptedError, Problem
+from .problem import Bound, InfeasibleError, NotAcceptedError, OrderName, Problem
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,12 @@ def require_backward(solver: str, graph: Graph) -> None:
 def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:
     """least: the smallest budget that the solver can reach, bytes; None where it can't tell."""
     return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))
+
+
+def own_bound(name: str, problem: Problem, seconds: float, order: OrderName, form: str) -> tuple[Bound, ...]:
+    """What a solver has proven for schedules without transfers, as an answer's `bounds`; nothing where it has
+    proven nothing. form: as of `Bound`."""
+    if not 0.0 < seconds < inf:
+        return ()
+    machine = problem.machine or problem.graph.machine or Machine()
+    return (Bound(seconds, name, order, machine.links == Links(), form=form),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any, Literal
 
 from ..graphs.errors import MemplanError
@@ -63,7 +64,8 @@ class Bound:
 
     name: of the method. order: "any": in whatever order; "file": of those whose first runs keep the file's.
     transfers: it holds for schedules with transfers too. backward_again: and for those that run a backward
-    operation more than once.
+    operation more than once. form: what else is asked of the schedules for which it holds, in words; empty:
+    nothing.
     """
 
     seconds: float
@@ -71,11 +73,12 @@ class Bound:
     order: OrderName
     transfers: bool = True
     backward_again: bool = True
+    form: str = ""
 
     @property
     def general(self) -> bool:
         """It holds for every schedule."""
-        return self.order == "any" and self.transfers and self.backward_again
+        return self.order == "any" and self.transfers and self.backward_again and not self.form
 
     def covers(self, other: Bound) -> bool:
         """It holds for all schedules that the other holds for."""
@@ -83,7 +86,24 @@ class Bound:
             self.order in ("any", other.order)
             and self.transfers >= other.transfers
             and self.backward_again >= other.backward_again
+            and self.form in ("", other.form)
         )
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an exact search came to. nodes: of its trees, None where its backend tells none. gap: (seconds of
+    the answer − bound) / seconds, the bound being the one for its own formulation."""
+
+    nodes: int | None
+    gap: float
+
+    @staticmethod
+    def of(nodes: int | None, time: float, bound: float) -> Effort | None:
+        """None where nothing is known."""
+        if nodes is None and bound == -inf:
+            return None
+        return Effort(nodes, 0.0 if time <= bound else 1.0 if bound == -inf else (time - bound) / time)
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ class Answer:
     """A solver's schedule and what it claims for it. lower_bound: seconds, for every schedule of
     the graph within the budget (not only for this solver's formulation); None where unknown.
     interrupted: the user ended the search, and this is the best so far. bounds: others that it has proven.
-    notes: what went wrong on the way, a line each."""
+    notes: what went wrong on the way, a line each. effort: of an exact search, where there was one."""
 
     schedule: Schedule
     status: Status
@@ -99,6 +119,7 @@ class Answer:
     interrupted: bool = False
     bounds: tuple[Bound, ...] = ()
     notes: tuple[str, ...] = ()
+    effort: Effort | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +131,7 @@ class Solution:
     notes: what went wrong and cost no schedule, a line each: a part of the solver, a bound.
     layout: the copies' addresses on the device, where they were asked for. budget: of live bytes, which the
     schedule was made for; less than the problem's where its arena would have been larger than that. machine:
-    that it was made for: the problem's, or that one with nothing pinned.
+    that it was made for: the problem's, or that one with nothing pinned. effort: as the answer's.
     """
 
     solver: str
@@ -126,6 +147,7 @@ class Solution:
     layout: Layout | None = None
     budget: int | None = None
     machine: Machine | None = None
+    effort: Effort | None = None
 
 
 class InfeasibleError(MemplanError):

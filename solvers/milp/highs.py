@@ -11,7 +11,7 @@ doi:10.1007/s12532-017-0130-5.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -57,7 +57,9 @@ def solve(
         highs.setSolution(
             len(start), np.array(list(start), np.int32), np.array(list(start.values()), np.float64)
         )
-    return _result(program, highs, *_run(highs, time_limit, progress, cancelled))
+    result = _result(program, highs, *_run(highs, time_limit, progress, cancelled))
+    nodes: int = highs.getInfo().mip_node_count
+    return result if nodes < 0 else replace(result, nodes=nodes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 
@@ -55,7 +55,7 @@ class Outcome(Enum):
 class Result:
     """objective and x: None where no solution is known. bound: no solution is below it (−∞: none known).
 
-    interrupted: Ctrl-C stopped the search.
+    interrupted: Ctrl-C stopped the search. nodes: of the search tree, None where the backend tells none.
     """
 
     outcome: Outcome
@@ -63,6 +63,7 @@ class Result:
     bound: float
     x: Floats | None
     interrupted: bool = False
+    nodes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def checked(program: Program, result: Result, backend: str) -> Result:
         )
     if result.bound > objective + TOLERANCE * max(1.0, abs(objective)):
         raise BackendError(f"{backend} claims the bound {result.bound:.9g} above its answer {objective:.9g}")
-    return Result(result.outcome, objective, min(result.bound, objective), x, result.interrupted)
+    return replace(result, objective=objective, bound=min(result.bound, objective), x=x)
 
 
 def _largest(values: Floats) -> float:

@@ -114,6 +114,7 @@ def solve(
         layout,
         asked.budget,
         problem.machine,
+        answer.effort,
     )
 
 
@@ -175,7 +176,7 @@ def _bounds(
             f"the lower bound {best.seconds:.9g} s of {best.name} is above the {figures.time:.9g} s "
             "of a schedule that holds"
         )
-    largest = {(bound.order, bound.transfers, bound.backward_again): bound for bound in found}.values()
+    largest = {replace(bound, seconds=0.0, name=""): bound for bound in found}.values()
 
     def says_more(bound: Bound) -> bool:
         others = (other for other in largest if other is not bound and other.covers(bound))

@@ -2,9 +2,9 @@
 
 Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the file's order;
 between two of them any operation may run again, once and in order: no such schedule is faster. Another order
-of first runs may be, so the program's own bound is only reported, and the answer's lower bound is the general
-one. O(n · edges) columns for n operations; time exponential in the worst case: with HiGHS, chains of 60
-operations take seconds, other graphs of 100 half a minute (benchmarks/checkmate_speed.py).
+of first runs may be: the program's own bound is one for the file's order (`Answer.bounds`). O(n · edges)
+columns for n operations; time exponential in the worst case: with HiGHS, chains of 60 operations take
+seconds, other graphs of 100 half a minute (benchmarks/checkmate_speed.py).
 
 In the order to read:
 
@@ -34,10 +34,19 @@ from time import monotonic
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.schedule.sequence import runs_of, schedule_of
-from ...candidates import Candidate, device_limit, judged, plain_candidate
+from ...candidates import Candidate, device_limit, judged, own_bound, plain_candidate
 from ...milp import solve as milp
 from ...milp.result import BackendError, Outcome, Progress, Result, Settings
-from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...problem import (
+    Answer,
+    Effort,
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    Status,
+)
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
 from ..checkpointing import chen_sqrt, rotor
@@ -65,11 +74,13 @@ MOST_ENTRIES = 30_000_000
 
 @dataclass(frozen=True)
 class _Found:
-    """What the program gave. bound: seconds; no schedule of this form within the limit is faster."""
+    """What the program gave. bound: seconds; no schedule of this form within the limit is faster. nodes: of
+    the trees searched, None where the backend tells none."""
 
     candidate: Candidate | None
     bound: float
     interrupted: bool = False
+    nodes: int | None = None
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -81,7 +92,7 @@ class Search:
     """Starts, the program from the fastest of them, and what is too much cut off its limits.
 
     limit: device bytes. capacity: of these, what is free for all that is not there from the start. plain: the
-    plain schedule. rk-checkmate's programs have one limit more (rk_checkmate.py).
+    plain schedule. form: as of Bound. rk-checkmate's programs have one limit more (rk_checkmate.py).
     """
 
     def __init__(self, name: str, problem: Problem, options: Options) -> None:
@@ -93,6 +104,7 @@ class Search:
         self.capacity = self.limit - self.always
         self.floor = memory_floor(self.graph, problem.machine)
         self.plain = plain_candidate(self.graph)
+        self.form = ""
 
     def program(self, capacity: int, *, least: bool = False) -> StagedProgram:
         return staged_program(self.graph, capacity, least=least, most_entries=MOST_ENTRIES)
@@ -131,8 +143,14 @@ class Search:
             f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s"
         )
         proven = best.time <= found.bound + PROVEN * best.time
-        status = Status.OPTIMAL if proven else Status.FEASIBLE
-        return Answer(best.schedule, status, time_bound(graph), found.interrupted)
+        return Answer(
+            best.schedule,
+            Status.OPTIMAL if proven else Status.FEASIBLE,
+            time_bound(graph),
+            found.interrupted,
+            own_bound(self.name, self.problem, found.bound, "file", self.form),
+            effort=Effort.of(found.nodes, best.time, found.bound) if found is not start else None,
+        )
 
     def infeasible(self) -> InfeasibleError:
         """With the least peak of any schedule of this form, where the time left is enough to prove it."""
@@ -178,20 +196,21 @@ class Search:
             yield judged(self.graph, schedule_of(self.graph, runs))
 
     def _by_program(self, start: Candidate | None) -> _Found:
-        bound = None
+        bound, nodes = None, None
         for attempt in range(ROUNDS):
             staged = self.program(self.capacity)
             result = self._search(staged, start)
+            nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
             if bound is None:
                 bound = result.bound * staged.seconds
                 self._doubt(bound, start)
             if result.x is None:
-                return _Found(None, bound, result.interrupted)
+                return _Found(None, bound, result.interrupted, nodes)
             found = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x)))
             if self.fits(found):
-                return _Found(found, bound, result.interrupted)
+                return _Found(found, bound, result.interrupted, nodes)
             self.cut(found, attempt)
-        return _Found(None, bound or 0.0)
+        return _Found(None, bound or 0.0, nodes=nodes)
 
     def _search(self, staged: StagedProgram, start: Candidate | None) -> Result:
         def tell(progress: Progress) -> None:

@@ -57,6 +57,7 @@ class _Search(Search):
             raise InputError(f"save limits what is kept at the loss; {self.graph.name} has no loss")
         self.loss: int = losses[0] if losses else -1
         self.saved = self.allowed = int(save * self.capacity) if save < 1 else None
+        self.form = "" if self.saved is None else f"at most {self.saved:,} B kept at the loss"
 
     def program(self, capacity: int, *, least: bool = False) -> StagedProgram:
         return rk_checkmate_program(

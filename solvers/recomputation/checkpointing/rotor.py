@@ -45,7 +45,7 @@ from time import monotonic
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ...candidates import Candidate, infeasible, plain_candidate
+from ...candidates import Candidate, infeasible, own_bound, plain_candidate
 from ...chains.costs import chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...problem import Answer, InfeasibleError, Options, Problem, Status
@@ -86,7 +86,9 @@ def solve(problem: Problem, options: Options) -> Answer:
     status = Status.FEASIBLE if search.stopped else Status.HEURISTIC
     if best.time <= search.bound * (1 + PROVEN):
         status = Status.OPTIMAL
-    return Answer(best.schedule, status, bound, search.interrupted)
+    form = f"persistent, of {chained.blocks} blocks in a chain"
+    own = own_bound(NAME, problem, search.bound, "any", form)
+    return Answer(best.schedule, status, bound, search.interrupted, own)
 
 
 class _Search:

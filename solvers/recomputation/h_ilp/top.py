@@ -35,12 +35,14 @@ WORTH = 0.01
 
 @dataclass(frozen=True)
 class Found:
-    """bound: seconds; no schedule of this form, from these options, is faster. least: bytes, where asked."""
+    """bound: seconds; no schedule of this form, from these options, is faster. nodes: of the trees searched,
+    None where the backend tells none."""
 
     candidate: Candidate | None
     bound: float
     interrupted: bool = False
     proven: bool = False
+    nodes: int | None = None
 
 
 def top_graph(hierarchy: Hierarchy, children: Sequence[Child], most: int) -> HGraph:
@@ -61,13 +63,15 @@ def fastest(
     deadline = monotonic() + seconds
     accounted = limit - graph.resident_bytes
     best: Candidate | None = None
-    bound, proven, start = inf, False, None
+    bound, proven, start, nodes = inf, False, None, None
     for attempt in range(ROUNDS):
         program = h_program(top, accounted, corrected=True)
         result = _search(program, gap, deadline, start, report)
         bound = min(bound, result.bound * program.seconds)
+        nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
         if result.x is None:
-            return Found(best, bound, result.interrupted, proven or result.outcome == Outcome.INFEASIBLE)
+            proven = proven or result.outcome == Outcome.INFEASIBLE
+            return Found(best, bound, result.interrupted, proven, nodes)
         proven = result.outcome == Outcome.OPTIMAL
         chosen = program.chosen(result.x)
         runs = _laid_out(hierarchy, top, chosen)
@@ -81,9 +85,9 @@ def fastest(
         if best is None or found.time < best.time:
             best = found
         if result.interrupted or left < WORTH * limit or monotonic() > deadline:
-            return Found(best, bound, result.interrupted, proven)
+            return Found(best, bound, result.interrupted, proven, nodes)
         accounted, start = accounted + left, chosen
-    return Found(best, bound, False, proven)
+    return Found(best, bound, False, proven, nodes)
 
 
 def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) -> Candidate | None:

@@ -48,7 +48,7 @@ from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
 from ...cluster import check_backend
-from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least, check_workers
 from ...stages.slots import has_faster_ways
 from ..h_ilp.graph import HGraph
@@ -149,7 +149,8 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
-    return Answer(best.schedule, status, time_bound(graph), found.interrupted)
+    effort = Effort.of(found.nodes, best.time, found.bound)
+    return Answer(best.schedule, status, time_bound(graph), found.interrupted, effort=effort)
 
 
 def _options(

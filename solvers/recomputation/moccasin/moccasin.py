@@ -39,9 +39,9 @@ from ....graphs.errors import InputError, MissingPackageError
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.schedule.sequence import Run, in_plain_mode, runs_of, schedule_of
-from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate
+from ...candidates import Candidate, device_limit, infeasible, judged, own_bound, plain_candidate
 from ...milp.result import Outcome, Progress
-from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
 from ...settings_text import check_workers
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
@@ -184,7 +184,10 @@ class _Rounds:
         )
         proven = last and best.time <= self.bound + PROVEN * best.time
         status = Status.OPTIMAL if proven else Status.FEASIBLE
-        return Answer(best.schedule, status, time_bound(self.graph), self.interrupted)
+        form = f"at most {self.copies} runs of an operation"
+        own = own_bound(NAME, self.problem, self.bound, "file", form)
+        effort = Effort.of(None, best.time, self.bound)
+        return Answer(best.schedule, status, time_bound(self.graph), self.interrupted, own, effort=effort)
 
 
 def _most_runs(candidate: Candidate) -> int:

@@ -99,7 +99,8 @@ def test_no_time_for_bounds_leaves_the_time_of_all_operations() -> None:
     graph = chain(6, seed=3)
     plain = baseline(graph)
     found = registry.solve("rotor", Problem(graph, plain.peak * 3 // 4), bound_seconds=0.0)
-    assert [bound.seconds for bound in found.bounds] == [found.lower_bound] == [plain.time]
+    computed = [bound.seconds for bound in found.bounds if not bound.form]
+    assert computed == [found.lower_bound] == [plain.time]
 
 
 def test_store_all_is_the_plain_schedule_or_nothing() -> None:

@@ -127,16 +127,21 @@ def file_order(problem: Problem, seconds: float, cancelled: Callable[[], bool]) 
 def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
     """Infinite bounds: no schedule within the budget exists, or none unless a backward operation runs twice.
 
-    Looked for where the budget is below the once-floor. seconds: the most to spend.
+    Looked for where the budget is below the once-floor, in fractions: what these don't prove, whole numbers
+    seldom do, and slowly. seconds: the most to spend.
     """
-    floor = once_floor(problem.graph, problem.machine)
-    if seconds <= 0.0 or floor is None or device_limit(problem) >= floor:
+    graph, limit = problem.graph, device_limit(problem)
+    floor = once_floor(graph, problem.machine)
+    if seconds <= 0.0 or floor is None or limit >= floor:
         return []
-    end = monotonic() + seconds
-    bounds = _backward_once(problem, end - seconds / 2, inf, None)
-    if bounds[-1].order == "any" and bounds[-1].seconds == inf:
-        bounds.append(_residency(problem, "any", end - monotonic(), inf).bound)
-    return [bound for bound in bounds if bound.seconds == inf]
+    proofs = [Bound(inf, "once-floor", "file", backward_again=False)]
+    for again in (False, True):
+        asked = graph if again else backward_once(graph)
+        bound = free_order_bound(asked, limit, seconds / 2, whole=False).bound
+        if bound.seconds < inf:
+            break
+        proofs.append(replace(bound, backward_again=again))
+    return proofs
 
 
 def _once_counts(problem: Problem, found: Residency) -> bool:

@@ -76,10 +76,12 @@ def free_order_bound(
     time_limit: float | None = None,
     goal: float = inf,
     moments: Sequence[int] = (),
+    whole: bool = True,
 ) -> Residency:
-    """For every order that the dependencies allow. moments: operations to begin with."""
+    """For every order that the dependencies allow. moments: operations to begin with. whole: in whole numbers
+    too."""
     search = Search(graph, budget, "any", _seconds(time_limit), goal=goal, moments=moments)
-    return residency_of(search, "any")
+    return residency_of(search, "any", whole)
 
 
 def rising_bound(
@@ -107,9 +109,9 @@ def rising_bound(
     return residency_of(search("any", fixed.chosen), "any")
 
 
-def residency_of(search: Search, order: OrderName) -> Residency:
+def residency_of(search: Search, order: OrderName, whole: bool = True) -> Residency:
     """Run the search."""
-    finished = search.run()
+    finished = search.run(whole)
     best = search.best
     return Residency(
         Bound(time_bound(search.graph) + best.extra, NAME, order),

@@ -41,7 +41,7 @@ def _solve(
     found, fault = None, None
     try:
         with Processes(problem, LOWEST) as processes:
-            found = processes.solve(solver, seconds, cancelled.is_set).schedule
+            found = processes.solve(solver, {}, seconds, cancelled.is_set).schedule
     except KeyboardInterrupt:
         fault = "it was ended"
     except Exception as error:

@@ -110,7 +110,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         least = None if moves(machine) else _least(problem, options, settings)
         raise InfeasibleError(NAME, device_limit(problem), least, floor)
     if moves(machine):
-        return auto_moving.solve(problem, options, NAME, workers)
+        return auto_moving.solve(problem, options, NAME, workers, settings.moves, settings.seed)
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
         options.race.found(plain.time, "plain order")

@@ -1,13 +1,14 @@
 """The child's side of process.py: `python -m memplan.solvers.portfolio.child FOLDER NICENESS`.
 
 FOLDER has the problem. NICENESS: by which we and all that we start step back behind others. Each line of
-standard input is a solver's name and its seconds; the answer goes into a file of the current folder, whose
-name is then told on standard output. When the input is closed the process ends with all that it started,
-whatever it is at.
+standard input is a solver's name, its seconds and its settings as JSON; the answer goes into a file of the
+current folder, whose name is then told on standard output. When the input is closed the process ends with all
+that it started, whatever it is at.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from ...graphs.files.files import load_graph
 from ..child import listen
 from ..problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 from ..registry.catalogue import entry, module_of
+from ..settings_text import parse_settings
 from .process import write
 
 
@@ -30,18 +32,20 @@ def main(folder: Path) -> None:
     problem = Problem(load_graph(folder / "graph.json"), int((folder / "budget").read_text()))
     number = 0
     while True:
-        solver, seconds = asked.get().split()
+        solver, seconds, settings = asked.get().split(maxsplit=2)
         number += 1
-        answer(problem, solver, float(seconds), Path(f"{number}.npz"))
+        answer(problem, solver, json.loads(settings), float(seconds), Path(f"{number}.npz"))
         print(f"{number}.npz", file=tell, flush=True)
 
 
-def answer(problem: Problem, solver: str, seconds: float, path: Path) -> None:
+def answer(problem: Problem, solver: str, settings: dict[str, str], seconds: float, path: Path) -> None:
     """Solve, and write what came of it."""
     told: dict[str, Any]
     schedule = None
     try:
-        found = module_of(entry(solver)).solve(problem, Options(seconds))
+        module = module_of(entry(solver))
+        chosen = parse_settings(solver, module.Settings, settings)
+        found = module.solve(problem, Options(seconds, chosen))
         schedule = found.schedule
         told = {"status": found.status, "interrupted": found.interrupted, "notes": list(found.notes)}
     except InfeasibleError as refusal:

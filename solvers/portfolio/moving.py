@@ -8,6 +8,7 @@ So the answer is never slower than any of theirs within the same time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from ..candidates import device_limit
 from ..offloading.joint import joint
 from ..problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 from ..registry.catalogue import entry, module_of
+from ..settings_text import parse_settings
 from . import lines as portfolio
 from .lines import Cancelled, Line, Outcomes, told
 from .process import Processes
@@ -33,6 +35,10 @@ LINES = {
     "pofo": 0.05,
     "zero-offload": 0.05,
     "zero-infinity": 0.05,
+    "memferry": 0.02,
+    "stronghold": 0.02,
+    "greedy-star": 0.02,
+    "l2l": 0.02,
 }
 """Solvers, and the share of all time that each may take with two cores and more."""
 
@@ -43,19 +49,25 @@ _PROCESSES = 500
 """From so many operations on the lines are processes: threads would wait for each other's Python."""
 
 
-def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer:
-    """name: whose refusals these are. Raises NotFoundError or InfeasibleError where no line finds any."""
+def solve(problem: Problem, options: Options, name: str, workers: int, moves: int, seed: int) -> Answer:
+    """name: whose refusals these are. moves: of search. seed: of all that draw random numbers. Raises
+    NotFoundError or InfeasibleError where no line finds any."""
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
         return plain
     begin, stop = monotonic(), Event()
     total = options.time_limit
+    settings = {
+        "joint": {"seed": str(seed)},
+        "offload-greedy": {"seed": str(seed)},
+        "search": {"moves": str(moves), "seed": str(seed)},
+    }
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
     many = len(problem.graph.operations) >= _PROCESSES and workers > 1
     with ExitStack() as opened:
         run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem)
         lines = [
-            Line(solver, partial(run, solver, share * unit))
+            Line(solver, partial(run, solver, settings.get(solver, {}), share * unit))
             for solver, share in LINES.items()
             if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
         ]
@@ -65,12 +77,16 @@ def solve(problem: Problem, options: Options, name: str, workers: int) -> Answer
     if outcomes.interrupted:
         return replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=_notes(outcomes))
     left = None if total is None else max(0.0, total - (monotonic() - begin))
-    rest = replace(options, time_limit=left, settings=None)
+    rest = replace(options, time_limit=left, settings=joint.Settings(seed=seed))
     return _improved(problem, rest, outcomes)
 
 
-def _run(problem: Problem, solver: str, seconds: float, cancelled: Cancelled) -> Answer:
-    return module_of(entry(solver)).solve(problem, Options(seconds, cancelled=cancelled))
+def _run(
+    problem: Problem, solver: str, settings: Mapping[str, str], seconds: float, cancelled: Cancelled
+) -> Answer:
+    module = module_of(entry(solver))
+    chosen = parse_settings(solver, module.Settings, settings)
+    return module.solve(problem, Options(seconds, chosen, cancelled=cancelled))
 
 
 def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:

@@ -1,6 +1,6 @@
 """Processes that solve one problem with any solver, line after line, for portfolios on large graphs.
 
-    Processes.solve ──"solver seconds"──▶ `python -m memplan.solvers.portfolio.child` ──answer.npz──▶
+    Processes.solve ──"solver seconds settings"──▶ `python -m memplan.solvers.portfolio.child` ──answer.npz──▶
 
 Threads would wait for each other's Python there. A process takes a second or two to start, so each is used
 again; one that dies costs the line that it was at. Ctrl-C reaches us alone and is passed on, so that the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -59,14 +60,15 @@ class Processes:
     def path(self) -> Path:
         return Path(self.folder.name)
 
-    def solve(self, solver: str, seconds: float, cancelled: Cancelled) -> Answer:
-        """What the solver of this name finds; its refusals as its own. Raises ProcessFaultError."""
+    def solve(self, solver: str, settings: Mapping[str, str], seconds: float, cancelled: Cancelled) -> Answer:
+        """What the solver of this name finds; its refusals as its own. settings: as text. Raises
+        ProcessFaultError."""
         try:
             process = self.idle.get_nowait()
         except Empty:
             process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness)
             self.all.append(process)
-        answer = process.ask(solver, seconds, cancelled)
+        answer = process.ask(f"{solver} {seconds!r} {json.dumps(settings)}", seconds, cancelled)
         self.idle.put(process)  # one that failed is not used again
         return _read(answer)
 
@@ -85,9 +87,9 @@ class _Process(Dialogue):
     def __init__(self, folder: Path, problem: Path, niceness: int) -> None:
         super().__init__("memplan.solvers.portfolio.child", folder, str(problem), str(niceness))
 
-    def ask(self, solver: str, seconds: float, cancelled: Cancelled) -> Path:
+    def ask(self, question: str, seconds: float, cancelled: Cancelled) -> Path:
         """The file with the answer."""
-        self.say(f"{solver} {seconds!r}")
+        self.say(question)
         end, asked_to_end = monotonic() + 2.0 * seconds + GRACE_SECONDS, False
         while (line := self.hear(_LOOK_SECONDS)) is None:
             if cancelled() and not asked_to_end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from threading import Event, Timer
 from time import monotonic, sleep
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
@@ -19,11 +21,15 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.portfolio import auto
+from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.weight_offload import offload_greedy
+from memplan.solvers.portfolio import auto, child, moving
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.race import Race
-from memplan.solvers.recomputation.search import rounds
+from memplan.solvers.recomputation.search import rounds, search
+from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
 from tiny_graphs import tiny_graphs
 
@@ -191,3 +197,47 @@ def test_settings_out_of_range_are_refused(settings: dict[str, str]) -> None:
     graph = chain(3)
     with pytest.raises(InputError, match=next(iter(settings))):
         registry.solve("auto", Problem(graph, baseline(graph).peak), settings=settings)
+
+
+MOVING = Machine(links=Links(2**18, 2**18))
+
+
+def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
+    own = [entry for entry in registry.entries() if entry.module.startswith(".")]
+    assert {entry.name for entry in own if entry.needs_links} == {*moving.LINES} - {"search"}
+
+
+def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def module_of(one: catalogue.Entry) -> SimpleNamespace:
+        module = catalogue.module_of(one)
+
+        def solve(problem: Problem, options: Options) -> Answer:
+            asked[one.name] = options.settings
+            return module.solve(problem, options)
+
+        return SimpleNamespace(Settings=module.Settings, solve=solve)
+
+    def improved(problem: Problem, options: Options, starts: list[Schedule]) -> Answer:
+        asked["last"] = options.settings
+        return Answer(starts[0], Status.HEURISTIC)
+
+    monkeypatch.setattr(moving, "module_of", module_of)
+    monkeypatch.setattr(moving.joint, "improved", improved)
+    graph = chain(6, seed=2)
+    problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
+    registry.solve("auto", problem, 4.0, {"seed": "7", "moves": "30"}, bound_seconds=0)
+    assert asked["search"] == search.Settings(30, 7)
+    assert asked["joint"] == asked["last"] == joint.Settings(seed=7)
+    assert asked["offload-greedy"] == offload_greedy.Settings(seed=7)
+
+
+def test_a_process_is_told_settings(tmp_path: Path) -> None:
+    problem = Problem(chain(4), baseline(chain(4)).peak, MOVING)
+    for seed, word in (("3", "status"), ("-1", "fault")):
+        child.answer(problem, "offload-greedy", {"seed": seed}, 1.0, tmp_path / "answer.npz")
+        with np.load(tmp_path / "answer.npz") as stored:
+            told = json.loads(str(stored["told"]))
+        assert word in told or "not_accepted" in told, told
+        assert ("fault" in told) == (seed == "-1")

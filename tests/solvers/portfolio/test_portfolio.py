@@ -164,9 +164,9 @@ def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     stop = Event()
     with Processes(ENDLESS) as processes:
         with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
-            processes.solve("joint", 0.1, stop.is_set)
+            processes.solve("joint", {}, 0.1, stop.is_set)
         Timer(1.0, stop.set).start()
-        answer = processes.solve("joint", 120.0, stop.is_set)
+        answer = processes.solve("joint", {}, 120.0, stop.is_set)
     assert answer.interrupted
 
 

@@ -68,7 +68,11 @@ class Race:
 
     def within(self, share: float) -> bool:
         """The best is proven to be within this gap; never where that is 0, so that nothing ends early."""
-        return share > 0.0 and gap(self.best, self.bound) <= share
+        return self.enough(self.best, share)
+
+    def enough(self, seconds: float, share: float) -> bool:
+        """A schedule of so many seconds is proven to be within this gap."""
+        return share > 0.0 and gap(seconds, self.bound) <= share
 
     def _add(self, best: float, bound: float, who: str) -> None:
         standing = Standing(monotonic() - self._start, best, bound, who)

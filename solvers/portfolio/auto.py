@@ -56,7 +56,6 @@ from ..problem import (
     Problem,
     Status,
 )
-from ..race import gap
 from ..recomputation.rockmate import rk_rotor
 from ..recomputation.search import search
 from ..recomputation.search.instance import instance_of
@@ -110,7 +109,8 @@ def solve(problem: Problem, options: Options) -> Answer:
         least = None if moves(machine) else _least(problem, options, settings)
         raise InfeasibleError(NAME, device_limit(problem), least, floor)
     if moves(machine):
-        return auto_moving.solve(problem, options, NAME, workers, settings.moves, settings.seed)
+        own = settings.moves, settings.seed, settings.gap
+        return auto_moving.solve(problem, options, NAME, workers, *own)
     plain = plain_candidate(problem.graph)
     if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
         options.race.found(plain.time, "plain order")
@@ -150,7 +150,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise _refusal(outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
-    if settings.gap and gap(outcomes.seconds, race.bound) <= settings.gap:
+    if race.enough(outcomes.seconds, settings.gap):
         status = Status.WITHIN_GAP
     fastest = outcomes.fastest
     return replace(

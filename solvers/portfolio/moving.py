@@ -3,7 +3,9 @@
     first    joint from its own starts beside offmate, then the others, on the cores at hand
     then     joint from the fastest schedule of these, in the time that is left
 
-So the answer is never slower than any of theirs within the same time.
+So the answer is never slower than any of theirs within the same time. All ends once the best is proven to be
+within the gap. The bound here is the time of all operations: it alone holds for transfers in any order, and
+where the links hide nearly all it is close.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from threading import Event
 from time import monotonic
 
 from ...graphs.machine import Machine
-from ...planner.bounds import memory_floor
+from ...planner.bounds import memory_floor, time_bound
+from ...planner.simulator.simulate import simulate
+from ..bounds.lower_bounds import ALL_OPERATIONS
 from ..candidates import device_limit
 from ..offloading.joint import joint
 from ..problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
+from ..race import Race
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
 from . import lines as portfolio
@@ -49,13 +54,19 @@ _PROCESSES = 500
 """From so many operations on the lines are processes: threads would wait for each other's Python."""
 
 
-def solve(problem: Problem, options: Options, name: str, workers: int, moves: int, seed: int) -> Answer:
-    """name: whose refusals these are. moves: of search. seed: of all that draw random numbers. Raises
-    NotFoundError or InfeasibleError where no line finds any."""
+def solve(
+    problem: Problem, options: Options, name: str, workers: int, moves: int, seed: int, gap: float
+) -> Answer:
+    """name: whose refusals these are. moves: of search. seed: of all that draw random numbers. gap: to the
+    bound for any schedule, where all ends.
+
+    Raises NotFoundError or InfeasibleError where no line finds any.
+    """
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
         return plain
-    begin, stop = monotonic(), Event()
+    begin, stop, race = monotonic(), Event(), options.race
+    race.proved(time_bound(problem.graph), ALL_OPERATIONS)
     total = options.time_limit
     settings = {
         "joint": {"seed": str(seed)},
@@ -65,28 +76,40 @@ def solve(problem: Problem, options: Options, name: str, workers: int, moves: in
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
     many = len(problem.graph.operations) >= _PROCESSES and workers > 1
     with ExitStack() as opened:
-        run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem)
+        run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem, race)
         lines = [
             Line(solver, partial(run, solver, settings.get(solver, {}), share * unit))
             for solver, share in LINES.items()
             if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
         ]
-        outcomes = portfolio.run(problem, lines, workers, stop)
+        outcomes = portfolio.run(problem, lines, workers, stop, race=race, gap=gap)
     if not outcomes.answers:
         raise _refusal(problem, name, outcomes)
     if outcomes.interrupted:
         return replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=_notes(outcomes))
+    if race.enough(outcomes.seconds, gap):
+        notes = _notes(outcomes)
+        return replace(outcomes.fastest, status=Status.WITHIN_GAP, interrupted=False, notes=notes)
     left = None if total is None else max(0.0, total - (monotonic() - begin))
-    rest = replace(options, time_limit=left, settings=joint.Settings(seed=seed))
-    return _improved(problem, rest, outcomes)
+    cancelled = partial(race.within, gap)
+    rest = replace(options, time_limit=left, settings=joint.Settings(seed=seed), cancelled=cancelled)
+    answer = _improved(problem, rest, outcomes)
+    machine, limit = problem.machine, device_limit(problem)
+    seconds = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures.time
+    return replace(answer, status=Status.WITHIN_GAP) if race.enough(seconds, gap) else answer
 
 
 def _run(
-    problem: Problem, solver: str, settings: Mapping[str, str], seconds: float, cancelled: Cancelled
+    problem: Problem,
+    race: Race,
+    solver: str,
+    settings: Mapping[str, str],
+    seconds: float,
+    cancelled: Cancelled,
 ) -> Answer:
     module = module_of(entry(solver))
     chosen = parse_settings(solver, module.Settings, settings)
-    return module.solve(problem, Options(seconds, chosen, cancelled=cancelled))
+    return module.solve(problem, Options(seconds, chosen, cancelled=cancelled, race=race))
 
 
 def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:

@@ -128,6 +128,7 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
     )
 
     def progress() -> float:
+        options.race.found(anneal.best.outcome.seconds, NAME)
         if interrupted or not moves or anneal.best.outcome.seconds <= bound * (1 + _ENOUGH):
             return 1.0
         return clock.share if clock.limit < inf else anneal.tried / moves

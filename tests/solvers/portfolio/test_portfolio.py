@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from pkgutil import walk_packages
 from threading import Event, Timer
+from time import monotonic
 
 import memplan.cli
 import memplan.planner
@@ -119,7 +120,7 @@ def test_auto_tells_the_fault_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("solver", ["joint", "offmate"])
 def test_auto_with_links_tells_the_fault_of_a_line(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_solver(monkeypatch, solver)
-    assert f"{solver} failed: ZeroDivisionError: by zero" in solved(MOVING, time_limit=2.0).notes
+    assert f"{solver} failed: ZeroDivisionError: by zero" in solved(MOVING, time_limit=2.0, gap="0").notes
 
 
 def test_auto_with_links_keeps_the_schedule_where_the_last_search_fails(
@@ -129,12 +130,22 @@ def test_auto_with_links_keeps_the_schedule_where_the_last_search_fails(
         raise ValueError("no")
 
     monkeypatch.setattr(auto_moving.joint, "improved", improved)
-    found = solved(MOVING, time_limit=1.0)
+    found = solved(MOVING, time_limit=1.0, gap="0")
     assert found.notes == ("joint failed: ValueError: no",)
 
 
 def solved(problem: Problem, time_limit: float | None = None, **settings: str) -> Solution:
     return registry.solve(auto.NAME, problem, time_limit, settings={"workers": "2", **settings})
+
+
+def test_auto_with_links_ends_within_the_gap() -> None:
+    """Without a limit its lines would take minutes."""
+    begin = monotonic()
+    found = solved(ENDLESS, gap="0.999")
+    assert monotonic() - begin < 60  # on a busy machine, the compiler included
+    assert (found.status, found.interrupted) == (Status.WITHIN_GAP, False)
+    assert found.lower_bound is not None
+    assert found.figures.time * 0.001 <= found.lower_bound < found.figures.time
 
 
 @pytest.fixture

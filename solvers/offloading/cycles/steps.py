@@ -9,14 +9,13 @@ from ....planner.schedule.schedule import Initial, Schedule, Step, compute, dele
 from .cycle import FROZEN, Cycle
 
 
-def schedule_of_order(cycle: Cycle, order: Sequence[int], *, offload_each: bool = False) -> Schedule:
-    """order: as in replay.py; of one that its `period` accepts. offload_each: a weight is copied to
-    the host before each absence, even where the copy there is fresh.
+def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
+    """order: as in replay.py; of one that its `period` accepts.
 
     A turn is played once to see where the weights are when it ends, then once more for the steps. A host
     copy is deleted when it gets stale.
     """
-    residency = _Residency(cycle, order, offload_each)
+    residency = _Residency(cycle, order)
     residency.turn()
     moved = sorted({absence.weight for absence in residency.chosen})
     on_device = [weight for weight in moved if residency.here[weight]]
@@ -28,18 +27,16 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int], *, offload_each: bool 
 
 
 class _Residency:
-    """here: on the device. fresh: a copy on the host is. copied: for the next absence. waiting: to leave,
-    until that copy is on its way."""
+    """here: on the device. fresh: a copy on the host is. waiting: to leave, until that copy is on its way."""
 
-    def __init__(self, cycle: Cycle, order: Sequence[int], offload_each: bool) -> None:
-        self.cycle, self.order, self.offload_each = cycle, order, offload_each
+    def __init__(self, cycle: Cycle, order: Sequence[int]) -> None:
+        self.cycle, self.order = cycle, order
         self.frozen = cycle.runs + len(cycle.changed_by)
         self.chosen = [cycle.absences[token - self.frozen] for token in order if token >= self.frozen]
         self.here = [True] * len(cycle.tensors)
         self.fresh = [False] * len(cycle.tensors)
         for absence in self.chosen:
             self.fresh[absence.weight] |= absence.version == FROZEN
-        self.copied = [False] * len(cycle.tensors)
         self.waiting = [False] * len(cycle.tensors)
         self.leaving: dict[int, list[int]] = {}
         self.changes: dict[int, list[int]] = {}
@@ -56,7 +53,7 @@ class _Residency:
                 steps += self._run(token)
             elif token < self.frozen:
                 weight = cycle.changed_by[token - cycle.runs][0]
-                self.fresh[weight] = self.copied[weight] = True
+                self.fresh[weight] = True
                 steps.append(offload(cycle.tensors[weight]))
                 if self.waiting[weight]:
                     steps += self._leave(weight)
@@ -80,7 +77,4 @@ class _Residency:
 
     def _leave(self, weight: int) -> list[Step]:
         self.waiting[weight] = self.here[weight] = False
-        tensor = self.cycle.tensors[weight]
-        copy = [offload(tensor)] if self.offload_each and not self.copied[weight] else []
-        self.copied[weight] = False
-        return [*copy, delete(tensor)]
+        return [delete(self.cycle.tensors[weight])]

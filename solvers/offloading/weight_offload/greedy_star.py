@@ -1,9 +1,10 @@
 """Greedy*: the greedy of weight offloading without the discounted communication, a baseline.
 
 Minimised, assumed, symbols and where to read: as in offload_greedy.py, but for this. A second absence of a
-version counts in full when absences are chosen (`discount`), and is paid for: the weight is copied to the
-host again before each absence (`again`). The fastest of the variants that hold is taken; nothing is searched
-then. Complexity: that of Algorithms 1 and 2 there, and one simulation for each variant.
+version counts in full when absences are chosen (`discount`), and is placed and paid for: the weight counts as
+changed where it comes back (`copied_each_time`), so that Algorithm 2 copies it to the host again. The fastest
+of the variants that hold is taken; nothing is searched then. Complexity: that of Algorithms 1 and 2 there,
+and one simulation for each variant.
 
 Reference: O. Beaumont et al., Weight offloading strategies for training large DNN models, 2022,
 hal-03580767, section 7.
@@ -11,15 +12,18 @@ hal-03580767, section 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from ....planner.schedule.schedule import Schedule
 from ...problem import Answer, Options, Problem
-from ..cycles.cycle import Cycle
+from ..cycles.cycle import FROZEN, Cycle
 from ..cycles.steps import schedule_of_order
 from .result import solved
-from .starts import CLOSE_VARIANTS, VARIANTS, greedy_orders, lazy_order
+from .scheduling import greedy_order
+from .selection import chosen_absences, moved_bytes
+from .starts import CLOSE_VARIANTS, VARIANTS, lazy_order
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,34 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
     for variants in (VARIANTS, CLOSE_VARIANTS):
         found = 0
         for variant in variants:
-            for order in greedy_orders(cycle, [replace(variant, discount=False)]):
+            chosen = chosen_absences(cycle, replace(variant, discount=False))
+            if chosen is None or moved_bytes(cycle, chosen) > (cycle.host_limit or inf):
+                continue
+            copied = copied_each_time(cycle, chosen)
+            order = greedy_order(copied, chosen)
+            if order is not None:
                 found += 1
-                yield schedule_of_order(cycle, order, offload_each=True)
+                yield schedule_of_order(copied, order)
         if found:
             return
-    yield schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))), offload_each=True)
+    copied = copied_each_time(cycle, range(len(cycle.absences)))
+    yield schedule_of_order(copied, lazy_order(copied, range(len(copied.absences))))
+
+
+def copied_each_time(cycle: Cycle, chosen: Iterable[int]) -> Cycle:
+    """The cycle as if each weight changed where it comes back from a chosen absence that is not the last of
+    its version."""
+    absences, changed_by = list(cycle.absences), list(cycle.changed_by)
+    last: dict[int, int] = {}
+
+    def since_change(number: int) -> tuple[int, int]:
+        _weight, after, _before, version = cycle.absences[number]
+        return version, (after - cycle.changed_by[version][1]) % cycle.runs
+
+    for number in sorted((a for a in chosen if cycle.absences[a].version != FROZEN), key=since_change):
+        weight, _after, _before, version = cycle.absences[number]
+        if version in last:
+            absences[number] = absences[number]._replace(version=len(changed_by))
+            changed_by.append((weight, cycle.absences[last[version]].before))
+        last[version] = number
+    return replace(cycle, absences=absences, changed_by=changed_by)

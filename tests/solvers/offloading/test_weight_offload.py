@@ -176,8 +176,7 @@ def test_a_frozen_weight_is_never_copied_to_the_host() -> None:
     assert {absence.version for absence in cycle.absences} == {FROZEN}
     for solver in SOLVERS:
         schedule = registry.solve(solver, problem, bound_seconds=0).schedule
-        if solver != "greedy-star":
-            assert Verb.OFFLOAD not in schedule.verbs
+        assert Verb.OFFLOAD not in schedule.verbs
         assert Verb.PREFETCH in schedule.verbs
 
 
@@ -223,7 +222,8 @@ def test_bins_are_filled_exactly_or_not_at_all(number: int) -> None:
 
 @pytest.mark.parametrize("row", range(ROWS))
 def test_table_1_reaches_the_bound(row: int, public: Path) -> None:
-    """Published: 0.04 to 1.9 % above. The greedy alone, no search; l2l is the formula's less two copies."""
+    """Published: 0.04 to 1.9 % above, Greedy* 0.04 to 2.4 %. The greedy alone, no search; l2l is the formula's
+    less two copies."""
     folder = public / "weight-offload"
     figures = json.loads((folder / "table1_results.json").read_text())[row]
     graph = load_graph(folder / f"{figures['name']}.graph.json.gz")
@@ -234,6 +234,8 @@ def test_table_1_reaches_the_bound(row: int, public: Path) -> None:
     assert found.figures.time == pytest.approx(figures["sum_u"] / 1000, rel=1e-9)
     assert found.status == Status.OPTIMAL
     assert found.figures.peak <= graph.machine.device_capacity
+    star = registry.solve("greedy-star", problem, bound_seconds=0)
+    assert found.figures.time * (1 - 1e-9) <= star.figures.time <= 1.01 * found.figures.time
     l2l = registry.solve("l2l", problem, bound_seconds=0)
     assert l2l.figures.time == pytest.approx(figures["l2l_formula"] / 1000, rel=0.01)
     assert l2l.figures.time <= figures["l2l_formula"] / 1000

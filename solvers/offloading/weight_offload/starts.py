@@ -8,7 +8,10 @@ from ..cycles.cycle import FROZEN, Cycle
 from .scheduling import greedy_order
 from .selection import Variant, chosen_absences, moved_bytes
 
-VARIANTS = (Variant(2.0), Variant(1.0), Variant(1.0, patient=False))
+PUBLISHED = Variant(1.0, patient=False)
+"""The excess as it is printed, and no filter by time."""
+
+VARIANTS = (Variant(2.0), Variant(1.0), PUBLISHED)
 """Room for two transfers, for one; with and without the filter by time."""
 
 CLOSE_VARIANTS = (Variant(0.0), Variant(0.0, patient=False))

@@ -27,12 +27,13 @@ Kept = frozenset[int]
 
 
 def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
-    """For blocks that are alike; the first keeps all. tries: sets to look at. Stops when told to."""
+    """For blocks that are alike; the first keeps all. tries: sets to look at; 0: the first alone. Stops when
+    told to."""
     block = alike[0]
     search = KeptSets(block, mean_seconds(alike))
     forward = in_plain_mode(range(block.forwards))
     found: dict[Option, None] = {}
-    for kept in dict.fromkeys([search.all, *search.sets(tries, proceed)]):
+    for kept in dict.fromkeys([search.all, *(search.sets(tries, proceed) if tries else ())]):
         for at_each_use in (False, True):
             runs = search.backward(kept, at_each_use=at_each_use)
             if runs is not None:

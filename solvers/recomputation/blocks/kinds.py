@@ -47,7 +47,8 @@ class _Known:
 
 
 class BlockOptions:
-    """For blocks of one kind. asked: the budgets for which an integer program was solved."""
+    """For blocks of one kind. tries: sets that the greedy options look at; 0: only the one that keeps all is
+    taken. asked: the budgets for which an integer program was solved."""
 
     def __init__(self, alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> None:
         self.block = alike[0]
@@ -56,7 +57,7 @@ class BlockOptions:
         self.known: list[_Known] = []
         self.bounds: list[tuple[int, int, float]] = []
         self.asked: set[Budgets] = set()
-        self.too_large = len(self.block.members) < FEWEST_OPERATIONS
+        self.too_large = tries > 0 and len(self.block.members) < FEWEST_OPERATIONS
         for option in greedy_options(alike, tries, proceed):
             self._learn(option)
 

@@ -20,7 +20,8 @@ What differs from the paper, besides what rk_rotor.py and checkmate/rk_model.py 
 - M_save ends at what the plain schedule keeps, and a pair whose optimum is known is not solved again;
 - after the grid, and before it when time is limited, budgets come from the dynamic program: for every block
   that it runs once, the memory that it has there and what it keeps. As columns in column generation, such
-  options fit where they are wanted; it ends when none of them is better.
+  options fit where they are wanted; it ends when none of them is better. `options=grid` goes without these,
+  without the greedy options, and does not start from rotor's answer.
 
 Time is shared: an integer program gets at most a part of what is left, its best answer so far is an option.
 
@@ -39,7 +40,7 @@ from ....planner.bounds import time_bound
 from ...candidates import plain_candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_least
+from ...settings_text import check_least, check_words
 from ...stages.slots import has_faster_ways
 from ..blocks.kinds import BlockOptions, Budgets
 from .rk_rotor import ChainSearch
@@ -50,9 +51,11 @@ NAME = "rockmate"
 
 @dataclass(frozen=True)
 class Settings(MilpSettings):
-    """gap: of each integer program. peaks, saves: budgets of each kind for a block. seconds: the most for
-    one integer program. slots, blocks, tries: as of rk-rotor."""
+    """options: all, or grid: those of the grid of budgets alone, as in the paper (thesis, figure 2.5, with
+    peaks and saves of 10). gap: of each integer program. peaks, saves: budgets of each kind for a block.
+    seconds: the most for one integer program. slots, blocks, tries: as of rk-rotor."""
 
+    options: str = "all"
     gap: float = 1e-3
     peaks: int = 6
     saves: int = 6
@@ -63,6 +66,7 @@ class Settings(MilpSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_words(self, options=("all", "grid"))
         check_least(self, peaks=1, saves=1, slots=1, blocks=2, tries=1)
         if self.seconds <= 0:
             raise InputError(f"seconds must be above 0, not {self.seconds:g}")
@@ -75,7 +79,8 @@ def solve(problem: Problem, options: Options) -> Answer:
     if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
-        search.start()
+        if settings.options == "all":
+            search.start()
         _Rockmate(search, settings).run()
     except KeyboardInterrupt:
         search.interrupted = True
@@ -96,7 +101,8 @@ class _Rockmate:
 
     def __init__(self, search: ChainSearch, settings: Settings) -> None:
         self.search, self.settings = search, settings
-        self.kinds = [BlockOptions(alike, settings.tries, search.proceed) for alike in search.kinds()]
+        tries = 0 if settings.options == "grid" else settings.tries
+        self.kinds = [BlockOptions(alike, tries, search.proceed) for alike in search.kinds()]
         pairs = zip(search.alike, self.kinds, strict=True)
         self.kind_of = {search.segments[n]: kind for numbers, kind in pairs for n in numbers}
         self.reserve = 0.0
@@ -105,6 +111,8 @@ class _Rockmate:
         wanted = self._improve()
         limited = self.search.left() is not None
         rounds = [self._in_turn, self._grid, self._in_turn] if limited else [self._grid, self._in_turn]
+        if self.settings.options == "grid":
+            rounds = [self._grid]
         for each in rounds:
             while self._answer(each(wanted)):
                 wanted = self._improve()

@@ -164,6 +164,24 @@ def test_rockmate_is_never_above_rotor(graph: Graph) -> None:
     assert found <= time_of(rk_rotor, graph, budget)
 
 
+@pytest.mark.parametrize("graph", CHAINS[:4], ids=lambda graph: graph.name)
+def test_options_of_the_grid_alone(graph: Graph) -> None:
+    """One that keeps all, and one a pair of budgets at most; finer grids, or more options, lose nothing."""
+    budget = budgets(graph)[1]
+    grid = rockmate.Settings(options="grid", peaks=2, saves=2)
+    search = ChainSearch("rockmate", Problem(graph, budget), Options(), 120)
+    rounds = rockmate._Rockmate(search, grid)  # pyright: ignore[reportPrivateUsage]
+    rounds.run()
+    assert any(kind.asked for kind in rounds.kinds)
+    for kind in rounds.kinds:
+        assert len(kind.options) <= 1 + len(kind.asked) <= 5
+    few, fine, everything = (
+        time_of(rockmate, graph, budget, options=options, peaks=peaks, saves=peaks, gap=0.0)
+        for options, peaks in (("grid", 2), ("grid", 4), ("all", 4))
+    )
+    assert everything <= fine <= few
+
+
 def test_blocks_that_are_alike_are_one_kind() -> None:
     """A chain twice as long has no more kinds of blocks, and layers with noise in their times are alike."""
     counts: list[int] = []
@@ -230,6 +248,7 @@ def test_the_time_limit_is_kept() -> None:
         ("rk-rotor", "slots=0", "slots must be 1 or more, not 0"),
         ("rk-rotor", "tries=0", "tries must be 1 or more, not 0"),
         ("rockmate", "peaks=0", "peaks must be 1 or more, not 0"),
+        ("rockmate", "options=some", "options must be all or grid, not 'some'"),
         ("rockmate", "seconds=0", "seconds must be above 0, not 0"),
     ],
 )

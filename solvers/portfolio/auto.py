@@ -1,9 +1,10 @@
 """The default: a portfolio on the cores at hand; the fastest of its answers, proven as far as is asked.
 
     rk-rotor               where the graph is a chain: the first answer, in a second
+    second pass            below the once-floor: backward in two passes
     search                 from the file's order
     residency              the rounded residency program
-    search from others     from the better of rk-rotor's and residency's answers
+    search from others     from the best of these answers
     search, more           with other random numbers, one for each core beyond two
     bounds                 beside them, in a thread of its own, until they end
 
@@ -41,7 +42,7 @@ from time import monotonic
 from joblib import cpu_count
 
 from ...graphs.machine import Machine
-from ...planner.bounds import memory_floor, time_bound
+from ...planner.bounds import memory_floor, once_floor, time_bound
 from ...planner.schedule.sequence import runs_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
@@ -60,6 +61,7 @@ from ..recomputation.rockmate import rk_rotor
 from ..recomputation.search import search
 from ..recomputation.search.instance import instance_of
 from ..recomputation.search.rounds import at_hand, load
+from ..recomputation.second_pass import second_pass
 from ..settings_text import check_gap, check_workers
 from ..stages.slots import has_faster_ways
 from . import lines as portfolio
@@ -215,10 +217,11 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
 
     alone = workers == 1
     share = 1 / 12 if alone else 1 / 4
-    lines = [
-        line("rk-rotor", share, starts.line(rk_rotor.solve)),
-        line("search", 2 / 3 if alone else 1.0, from_file),
-    ]
+    lines = [line("rk-rotor", share, starts.line(rk_rotor.solve))]
+    floor = once_floor(problem.graph, problem.machine)
+    if floor is not None and device_limit(problem) < floor:
+        lines.append(line("second pass", 2 * share, starts.line(second_pass.solve)))
+    lines.append(line("search", 2 / 3 if alone else 1.0, from_file))
     if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
         lines.append(line("residency", share, starts.line(_residency)))
     lines.append(line("search from others", 1.0, from_others, 1))

@@ -1,0 +1,4 @@
+"""Schedules below the once-floor: backward in two passes.
+
+Doors: second_pass.
+"""

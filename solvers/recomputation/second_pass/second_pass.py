@@ -1,0 +1,114 @@
+"""Backward in two passes: below the once-floor, where no schedule runs every backward operation once.
+
+Late in backward, what is there beside the tensors at work are the gradients of the weights made so far; those
+of the last layers, made first, are often the largest. The first pass makes and drops them. Once it is
+through, and before the updates, a second one makes them anew:
+
+    first pass    forward, backward            gradients made up to operation `last` are dropped
+    second pass   forward, backward to `last`  what these need, in the same lean sequence
+
+Both follow rk-rotor's sequence of least memory. Of a dozen choices of `last` the fastest schedule within the
+budget is taken; each costs one replay. About another forward pass and a part of backward is paid, so this is
+a start for the search, which removes what it can.
+
+Our own. The search repeats backward operations near the peak; many at once is no single move of its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.graph import Graph, Phase
+from ....planner.bounds import memory_floor
+from ....planner.errors import InvalidScheduleError
+from ....planner.schedule.sequence import Run, runs_of, schedule_of
+from ...candidates import Candidate, device_limit, judged
+from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ..rockmate import rk_rotor
+
+NAME = "second pass"
+
+_CHOICES = 12
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """Raises NotAcceptedError where the graph is no chain, NotFoundError."""
+    graph, limit = problem.graph, device_limit(problem)
+    base = _leanest(problem, options)
+    within, least = list[Candidate](), list[int]()
+    for last in _choices(graph):
+        if options.cancelled():
+            break
+        with suppress(InvalidScheduleError):
+            found = judged(graph, schedule_of(graph, in_two_passes(graph, base, last)))
+            least.append(found.peak)
+            within += [found] if found.peak <= limit else []
+    if not within:
+        floor = memory_floor(graph, problem.machine)
+        raise NotFoundError(NAME, limit, floor, min(least, default=None))
+    return Answer(min(within, key=lambda found: found.time).schedule, Status.HEURISTIC)
+
+
+def in_two_passes(graph: Graph, base: Sequence[Run], last: int) -> list[Run]:
+    """The sequence `base`, where gradients of operations up to `last` are made again before the updates."""
+    dropped = {
+        x for operation in _makers(graph) if operation <= last for x in graph.operations.writes[operation]
+    }
+    again = _closure(graph, dropped & _kept(graph))
+    updates = graph.operations.phase == Phase.UPDATE
+    end = next((place for place, (operation, _mode) in enumerate(base) if updates[operation]), len(base))
+    return [*base[:end], *(run for run in base[:end] if run[0] in again), *base[end:]]
+
+
+def _leanest(problem: Problem, options: Options) -> list[Run]:
+    """rk-rotor's sequence of least memory."""
+    own, begin = replace(options, settings=None), monotonic()
+    try:
+        return runs_of(rk_rotor.solve(problem, own).schedule)
+    except InfeasibleError as refusal:
+        if refusal.least is None:
+            raise NotAcceptedError("rk-rotor does not tell its least memory") from None
+        if own.time_limit is not None:
+            own = replace(own, time_limit=max(0.0, begin + own.time_limit - monotonic()))
+        return runs_of(rk_rotor.solve(replace(problem, budget=refusal.least), own).schedule)
+
+
+def _choices(graph: Graph) -> Iterator[int]:
+    makers = _makers(graph)
+    places: list[int] = np.unique(np.linspace(0, len(makers) - 1, _CHOICES).astype(int)).tolist()
+    return (makers[place] for place in places if makers)
+
+
+def _makers(graph: Graph) -> list[int]:
+    """Backward operations that may run again and make what is kept until the updates, in the file's order."""
+    kept, may = _kept(graph), _may_run_again(graph)
+    behind = np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist()
+    return [o for o in behind if may[o] and not kept.isdisjoint(graph.operations.writes[o].tolist())]
+
+
+def _kept(graph: Graph) -> set[int]:
+    """Results, and what updates read."""
+    reads = graph.operations.reads
+    of_updates = graph.operations.phase[reads.rows()] == Phase.UPDATE
+    return {*graph.results, *reads.columns[of_updates].tolist()}
+
+
+def _may_run_again(graph: Graph) -> list[bool]:
+    return (graph.operations.recompute & (graph.operations.mutates.counts() == 0)).tolist()
+
+
+def _closure(graph: Graph, tensors: set[int]) -> set[int]:
+    """What has to run again to make these, with nothing kept but what can't be made again."""
+    may, producers = _may_run_again(graph), graph.producers.lists()
+    again, waiting = set[int](), list(tensors)
+    while waiting:
+        for operation in producers[waiting.pop()]:
+            if may[operation] and operation not in again:
+                again.add(operation)
+                waiting += graph.input_lists[operation]
+    return again

@@ -57,6 +57,7 @@ def anneal(
     for step in range(moves):
         sequence.journal[0, 0] = 0
         sequence.useless[0] = 0
+        own, launches = sequence.seconds[0], sequence.seconds[1]
         outcome = _move(instance, sequence, limit)
         if outcome == DONE:
             _repair(instance, sequence, limit)
@@ -67,12 +68,14 @@ def anneal(
                 now, seconds = max(limit, peak(sequence.tree)), period(sequence)
                 if now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12)):
                     least_peak, least_seconds, unsaved = now, seconds, True
-                elif unsaved and (now > least_peak or seconds > least_seconds):
+                elif unsaved:
                     ways, unsaved = _ways_before(sequence), False
                 continue
         undo(instance, sequence)
+        sequence.seconds[0], sequence.seconds[1] = own, launches  # to the last bit
         if outcome == CROWDED:
             spread(instance, sequence)
+            energy = _energy(sequence, limit)
     if unsaved:
         ways = ways_of_sequence(sequence)
     best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(ways)

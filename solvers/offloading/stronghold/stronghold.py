@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import MemplanError
+from ....graphs.errors import InputError, MemplanError
 from ....planner.bounds import time_bound
 from ....planner.residence.transfers import judged
 from ....planner.schedule.schedule import Schedule
@@ -54,18 +54,18 @@ _TRIED = 32
 
 @dataclass(frozen=True)
 class Settings:
-    """windows: analytic (P1 and P2) or simulated. activations: auto, keep or checkpoint.
-
-    call_seconds: of an asynchronous call, t_async.
+    """windows: analytic (P1 and P2) or simulated. window: layers, for this size and no other; 0: as `windows`
+    says. activations: auto, keep or checkpoint. call_seconds: of an asynchronous call, t_async.
     """
 
     windows: str = "analytic"
+    window: int = 0
     activations: str = "auto"
     call_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         check_words(self, windows=("analytic", "simulated"), activations=("auto", "keep", "checkpoint"))
-        check_least(self, call_seconds=0)
+        check_least(self, window=0, call_seconds=0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings: Settings = options.settings or Settings()
     linked = linked_machine(NAME, problem, "weights")
     layers = training_layers(NAME, problem.graph)
+    if settings.window > len(layers.layers):
+        raise InputError(f"window must be at most the {len(layers.layers)} layers, not {settings.window}")
     search = _Search(problem, linked, layers, settings, options)
     try:
         for checkpoint in search.ways():
@@ -145,14 +147,18 @@ class _Search:
                 return
 
     def refused(self) -> MemplanError:
-        """Why no window of one layer fits."""
-        smallest = [window_residence(self.layers, self._plan(checkpoint), 1) for checkpoint in self.ways()]
+        """Why no window of one layer, or of the size asked for, fits."""
+        size = max(1, self.settings.window)
+        smallest = [window_residence(self.layers, self._plan(checkpoint), size) for checkpoint in self.ways()]
         return refused(NAME, self.problem, self.linked.machine, smallest)
 
     def _plan(self, checkpoint: bool) -> LayerRuns:
         return layer_runs(self.layers, (always_kept if checkpoint else all_kept)(self.layers))
 
     def _sizes(self, window: Window) -> Iterator[int]:
+        if self.settings.window:
+            yield self.settings.window
+            return
         if self.settings.windows == "analytic":
             yield from range(max(window.size, 1), 0, -1)
             return

@@ -197,3 +197,27 @@ def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> N
 def test_wrong_settings(wrong: dict[str, str]) -> None:
     with pytest.raises(InputError):
         stronghold.Settings(**wrong)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_window_of_the_size_asked_for(seed: int) -> None:
+    """All sizes, one by one, are what `windows=simulated` looks at; one too large names a budget for it."""
+    problem = instance(seed)
+    count = len(training_layers("stronghold", problem.graph).layers)
+
+    def seconds(problem: Problem, **chosen: str | int) -> float:
+        setting = stronghold.Settings(activations="keep", **chosen)  # pyright: ignore[reportArgumentType]
+        answer = stronghold.solve(problem, Options(None, setting))
+        return simulate(
+            problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine
+        ).figures.time
+
+    roomy = replace(problem, budget=4 * problem.budget)
+    times = [seconds(roomy, window=size) for size in range(1, count + 1)]
+    assert min(times) == seconds(roomy, windows="simulated")
+    with pytest.raises(InputError, match=f"window must be at most the {count} layers, not {count + 1}"):
+        seconds(roomy, window=count + 1)
+    with pytest.raises(InfeasibleError) as caught:
+        seconds(replace(problem, budget=problem.graph.resident_bytes // 8), window=count)
+    assert caught.value.least is not None
+    assert seconds(replace(problem, budget=caught.value.least), window=count) >= min(times)

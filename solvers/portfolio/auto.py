@@ -18,8 +18,8 @@ the first search has two thirds of a time limit. Annealing from the file's order
 program's answer on graphs of hundreds of operations; on larger ones, and close to the least memory, the other
 has a head start. With `gap` 0 and time for all moves the same problem gives the same answer; else what is
 best when a clock or a bound ends it. Without a time limit, the search is compiled, once on a
-machine, beside the residency program and rk-rotor. A budget below the floor on memory is refused at
-once; what can be reached is then looked for in seconds, where the search is compiled.
+machine, by another process beside the residency program and rk-rotor. A budget below the floor on memory is
+refused at once; what can be reached is then looked for in seconds, where the search is compiled.
 
     lines.py     lines side by side: one that fails costs its own answer alone
     moving.py    the lines where tensors can move, then joint from the fastest
@@ -59,6 +59,7 @@ from ..problem import (
 )
 from ..recomputation.rockmate import rk_rotor
 from ..recomputation.search import search
+from ..recomputation.search.compiling import compile_apart
 from ..recomputation.search.instance import instance_of
 from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
@@ -117,11 +118,15 @@ def solve(problem: Problem, options: Options) -> Answer:
     if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
         options.race.found(plain.time, "plain order")
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    stop, loaded = Event(), Event()
+    stop, loaded, race = Event(), Event(), options.race
 
     def have_it_loaded() -> None:
+        """Unless the race is over before it is compiled."""
         try:
-            load(instance_of(problem.graph), options)
+            if options.time_limit is None:
+                compile_apart(options.report, lambda: race.within(settings.gap))
+            if not race.within(settings.gap):
+                load(instance_of(problem.graph), options)
         except BaseException:
             stop.set()
             raise
@@ -130,7 +135,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
     if options.time_limit is not None:  # compiling is not to take from it
         have_it_loaded()
-    race, bounds = options.race, list[Bound]()
+    bounds = list[Bound]()
     seconds = min(_BOUND_SECONDS, inf if options.time_limit is None else options.time_limit)
 
     def tell(bound: Bound) -> None:

@@ -32,6 +32,8 @@ ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
 COLD = 5e-4
 """Where every temperature ends, likewise."""
 
+COMPILING = "compiling the search: some seconds, once on a machine"
+
 _MOST_MOVES = 3_000_000
 """However large the graph is; one or two minutes."""
 
@@ -45,7 +47,7 @@ def load(instance: Instance, options: Options) -> None:
     if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
         if options.cancelled():
             raise KeyboardInterrupt
-        options.report("compiling the search: some seconds, once on a machine")
+        options.report(COMPILING)
         seed(0)
         nothing = np.zeros(0, np.int64)
         at = sequence(instance, nothing)

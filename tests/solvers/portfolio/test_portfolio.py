@@ -163,9 +163,9 @@ def test_a_process_that_dies_costs_its_line() -> None:
         timer = Timer(1.0, lambda: processes.all[0].child.kill())
         timer.start()
         with pytest.raises(ProcessFaultError, match="its process died: exit status -9"):
-            processes.solve("joint", 60.0, lambda: False)
+            processes.solve("joint", {}, 60.0, lambda: False)
         with pytest.raises(InfeasibleError, match="the smallest budget store-all can reach is"):
-            processes.solve("store-all", 5.0, lambda: False)
+            processes.solve("store-all", {}, 5.0, lambda: False)
         assert len(processes.all) == 2
 
 

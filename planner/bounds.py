@@ -20,16 +20,18 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
     """Device bytes below which no schedule exists, in any order and with any recomputation.
 
     While operation o runs, its inputs, outputs and workspace are on the device, and so is all that
-    never leaves it: the batch, and the persistent tensors unless the machine can move them to the host.
-    At the end the results are there too. A mode that reads from, or runs on, the host needs less.
+    never leaves it: the batch, and, where nothing comes from the host, the persistent tensors that some
+    operation needs there in each of its modes; others may lie on the host throughout. At the end the results
+    are there too, where nothing goes to the host. A mode that reads from, or runs on, the host needs less.
     """
     machine = machine or graph.machine
-    links = machine.links if machine else None
-    movable = links is not None and links.d2h is not None and links.h2d is not None
-    always = ~graph.persistent & graph.resident if movable else graph.resident
+    links = machine.links if machine else Links()
+    always = ~graph.persistent & graph.resident
+    if links.h2d is None:
+        always |= graph.persistent & _needed(graph)
     extra = np.where(always, 0, graph.tensors.bytes)
     need = _needs(graph, extra, _Spans.none(graph))
-    results = 0 if movable else int(extra[list(graph.results)].sum())
+    results = 0 if links.d2h is not None else int(extra[list(graph.results)].sum())
     return int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
 
 
@@ -135,6 +137,20 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
         ways = (_mode_need(graph, operation, mode, extra, spans) for mode in modes)
         need[operation] = min(int(need[operation]), *ways)
     return need
+
+
+def _needed(graph: Graph) -> NDArray[np.bool_]:
+    """Per tensor: some operation reads or changes it on the device in each of its modes."""
+    operations = graph.operations
+    needed = np.zeros(len(graph.tensors), np.bool_)
+    for columns in (operations.reads, operations.mutates):
+        spared = np.zeros(len(columns.columns), np.bool_)
+        for operation, modes in operations.modes.items():
+            row = slice(columns.start[operation], columns.start[operation + 1])
+            for mode in modes:
+                spared[row] |= mode.on_host or np.isin(columns.columns[row], mode.reads_host)
+        needed[columns.columns[~spared]] = True
+    return needed
 
 
 def _mode_need(graph: Graph, operation: int, mode: Mode, extra: Ints, spans: _Spans) -> int:

@@ -13,6 +13,8 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
+from memplan.planner.schedule.schedule import PLAIN, Initial, Schedule, compute
+from memplan.planner.simulator.simulate import simulate
 from tiny_graphs import tiny_graphs
 
 
@@ -47,12 +49,37 @@ def test_floor_counts_what_stays_and_what_a_mode_spares() -> None:
         modes=[Mode("cpu", 9, 0, (), on_host=True, launch=2.5)],
     )
     graph = draft.graph([g])
-    assert memory_floor(graph) == 1 + 10 + 100 + 1000 + 10_000
+    assert memory_floor(graph) == 1 + 10 + 1000 + 10_000, "the state may lie on the host, where U can run"
+    alone = replace(graph, operations=replace(graph.operations, modes={}))
+    assert memory_floor(alone) == 1 + 10 + 100 + 1000 + 10_000
     linked = Machine(links=Links(d2h=1, h2d=1))
     assert memory_floor(graph, linked) == 1 + 10 + 1000 + 10_000
     assert time_bound(graph) == 3
     slow = replace(graph, operations=replace(graph.operations, launch=np.array([0.75, 7])))
     assert time_bound(slow) == 0.75 + 2.5, "one thread launches all, for the CPU too"
+
+
+def test_what_may_lie_on_the_host_from_the_start_is_no_floor() -> None:
+    """Two schedules that the simulator accepts at the floor: a weight that nobody touches, one read there."""
+    for modes in ([], [Mode("direct", 2, 0, (1,), reads_host=(2,))]):
+        draft = Draft("host")
+        x, y = draft.tensor("x", 1, Kind.INPUT), draft.tensor("y", 1)
+        w = draft.tensor("w", 100, Kind.PARAMETER)
+        draft.operation("F", time=1, reads=[x, w] if modes else [x], writes=[y], modes=modes)
+        graph, away = draft.graph([y]), Initial(host=frozenset({w}))
+        schedule = Schedule.of([compute(0, 1 if modes else PLAIN)], away)
+        figures = simulate(graph, schedule, machine=Machine()).figures
+        assert memory_floor(graph) == figures.peak == 2
+
+
+def test_results_may_leave_where_there_is_a_link_down() -> None:
+    draft = Draft("down")
+    made = [draft.tensor(f"r{k}", 100) for k in range(2)]
+    for k, tensor in enumerate(made):
+        draft.operation(f"n{k}", time=1, writes=[tensor])
+    graph, down = draft.graph(made), Machine(links=Links(d2h=1))
+    assert memory_floor(graph) == 200
+    assert memory_floor(graph, down) == 100
 
 
 def test_results_alone_can_set_the_floor() -> None:

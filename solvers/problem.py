@@ -198,6 +198,17 @@ class InfeasibleError(MemplanError):
             return
         self.args = (f"{self}; {more}",)
 
+    def beside(self, others: int) -> InfeasibleError:
+        """The same of budgets that hold so many bytes of others too."""
+        least = None if self.least is None else self.least + others
+        refusal = InfeasibleError(self.solver, self.budget + others, least, self.floor + others)
+        return self._known_to(refusal, others)
+
+    def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:
+        refusal.seconds, refusal.notes = self.seconds, self.notes
+        refusal.tell(None if self.once_floor is None else self.once_floor + others, self.bounds)
+        return refusal
+
 
 class NotFoundError(InfeasibleError):
     """The time limit came before any schedule within the budget, and before a proof that there is none.
@@ -213,6 +224,11 @@ class NotFoundError(InfeasibleError):
             f"{solver} found no schedule within {budget:,} B in its time, nor that there is none: "
             f"it needs more time or a larger budget (no schedule can pass below {floor:,} B){nearest}",
         )
+
+    def beside(self, others: int) -> InfeasibleError:
+        found = None if self.found is None else self.found + others
+        refusal = NotFoundError(self.solver, self.budget + others, self.floor + others, found)
+        return self._known_to(refusal, others)
 
 
 class NotAcceptedError(MemplanError):

@@ -28,7 +28,7 @@ from ..runtime.run.execute import PlannedStep
 from ..runtime.run.interrupts import interrupts_at_the_end
 from ..runtime.storage.away import bring_back
 from ..runtime.updates.counted import counted
-from ..solvers.problem import InfeasibleError, NotFoundError
+from ..solvers.problem import InfeasibleError
 from .buckets import Buckets
 from .loss import Losses
 from .plan import Planner
@@ -119,15 +119,10 @@ class OutsideStep(Step):
 
     def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
         """Raises InfeasibleError, …: its bytes are the whole budget's."""
-        beside = self._planner.beside
         try:
             step = self._planner(iteration, less)
-        except NotFoundError as error:
-            found = None if error.found is None else error.found + beside
-            raise NotFoundError(error.solver, error.budget + beside, error.floor + beside, found) from None
         except InfeasibleError as error:
-            least = None if error.least is None else error.least + beside
-            raise InfeasibleError(error.solver, error.budget + beside, least, error.floor + beside) from None
+            raise error.beside(self._planner.beside) from None
         if not iteration.trains:
             return step
         needed, budget = _left_bytes(step.program) + self._taken.peak, self._budget(step)

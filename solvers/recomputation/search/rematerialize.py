@@ -1,31 +1,27 @@
 """Rematerialize a tensor: make it again right before a use, so that it need not be kept until then.
 
-What its making needs and is not there is kept longer, or made again too: where keeping it is too much, nearly
-always. So all that a layer's output needs back to the layer before it, its *closure*, is one move: its runs
-are found first, then slots are opened for all of them at once. `remove_repeat` is the inverse: what is of no
-use without the run taken out goes with it.
+What its making needs is kept longer, or made again too: where keeping it is too much, nearly always.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ....graphs.arrays import Ints
 from ....graphs.compiled import inner
 from .events import ADD, EMPTY, MAKE, READ, Sequence, find_event
 from .instance import Instance
-from .rules import first_slot, on_its_side
-from .sequence import between, has_room, put, random_run, take
+from .rules import may_repeat
+from .sequence import REACH, between, has_room, put, random_run, take
 from .tree import largest_in, peak_slot
 
 DONE, FAILED, CROWDED = 0, 1, 2
 """What became of a move. CROWDED: no empty slot where one is needed; `spread` helps."""
 
-_SHORT, _LONG, _LONG_ONES = 24, 256, 0.3
-"""How many runs one tensor may cost at most to be made again: most moves; the others; the part of these."""
+_DEPTH = 24
+"""How many runs one tensor may cost at most to be made again."""
 
-_KEPT_TIGHT, _KEPT_ROOMY = 0.1, 0.9
-"""How probably an input is kept longer, not made again: at most, where that is too much; where it fits."""
+_TIGHT, _ROOMY = 0.9, 0.1
+"""How probably an input is made again instead of kept longer: where keeping it is too much, where it fits."""
 
 _SAMPLES = 24
 """How many tensors are looked at to find one kept across the peak."""
@@ -34,80 +30,53 @@ _SAMPLES = 24
 @inner
 def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int) -> int:
     """Make `item` right before `slot`, and what is not there for that."""
-    ways = np.empty(_LONG, np.int64)
-    length = _closure(instance, sequence, item, slot, limit, ways)
-    if length == 0:
-        return FAILED
-    if not _open(instance, sequence, slot, length):
-        return CROWDED
-    for k in range(length):
-        fits = on_its_side(instance, sequence, instance.ways[ways[k]].operation, slot - 1 - k)
-        if not fits or not has_room(instance, sequence, ways[k]):
+    items, slots = np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64)
+    items[0], slots[0] = item, slot
+    waiting, made = 1, 0
+    while waiting:
+        waiting -= 1
+        x, until = items[waiting], slots[waiting]
+        way = instance.items[x].maker
+        if way < 0:
             return FAILED
-        put(instance, sequence, slot - 1 - k, ways[k])
-    return DONE
-
-
-@inner
-def _closure(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int, ways: Ints) -> int:
-    """What must run before `slot` to have `item` there, into `ways`, the last first. How many; 0: it cannot.
-
-    The first runs of operations are in an order that holds, so these are in the same. An operation's inputs
-    ran before it: taken from the last to the first, each is met once.
-    """
-    at = find_event(sequence, item, slot)
-    if at == sequence.items[item].start or sequence.events[at].slot > slot or not _has_maker(instance, item):
-        return 0
-    longest = _LONG if np.random.random() < _LONG_ONES else _SHORT
-    kept_tight = _KEPT_TIGHT * np.random.random() ** 3  # in a closure of thirty hardly one may be kept
-    begins = np.empty(_LONG, np.int64)
-    length, done = _insert(instance, sequence, instance.items[item].maker, ways, begins, 0), 0
-    while done < length:
-        operation = instance.ways[ways[done]].operation
-        done += 1
+        operation = instance.ways[way].operation
+        if not has_room(instance, sequence, way):
+            return FAILED
+        at = _room_before(instance, sequence, until)
+        if at < 0:
+            return CROWDED if made < 8 else FAILED
+        if not may_repeat(instance, sequence, operation, at):
+            return FAILED
+        place = find_event(sequence, x, at)
+        if place == sequence.items[x].start or sequence.events[place].slot > until:
+            return FAILED
+        put(instance, sequence, at, way)
+        made += 1
         for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
             y = instance.members[k]
-            place = find_event(sequence, y, slot)
-            end = sequence.items[y].start + sequence.items[y].count
+            place = find_event(sequence, y, at)
             if place == sequence.items[y].start:
-                return 0
+                return FAILED
+            end = sequence.items[y].start + sequence.items[y].count
             if instance.items[y].summed:
-                for later in range(place, end):
+                for later in range(place + 1, end):
                     if sequence.events[later].kind == ADD:
-                        return 0
+                        return FAILED
                 continue
-            if place < end and sequence.events[place].kind != MAKE:
-                continue  # it is there
-            if not _has_maker(instance, y):
+            is_last = place + 1 == end or sequence.events[place + 1].kind == MAKE
+            since = sequence.events[place - 1].slot
+            if not is_last or since + 1 >= at:
                 continue
-            tight = largest_in(sequence.tree, sequence.events[place - 1].slot + 1, slot - 1) > limit
-            if np.random.random() >= (kept_tight if tight else _KEPT_ROOMY):
-                if length == longest:
-                    return 0
-                length = _insert(instance, sequence, instance.items[y].maker, ways, begins, length)
-    return length
-
-
-@inner
-def _has_maker(instance: Instance, item: int) -> bool:
-    """It can be made again."""
-    way = instance.items[item].maker
-    return way >= 0 and instance.operations[instance.ways[way].operation].recomputable
-
-
-@inner
-def _insert(instance: Instance, sequence: Sequence, way: int, ways: Ints, begins: Ints, length: int) -> int:
-    """Put the way among the first `length`, sorted by `begins`, its operation's first slot. How many then."""
-    begin = first_slot(instance, sequence, instance.ways[way].operation)
-    place = length
-    while place > 0 and begins[place - 1] < begin:
-        place -= 1
-    if place > 0 and begins[place - 1] == begin:
-        return length
-    for k in range(length, place, -1):
-        begins[k], ways[k] = begins[k - 1], ways[k - 1]
-    begins[place], ways[place] = begin, way
-    return length + 1
+            y_way = instance.items[y].maker
+            if y_way < 0 or not instance.operations[instance.ways[y_way].operation].recomputable:
+                continue
+            tight = largest_in(sequence.tree, since + 1, at) > limit
+            if np.random.random() < (_TIGHT if tight else _ROOMY):
+                if waiting + made + 1 >= _DEPTH:
+                    return FAILED
+                items[waiting], slots[waiting] = y, at
+                waiting += 1
+    return DONE
 
 
 @inner
@@ -129,7 +98,12 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
     chosen, use, least = -1, -1, np.inf
     for _ in range(_SAMPLES):
         x = between(0, instance.tensors)
-        if instance.items[x].size == 0 or not _has_maker(instance, x):
+        way = instance.items[x].maker
+        if (
+            way < 0
+            or instance.items[x].size == 0
+            or not instance.operations[instance.ways[way].operation].recomputable
+        ):
             continue
         place = find_event(sequence, x, slot)
         end = sequence.items[x].start + sequence.items[x].count
@@ -138,11 +112,7 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
         at = sequence.events[place].slot
         if at == slot or sequence.events[place].kind != READ or at >= len(sequence.way) - 2:
             continue
-        price = (
-            instance.ways[instance.items[x].maker].seconds
-            / instance.items[x].size
-            * (0.3 + np.random.random())
-        )
+        price = instance.ways[way].seconds / instance.items[x].size * (0.3 + np.random.random())
         if price < least:
             chosen, use, least = x, at, price
     if chosen < 0:
@@ -151,21 +121,17 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
 
 
 @inner
-def _open(instance: Instance, sequence: Sequence, slot: int, count: int) -> bool:
-    """Have `count` empty slots right before `slot`: the runs there move to the left, in their order."""
-    at, found = slot, 0
-    while found < count:
+def _room_before(instance: Instance, sequence: Sequence, slot: int) -> int:
+    """An empty slot right before `slot`; where there is none, runs make room to the left."""
+    if sequence.way[slot - 1] == EMPTY:
+        return slot - 1
+    at = slot - 2
+    while sequence.way[at] != EMPTY:
         at -= 1
-        if at <= 1:
-            return False
-        found += sequence.way[at] == EMPTY
-    if sequence.journal[0, 0] + 2 * (slot - at) >= len(sequence.journal):
-        return False
-    target = at
+    if at <= 1 or slot - at > REACH:
+        return -1
     for moved in range(at + 1, slot):
         way = sequence.way[moved]
-        if way != EMPTY:
-            take(instance, sequence, moved)
-            put(instance, sequence, target, way)
-            target += 1
-    return True
+        take(instance, sequence, moved)
+        put(instance, sequence, moved - 1, way)
+    return slot - 1

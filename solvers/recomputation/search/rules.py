@@ -8,6 +8,11 @@ from .instance import Instance
 
 
 @inner
+def may_repeat(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
+    return instance.operations[operation].recomputable and on_its_side(instance, sequence, operation, slot)
+
+
+@inner
 def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
     """No change in place of what the operation touches lies between `slot` and where it belongs."""
     for k in range(instance.operations[operation].before_start, instance.operations[operation].before_end):

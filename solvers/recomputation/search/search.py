@@ -46,14 +46,14 @@ from ...race import Race
 from ...settings_text import check_between, check_least
 from ...stages import eviction
 from ...stages.slots import has_faster_ways
-from ..rockmate import rk_rotor
+from ..checkpointing import rotor
 from .rounds import NAME, Rounds
 
 _EVICTION_OPERATIONS = 1500
 """Greedy eviction, cubic at worst, is asked for a start up to this size."""
 
-_CHAIN_SECONDS = 10.0
-"""The most that rk-rotor may take for such a start."""
+_ROTOR_SECONDS = 10.0
+"""The most that rotor may take for such a start."""
 
 _PATIENCE = 3
 """So many restarts that find nothing end the search before its time."""
@@ -117,20 +117,15 @@ def _restart(rounds: Rounds, start: list[Run]) -> None:
 
 def _starts_within_budget(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
     """Sequences within the budget that others find."""
-    yield from _chained(problem, rounds)
-    if len(problem.graph.operations) <= _EVICTION_OPERATIONS:
-        yield from eviction.sequences(problem.graph, rounds.limit, rounds.proceed)
-
-
-def _chained(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
-    """What rk-rotor finds, if the graph is a chain to it."""
     left = rounds.rest().time_limit
-    seconds = _CHAIN_SECONDS if left is None else min(_CHAIN_SECONDS, left)
+    seconds = _ROTOR_SECONDS if left is None else min(_ROTOR_SECONDS, left)
     with contextlib.suppress(NotAcceptedError, InfeasibleError):
-        answer = rk_rotor.solve(problem, Options(seconds))
+        answer = rotor.solve(problem, Options(seconds))
         yield runs_of(answer.schedule)
         if answer.interrupted:
             raise KeyboardInterrupt
+    if len(problem.graph.operations) <= _EVICTION_OPERATIONS:
+        yield from eviction.sequences(problem.graph, rounds.limit, rounds.proceed)
 
 
 def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:

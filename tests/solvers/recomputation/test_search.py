@@ -21,8 +21,7 @@ from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
-from memplan.solvers.recomputation.rockmate import rk_rotor
-from memplan.solvers.recomputation.search import rematerialize as moves_again
+from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.search import rounds as rounds_of_annealing
 from memplan.solvers.recomputation.search import sequence as runs_in_slots
 from memplan.solvers.recomputation.search import tree as memory
@@ -41,7 +40,6 @@ put, take, undo, spread = map(
     compiled, (runs_in_slots.put, runs_in_slots.take, runs_in_slots.undo, runs_in_slots.spread)
 )
 add, largest_in, peak_slot = map(compiled, (memory.add, memory.largest_in, memory.peak_slot))
-rematerialize = compiled(moves_again.rematerialize)
 GRAPHS = [chain(4, seed=1), chain(3, seed=2, parameters=False), unet(2), layered(20, width=4)]
 GRAPHS.append(with_launches(Random(1), replace(layered(20, width=4), name="launched"), (0.1, 0.5, 1.0)))
 
@@ -117,64 +115,6 @@ def test_undone_moves_leave_no_trace() -> None:
     assert (at.tree.largest[1], at.seconds[0]) == pytest.approx((before[1], before[3]))
     spread(instance, at)
     assert at.tree.largest[1] == before[1]
-
-
-def steps_with_one_far_back(steps: int) -> Graph:
-    """Each step reads the one before; the end reads that of number `steps − 10` too."""
-    draft = Draft("steps")
-    made = list[int]()
-    for k in range(steps):
-        made.append(draft.tensor(f"t{k}", 1 + k % 7))
-        draft.operation(f"s{k}", time=1.0, reads=made[-2:-1], writes=[made[-1]], workspace=k % 3)
-    end = draft.tensor("end", 1)
-    draft.operation("end", time=1.0, reads=[made[-1], made[-10]], writes=[end])
-    return draft.graph([end])
-
-
-@pytest.mark.parametrize("steps", [12, 60, 256])
-def test_a_whole_closure_is_one_move_and_undone_as_one(steps: int) -> None:
-    """With nothing kept, all before the end's far input runs again, in its order; slots between are few."""
-    graph = steps_with_one_far_back(steps)
-    instance = instance_of(graph)
-    at = sequence(instance, ways_in(instance, plain_runs(graph)))
-    end = int(np.flatnonzero(at.way >= 0)[-1])
-    before = (at.way.copy(), memory_of_runs(at), at.useful.copy(), at.seconds.copy())
-    item = graph.tensors.name.index(f"t{steps - 10}")
-    whole = [*range(steps), *range(steps - 9), steps]
-    found = list[list[int]]()
-    for number in range(40):
-        seed(number)
-        at.journal[0, 0] = 0
-        if rematerialize(instance, at, item, end, 0) == moves_again.DONE:
-            runs = runs_in(instance, ways_of_sequence(at))
-            found.append([operation for operation, _mode in runs])
-            afresh = sequence(instance, ways_in(instance, runs))
-            assert memory_of_runs(at) == memory_of_runs(afresh)
-            assert (at.useful[at.way >= 0] == afresh.useful[afresh.way >= 0]).all()
-            assert simulate(graph, schedule_of(graph, runs)).figures.peak == peak(at.tree)
-        undo(instance, at)
-        assert (at.way == before[0]).all()
-        assert memory_of_runs(at) == before[1]
-        assert (at.useful == before[2]).all()
-        assert at.seconds == pytest.approx(before[3])
-    assert whole in found
-
-
-def test_a_longer_closure_than_a_move_may_have_is_refused() -> None:
-    graph = steps_with_one_far_back(300)
-    instance = instance_of(graph)
-    at = sequence(instance, ways_in(instance, plain_runs(graph)))
-    end = int(np.flatnonzero(at.way >= 0)[-1])
-    before = at.way.copy()
-    lengths = set[int]()
-    for number in range(40):
-        seed(number)
-        at.journal[0, 0] = 0
-        if rematerialize(instance, at, graph.tensors.name.index("t290"), end, 0) == moves_again.DONE:
-            lengths.add(len(ways_of_sequence(at)) - len(graph.operations))
-        undo(instance, at)
-        assert (at.way == before).all()
-    assert max(lengths, default=0) <= 256
 
 
 @given(st.integers(0, 10_000), st.floats(0.5, 0.95))
@@ -296,14 +236,14 @@ def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told
 
 
-def test_an_interruption_while_rk_rotor_finds_a_start_ends_the_search_with_that(
+def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where annealing from the file's order leads nowhere. Rk-rotor keeps its best so far and says so;
-    nothing else is then asked for a start."""
+    """Where annealing from the file's order leads nowhere. Rotor keeps its best so far and says so; nothing
+    else is then asked for a start."""
     graph = chain(12, seed=3)
     problem = Problem(graph, baseline(graph).peak * 7 // 10)
-    found = rk_rotor.solve(problem, Options())
+    found = rotor.solve(problem, Options())
     usual, began_from = Rounds.anneal, list[list[Run]]()
 
     def anneal_the_second(rounds: Rounds, runs: list[Run]) -> None:
@@ -315,7 +255,7 @@ def test_an_interruption_while_rk_rotor_finds_a_start_ends_the_search_with_that(
         return replace(found, interrupted=True)
 
     monkeypatch.setattr(Rounds, "anneal", anneal_the_second)
-    monkeypatch.setattr(rk_rotor, "solve", interrupted)
+    monkeypatch.setattr(rotor, "solve", interrupted)
     answer = solve(problem, Options(settings=Settings(moves=1)))
     assert began_from == [plain_runs(graph), runs_of(found.schedule)]
     assert answer.interrupted

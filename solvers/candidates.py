@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from math import inf
 
 import numpy as np
@@ -13,25 +14,37 @@ from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
 from ..planner.bounds import memory_floor
 from ..planner.plain import plain_schedule
+from ..planner.replay.runs import figures_of_runs
 from ..planner.schedule.schedule import Schedule
 from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
 from .problem import Bound, InfeasibleError, NotAcceptedError, OrderName, Problem
 
 
-@dataclass(frozen=True)
 class Candidate:
-    """A schedule with its simulated figures: seconds and bytes."""
+    """A schedule with its figures: seconds and bytes. It may be given as what makes it: few are asked for."""
 
-    schedule: Schedule
-    time: float
-    peak: int
+    def __init__(self, schedule: Schedule | Callable[[], Schedule], time: float, peak: int) -> None:
+        self._schedule, self.time, self.peak = schedule, time, peak
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return self._schedule if isinstance(self._schedule, Schedule) else self._schedule()
 
 
 def judged(graph: Graph, schedule: Schedule) -> Candidate:
     """The schedule's figures on a device of any size."""
     figures = simulate(graph, schedule, machine=Machine()).figures
     return Candidate(schedule, figures.time, figures.peak)
+
+
+def sequenced(graph: Graph, runs: Sequence[Run]) -> Candidate:
+    """The schedule of these runs. Raises InvalidScheduleError where they do not hold, now or once it is
+    asked for."""
+    figures = figures_of_runs(graph, runs)
+    if figures is None:
+        return judged(graph, schedule_of(graph, runs))
+    return Candidate(partial(schedule_of, graph, runs), *figures)
 
 
 def plain_candidate(graph: Graph) -> Candidate:

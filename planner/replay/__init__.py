@@ -5,5 +5,7 @@ what a turn leaves repeats, and writes down which row waits for which; clock.py 
 solvers/offloading/cycles has walked by itself. So time follows from memory as in planner/simulator, which
 keeps the last word.
 
-Doors: clock, instance, rows.
+runs.py does the same for sequences of runs without transfers.
+
+Doors: clock, instance, rows, runs.
 """

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ...graphs.graph import Graph
 from ...graphs.structure.chain import Chain, chain_of
-from ...planner.schedule.sequence import schedule_of
-from ..candidates import Candidate, device_limit, judged, require_backward
+from ..candidates import Candidate, device_limit, require_backward, sequenced
 from ..problem import NotAcceptedError, Problem
 from .runs import BlockRuns, Move, block_runs, sequence
 
@@ -36,7 +35,7 @@ class ChainProblem:
         return ChainProblem(self.graph, chain, block_runs(self.graph, chain), self.limit)
 
     def candidate(self, moves: Iterable[Move]) -> Candidate:
-        return judged(self.graph, schedule_of(self.graph, sequence(self.chain, self.runs, moves)))
+        return sequenced(self.graph, sequence(self.chain, self.runs, moves))
 
 
 def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:

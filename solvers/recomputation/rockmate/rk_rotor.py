@@ -45,8 +45,7 @@ from time import monotonic
 import numpy as np
 
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.sequence import schedule_of
-from ...candidates import Candidate, infeasible, judged, plain_candidate
+from ...candidates import Candidate, infeasible, judged, plain_candidate, sequenced
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
@@ -187,7 +186,7 @@ class ChainSearch:
     def _fits(self, costs: OptionCosts, moves: Iterable[OptionMove]) -> bool:
         chained = self.chained
         runs = sequence(chained.chain, chained.runs, costs, moves)
-        candidate = judged(chained.graph, schedule_of(chained.graph, runs))
+        candidate = sequenced(chained.graph, runs)
         if candidate.peak > chained.limit:
             self.least = min(self.least, candidate.peak)
             return False

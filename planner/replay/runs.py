@@ -1,0 +1,196 @@
+"""What a sequence of runs takes on the device alone: seconds and peak, by the judge's rules, compiled.
+
+The sequence is pruned and each tensor deleted after its last use, as in planner/schedule/sequence.py, and
+played as in planner/simulator/walk.py; without transfers the period is what is computed, or what one thread
+launches, whichever is longer. Some milliseconds for 100,000 operations. Schedules for which it is asked are
+judged before they are handed out: this says which of many sequences is worth that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.adjacency import Adjacency
+from ...graphs.arrays import Floats, Ints
+from ...graphs.compiled import compiled, inner
+from ...graphs.graph import Graph
+from ..schedule.sequence import Run
+
+_MOST_BITS = 62
+"""Contributions to one tensor that fit a number."""
+
+
+class Ways(NamedTuple):
+    """How each operation can run: plainly, row k for operation k, then in its modes. No use of the host.
+
+    Row r makes made[start[r]] … made[start[r + 1] − 1], `bits` of each; operation, seconds, launches and
+    workspace are a row's. Operation k reads or changes inputs[input_start[k]] …, likewise. Per tensor: size,
+    whole (all contributions), results, and resident: there from the start, to stay.
+    """
+
+    start: Ints
+    made: Ints
+    bits: Ints
+    operation: Ints
+    seconds: Floats
+    launches: Floats
+    workspace: Ints
+    input_start: Ints
+    inputs: Ints
+    size: Ints
+    whole: Ints
+    results: NDArray[np.bool_]
+    resident: NDArray[np.bool_]
+
+
+class _Known(NamedTuple):
+    """modes: per operation, the row before that of its first mode; −1 where it has none."""
+
+    ways: Ways
+    modes: Ints
+
+
+_known: WeakKeyDictionary[Graph, _Known | None] = WeakKeyDictionary()
+
+
+def figures_of_runs(graph: Graph, runs: Sequence[Run]) -> tuple[float, int] | None:
+    """Seconds and bytes. None where this can't tell: a run does not find its inputs, the host is used, or a
+    tensor has too many contributions."""
+    if graph not in _known:
+        _known[graph] = _ways_of(graph)
+    known = _known[graph]
+    if known is None:
+        return None
+    columns = np.array(runs, np.int64).reshape(-1, 2)
+    rows = np.where(columns[:, 1] > 0, known.modes[columns[:, 0]] + columns[:, 1], columns[:, 0])
+    found = np.zeros(3)
+    if not _play(known.ways, rows, found):
+        return None
+    return max(float(found[0]), float(found[1])), int(found[2])
+
+
+def _ways_of(graph: Graph) -> _Known | None:
+    operations, whole = graph.operations, graph.whole_contributions
+    if max(whole, default=0) >= 1 << _MOST_BITS:
+        return None
+    count = len(operations)
+    pairs = [(k, 0) for k in range(count)]
+    modes = np.full(count, -1)
+    for operation, own in operations.modes.items():
+        if any(mode.on_host or mode.reads_host for mode in own):
+            return None
+        modes[operation] = len(pairs) - 1
+        pairs += [(operation, mode) for mode in range(1, len(own) + 1)]
+    made = [graph.contributions(operation, mode) for operation, mode in pairs]
+    rows = Adjacency.of([[x for x, _bit in row] for row in made])
+    inputs = Adjacency.of(graph.input_lists)
+    results = np.zeros(len(graph.tensors), np.bool_)
+    results[list(graph.results)] = True
+    ways = Ways(
+        rows.start,
+        rows.columns.astype(np.int64),
+        np.array([bit for row in made for _x, bit in row], np.int64),
+        np.array([operation for operation, _mode in pairs], np.int64),
+        np.array([graph.seconds(*pair) for pair in pairs], np.float64),
+        np.array([graph.launch(*pair) for pair in pairs], np.float64),
+        np.array([graph.workspace(*pair) for pair in pairs], np.int64),
+        inputs.start,
+        inputs.columns.astype(np.int64),
+        graph.tensors.bytes.astype(np.int64),
+        np.array(whole, np.int64),
+        results,
+        graph.resident,
+    )
+    return _Known(ways, modes)
+
+
+@compiled
+def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
+    """found: takes seconds, seconds of launches, and the peak. Whether every run finds its inputs."""
+    length, most = len(rows), 0
+    for place in range(length):
+        row = rows[place]
+        operation = ways.operation[row]
+        most += ways.start[row + 1] - ways.start[row]
+        most += ways.input_start[operation + 1] - ways.input_start[operation]
+    begin, end, dead = np.zeros(length, np.int64), np.zeros(length, np.int64), np.empty(most, np.int64)
+    kept = np.zeros(length, np.bool_)
+    _prune(ways, rows, kept, begin, end, dead)
+    have, used = np.zeros(len(ways.size), np.int64), 0
+    for x in range(len(have)):
+        if ways.resident[x]:
+            have[x] = ways.whole[x]
+            used += ways.size[x]
+    peak = used
+    for place in range(length):
+        if not kept[place]:
+            continue
+        row = rows[place]
+        operation = ways.operation[row]
+        for k in range(ways.input_start[operation], ways.input_start[operation + 1]):
+            if have[ways.inputs[k]] != ways.whole[ways.inputs[k]]:
+                return False
+        transient = ways.workspace[row]
+        for k in range(ways.start[row], ways.start[row + 1]):
+            x = ways.made[k]
+            if not have[x]:
+                used += ways.size[x]
+            elif have[x] & ways.bits[k]:
+                transient += ways.size[x]
+        for k in range(ways.start[row], ways.start[row + 1]):
+            have[ways.made[k]] |= ways.bits[k]
+        peak = max(peak, used + transient)
+        found[0] += ways.seconds[row]
+        found[1] += ways.launches[row]
+        for k in range(begin[place], end[place]):
+            if have[dead[k]]:
+                have[dead[k]] = 0
+                used -= ways.size[dead[k]]
+    found[2] = peak
+    return True
+
+
+@inner
+def _prune(ways: Ways, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: Ints, dead: Ints) -> None:
+    """Which runs are kept, and what nobody needs behind each: dead[begin[place]] … dead[end[place] − 1]."""
+    length, fill = len(rows), 0
+    need = np.zeros(len(ways.size), np.int64)
+    first = np.full(len(ways.input_start) - 1, -1)
+    for place in range(length - 1, -1, -1):
+        first[ways.operation[rows[place]]] = place
+    for x in range(len(need)):
+        if ways.results[x]:
+            need[x] = ways.whole[x]
+    for place in range(length - 1, -1, -1):
+        row = rows[place]
+        operation = ways.operation[row]
+        stays = first[operation] == place
+        for k in range(ways.start[row], ways.start[row + 1]):
+            stays |= need[ways.made[k]] & ways.bits[k] != 0
+        kept[place] = stays
+        if not stays:
+            continue
+        begin[place] = fill
+        for k in range(ways.start[row], ways.start[row + 1]):
+            fill = _note(ways, need, dead, fill, ways.made[k])
+        for k in range(ways.input_start[operation], ways.input_start[operation + 1]):
+            fill = _note(ways, need, dead, fill, ways.inputs[k])
+        end[place] = fill
+        for k in range(ways.start[row], ways.start[row + 1]):
+            need[ways.made[k]] &= ~ways.bits[k]
+        for k in range(ways.input_start[operation], ways.input_start[operation + 1]):
+            need[ways.inputs[k]] = ways.whole[ways.inputs[k]]
+
+
+@inner
+def _note(ways: Ways, need: Ints, dead: Ints, fill: int, x: int) -> int:
+    """Tensor x, where nobody needs it any more and it may go."""
+    if need[x] or ways.resident[x]:
+        return fill
+    dead[fill] = x
+    return fill + 1

@@ -29,6 +29,7 @@ from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
 from ...candidates import Candidate, device_limit, judged
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...race import Race
 from ..rockmate import rk_rotor
 
 NAME = "second pass"
@@ -66,8 +67,8 @@ def in_two_passes(graph: Graph, base: Sequence[Run], last: int) -> list[Run]:
 
 
 def _leanest(problem: Problem, options: Options) -> list[Run]:
-    """rk-rotor's sequence of least memory."""
-    own, begin = replace(options, settings=None), monotonic()
+    """rk-rotor's sequence of least memory; above the budget, so the race is not to hear of it."""
+    own, begin = replace(options, settings=None, race=Race()), monotonic()
     try:
         return runs_of(rk_rotor.solve(problem, own).schedule)
     except InfeasibleError as refusal:

@@ -33,6 +33,7 @@ The choice of lines is ours; references and complexities are the solvers' own, i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -170,15 +171,17 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
-    """The least memory that annealing reaches in a moment, bytes."""
-    if len(problem.graph.operations) > _RESIDENCY_OPERATIONS or not at_hand():
+    """The least memory that annealing reaches in a moment, bytes; where it is not compiled, rk-rotor."""
+    if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
         return None
     seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
-    chosen = search.Settings(settings.moves, settings.seed)
-    try:
-        search.solve(problem, replace(options, settings=chosen, time_limit=seconds))
-    except InfeasibleError as refusal:
-        return refusal.least
+    chosen = search.Settings(settings.moves, settings.seed) if at_hand() else None
+    solver = search.solve if at_hand() else rk_rotor.solve
+    with suppress(NotAcceptedError):
+        try:
+            solver(problem, replace(options, settings=chosen, time_limit=seconds))
+        except InfeasibleError as refusal:
+            return refusal.least
     return None
 
 

@@ -120,7 +120,7 @@ class Search:
         graph = self.graph
         if self.fits(self.plain) and not has_faster_ways(graph):
             return Answer(self.plain.schedule, Status.OPTIMAL, time_bound(graph))
-        if self.limit < memory_floor(graph, Machine()):
+        if self.limit < max(memory_floor(graph, Machine()), graph.resident_bytes):  # it moves nothing away
             raise self.infeasible()
         start = self._start()
         try:

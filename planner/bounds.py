@@ -26,9 +26,9 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
     """
     machine = machine or graph.machine
     links = machine.links if machine else Links()
-    always = ~graph.persistent & graph.resident
+    always = graph.resident & ~graph.persistent
     if links.h2d is None:
-        always |= graph.persistent & _needed(graph)
+        always = graph.resident & (~graph.persistent | _needed(graph))
     extra = np.where(always, 0, graph.tensors.bytes)
     need = _needs(graph, extra, _Spans.none(graph))
     results = 0 if links.d2h is not None else int(extra[list(graph.results)].sum())
@@ -60,7 +60,9 @@ def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
     np.add.at(held, spans.first[spanning], sizes[spanning])
     np.subtract.at(held, spans.last[spanning] + 1, sizes[spanning])
     need = _needs(graph, sizes, spans) + held.cumsum()[:-1]
-    return graph.resident_bytes + max(int(need.max(initial=0)), int(sizes[list(graph.results)].sum()))
+    stays = graph.resident & (~graph.persistent | _needed(graph))
+    always = int(graph.tensors.bytes[stays].sum())
+    return always + max(int(need.max(initial=0)), int(sizes[list(graph.results)].sum()))
 
 
 def backward_once(graph: Graph) -> Graph:

@@ -54,12 +54,16 @@ def by_definition(graph: Graph) -> int:
         here = operations[now]
         return (made & {*later, *graph.results}) | {*here.reads, *here.writes, *here.mutates}
 
-    resident = {x for x in range(len(size)) if graph.resident[x]}
+    touched = {x for operation in operations for x in (*operation.reads, *operation.mutates)}
+    resident = {
+        x for x in range(len(size)) if graph.resident[x] and (x in touched or not graph.persistent[x])
+    }
+    apart = {x for x in range(len(size)) if graph.resident[x]} - resident
     moments = [
-        sum(size[x] for x in there(now) | resident) + operations[now].workspace
+        sum(size[x] for x in (there(now) | resident) - apart) + operations[now].workspace
         for now in range(len(operations))
     ]
-    return max(*moments, sum(size[x] for x in resident | {*graph.results}))
+    return max(*moments, sum(size[x] for x in (resident | {*graph.results}) - apart))
 
 
 def least_budget(graph: Graph) -> int | None:
@@ -78,9 +82,10 @@ def test_no_schedule_with_backward_once_is_below(seed: int) -> None:
 
 
 def test_it_is_often_reached_and_says_more() -> None:
+    """The exhaustive search counts weights that nobody touches, so it is above at times."""
     graphs = [trained(Random(seed)) for seed in range(60)]
     floors = [(floor_of(graph), memory_floor(graph), least_budget(backward_once(graph))) for graph in graphs]
-    assert sum(floor == least for floor, _any, least in floors) >= 40
+    assert sum(floor == least for floor, _any, least in floors) >= 30
     assert sum(floor > general for floor, general, _least in floors) >= 15
     repeated = [(graph, floor) for graph, (floor, _any, _least) in zip(graphs, floors, strict=True)]
     assert any(least_time(graph, floor - 1) is not None for graph, floor in repeated), "backward runs again"
@@ -130,3 +135,12 @@ def test_graphs_that_have_none() -> None:
     assert once_floor(summed(phase=Phase.FORWARD)) is None, "nothing behind a loss"
     assert once_floor(summed(), Machine(links=Links(d2h=1.0))) is None, "tensors may leave"
     assert once_floor(summed((Mode("cpu", 2, 0, (3,), on_host=True),))) is None
+
+
+def test_a_weight_that_nobody_touches_may_lie_on_the_host() -> None:
+    draft = Draft("apart")
+    x, y, g = draft.tensor("x", 1, Kind.INPUT), draft.tensor("y", 2), draft.tensor("g", 4)
+    draft.tensor("w", 100, Kind.PARAMETER)
+    draft.operation("f", time=1, reads=[x], writes=[y])
+    draft.operation("b", time=1, reads=[y], writes=[g], phase=Phase.BACKWARD)
+    assert once_floor(draft.graph([g])) == 7

@@ -64,10 +64,9 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
     metavar="N",
-    help="Rows that are worked on at a time, each in a process of its own.",
+    help="Rows that are worked on at a time, each in a process of its own.  [default: 1; on a cluster as "
+    "many as it has workers]",
 )
 @click.option(
     "--backend",
@@ -88,7 +87,7 @@ def bench(
     time_limit: float,
     bound_time: float,
     settings: dict[str, str],
-    workers: int,
+    workers: int | None,
     backend: str,
     destination: Path | None,
     again: bool,
@@ -100,6 +99,8 @@ def bench(
     Every row is a schedule that the simulator accepts, or says why there is none. Rows that the .csv has
     already are not solved again, so that a comparison that was ended goes on where it stood.
     """
+    if workers is not None and backend != "loky":
+        raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
     contenders = chosen_contenders(names, settings)
     published = load_published(published_path) if published_path else {}
     known = read_rows(destination) if destination else {}
@@ -112,7 +113,7 @@ def bench(
         output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")
     interrupted, fault = False, None
     try:
-        with closing(run(left, workers, bound_time, known.values(), backend)) as solved:
+        with closing(run(left, workers or 1, bound_time, known.values(), backend)) as solved:
             for row in _kept(solved, len(left), destination, output):
                 rows[row.key] = row
     except KeyboardInterrupt:

@@ -136,7 +136,6 @@ def solve(
     registry.entry(solver)
     settings = _with_gap(settings, gap)
     _spare(destination, graph, machine_path)
-    _spare(log_path, graph, machine_path, destination)
     loaded = load_graph(graph)
     machine = find_machine(machine_path) if machine_path else loaded.machine
     plain = baseline(loaded)
@@ -219,9 +218,8 @@ def _with_gap(settings: dict[str, str], gap: str | None) -> dict[str, str]:
 
 def _spare(destination: Path | None, *inputs: Path | None) -> None:
     """Raises InputError where the schedule would be written over a file it is made from."""
-    for path in inputs:
-        if destination and path and destination.exists() and path.exists() and destination.samefile(path):
-            raise InputError(f"{destination}: -o would write over the input of that name")
+    if destination and destination.resolve() in {path.resolve() for path in inputs if path}:
+        raise InputError(f"{destination}: -o would write over the input of that name")
 
 
 def _within(machine: Machine | None, budget: Budget | None, plain_peak: int, output: Output) -> Budget | None:

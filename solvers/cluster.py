@@ -41,7 +41,7 @@ def connected(backend: str) -> Generator[None]:
             own.enter_context(parallel_config(backend="dask"))
             yield
     elif backend == "ray":
-        _package("ray", "ray.util.joblib").register_ray()
+        _package("ray", "ray.util.joblib", "ray").register_ray()
         with parallel_config(backend="ray"):
             yield
     else:
@@ -50,7 +50,7 @@ def connected(backend: str) -> Generator[None]:
 
 
 def _connect_dask(own: ExitStack) -> None:
-    distributed = _package("dask", "distributed")
+    distributed = _package("dask", "distributed", "distributed")
     address = os.environ.get(ADDRESS)
     try:
         distributed.get_client()
@@ -66,10 +66,11 @@ def _connect_dask(own: ExitStack) -> None:
             raise InputError(f"no Dask scheduler answers at {ADDRESS}={address}: {reason}") from None
 
 
-def _package(name: str, module: str) -> Any:
+def _package(backend: str, module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
         raise MissingPackageError(
-            f"the backend {name} needs the package {name}, which is not installed: pip install {name}"
+            f"the backend {backend} needs the package {package}, which is not installed: "
+            f"pip install {package}"
         ) from None

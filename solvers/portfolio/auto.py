@@ -19,7 +19,8 @@ program's answer on graphs of hundreds of operations; on larger ones, and close 
 has a head start. With `gap` 0 and time for all moves the same problem gives the same answer; else what is
 best when a clock or a bound ends it. Without a time limit, the search is compiled, once on a
 machine, by another process beside the residency program and rk-rotor. A budget below the floor on memory is
-refused at once; what can be reached is then looked for in seconds, where the search is compiled.
+refused at once; what can be reached is then looked for in two seconds, by rk-rotor where the search is not
+compiled.
 
     lines.py     lines side by side: one that fails costs its own answer alone
     moving.py    the lines where tensors can move, then joint from the fastest
@@ -33,7 +34,6 @@ The choice of lines is ours; references and complexities are the solvers' own, i
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -177,11 +177,12 @@ def _least(problem: Problem, options: Options, settings: Settings) -> int | None
     seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
     chosen = search.Settings(settings.moves, settings.seed) if at_hand() else None
     solver = search.solve if at_hand() else rk_rotor.solve
-    with suppress(NotAcceptedError):
-        try:
-            solver(problem, replace(options, settings=chosen, time_limit=seconds))
-        except InfeasibleError as refusal:
-            return refusal.least
+    try:
+        solver(problem, replace(options, settings=chosen, time_limit=seconds))
+    except InfeasibleError as refusal:
+        return refusal.least
+    except NotAcceptedError:  # no chain
+        return None
     return None
 
 

@@ -22,7 +22,6 @@ PATIENCE_SECONDS = 10.0
 """How long after Ctrl-C lines may take to give their best so far. One that is being compiled takes minutes on
 a busy machine, and has nothing."""
 
-
 LAST_SECONDS = 1.0
 """How long bounds may take to end once the lines have."""
 
@@ -106,9 +105,7 @@ def run(
     ]
     pool.shutdown(wait=False)
     results = [each.result() for each in running if each.done()]
-    outcomes.answers += [
-        found for found in results if found
-    ]  # in the lines' order: it decides between equals
+    outcomes.answers += filter(None, results)  # in the lines' order: it decides between equals
     outcomes.interrupted = stop.is_set()
     if not outcomes.answers and outcomes.interrupted:
         raise KeyboardInterrupt

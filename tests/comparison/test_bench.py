@@ -28,7 +28,6 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.planner.bounds import memory_floor
 from memplan.planner.budget import parse_budget
 from memplan.planner.plain import baseline
-from memplan.solvers import cluster
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 
@@ -396,29 +395,3 @@ def test_published_results_stand_beside_ours(rows: Callable[..., Row], tmp_path:
     assert [one.ours and one.ours.solver for one in found] == ["a", "a", "a"]
     assert [one.at_least_as_good for one in found] == [True, False, True]
     assert not matches([rows("a", "g", 60, None)], load_published(path))[0].at_least_as_good
-
-
-def test_a_cluster_gives_the_same_rows(bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes of Dask on this machine; each row is a process of its own there too."""
-    pytest.importorskip("distributed")
-    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
-    asked = ("graphs/chain.json", "--solvers", "rotor,checkmate", "--budgets", "90%,75%", "--json")
-    here, there = (bench(*asked, "--backend", backend) for backend in ("loky", "dask"))
-    assert (here.exit_code, there.exit_code) == (0, 0), there.output
-    figures = ("graph", "budget", "solver", "outcome", "time", "peak", "lower_bound")
-    known = [
-        [{name: row[name] for name in figures} for row in json.loads(r.stdout)["rows"]] for r in (here, there)
-    ]
-    assert len(known[0]) == 4
-    assert known[0] == known[1]
-
-
-def test_a_cluster_that_does_not_answer(
-    bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("distributed")
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1)
-    answer = bench("graphs/chain.json", "--solvers", "rotor", "--budgets", "90%", "--backend", "dask")
-    assert answer.exit_code == 2
-    assert "no Dask scheduler answers at DASK_SCHEDULER_ADDRESS=tcp://127.0.0.1:1" in answer.stderr

@@ -47,19 +47,18 @@ ALWAYS = -1
 FITTING = 1e-9
 """An excess over the limit, as a part of it, that may be rounding."""
 
-ROUNDING = 1e-12
-"""The bound is lowered by this much of the terms it is summed from."""
+ROUNDING = 1e-11
+"""The bound is lowered by this much of the terms it is summed from: flows are sums of very many."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
     """bound: no schedule costs less, in the network's units. excess: per moment, what is kept above the room.
-    again: per operation, it runs again; again_after: per moment and operation, it does so after that."""
+    again: per operation, it runs again."""
 
     bound: float
     excess: Floats
     again: NDArray[np.bool_]
-    again_after: NDArray[np.bool_]
 
 
 class Pairs:
@@ -76,9 +75,8 @@ class Pairs:
         reads = _columns(Adjacency(edges.use_start, edges.uses))
         writes = _columns(Adjacency(edges.producer_start, edges.producers))
         self.reads, self.writes = reads[counts[reads[:, 0]]], writes[counts[writes[:, 0]]]
-        self.ended = np.array([(o, c) for o, row in facts.ended_by.items() for c in row], np.int64).reshape(
-            -1, 2
-        )
+        ended = [(o, change) for o, row in facts.ended_by.items() for change in row]
+        self.ended = np.array(ended, np.int64).reshape(-1, 2)
         self.once = np.array(facts.once, np.bool_)
 
     @cached_property
@@ -95,7 +93,6 @@ class Part(NamedTuple):
     """The nodes and arcs of one moment. Nodes are numbered from 2 + operations on; `nodes` of them.
 
     tail, head, size: of each arc; size: bytes, which have the moment's price, ∞ without one. room: bytes.
-    recomputed: the operations whose u come first among the nodes.
     """
 
     nodes: int
@@ -103,7 +100,6 @@ class Part(NamedTuple):
     head: Ints
     size: Floats
     room: int
-    recomputed: Ints
 
 
 def part_of(pairs: Pairs, moment: Moment, limit: int) -> Part:
@@ -149,7 +145,7 @@ def part_of(pairs: Pairs, moment: Moment, limit: int) -> Part:
     free = np.full(sum(map(len, tails[1:])), inf)
     sizes = np.concatenate([pairs.sizes[kept], free])
     room = limit - facts.least_bytes(moment.operation)
-    return Part(nodes - 2 - operations, np.concatenate(tails), np.concatenate(heads), sizes, room, reruns)
+    return Part(nodes - 2 - operations, np.concatenate(tails), np.concatenate(heads), sizes, room)
 
 
 class Network:
@@ -162,7 +158,6 @@ class Network:
         reruns = 2 + np.arange(operations)
         tails, heads, moments = [reruns], [np.full(operations, SINK)], [np.full(operations, ALWAYS)]
         capacities = [cost]
-        self.starts: list[int] = []
         nodes = 2 + operations
         for number, part in enumerate(parts):
             shift = nodes - 2 - operations
@@ -170,7 +165,6 @@ class Network:
             heads.append(np.where(part.head >= 2 + operations, part.head + shift, part.head))
             moments.append(np.where(part.size < inf, number, ALWAYS))
             capacities.append(part.size / limit)
-            self.starts.append(nodes)
             nodes += part.nodes
         self.tail, self.head = np.concatenate(tails), np.concatenate(heads)
         self.moment, self.capacity = np.concatenate(moments), np.concatenate(capacities)
@@ -186,8 +180,7 @@ class Network:
         flow, ours = minimum_cut(self.arcs, capacities)
         rent = float(prices @ self.room)
         bound = flow - rent - ROUNDING * (flow + float(prices @ np.abs(self.room)))
-        again = ours[2 : 2 + self.operations]
-        return Cut(bound, self._kept(ours) - self.room, again, self._again_after(ours))
+        return Cut(bound, self._kept(ours) - self.room, ours[2 : 2 + self.operations])
 
     def fits(self) -> bool:
         """Each moment's memory would do, if running again cost nothing."""
@@ -199,9 +192,3 @@ class Network:
     def _kept(self, ours: NDArray[np.bool_]) -> Floats:
         cut = (self.moment != ALWAYS) & ours[self.tail] & ~ours[self.head]
         return np.bincount(self.moment[cut], self.capacity[cut], len(self.parts)).astype(np.float64)
-
-    def _again_after(self, ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        rows = np.zeros((len(self.parts), self.operations), np.bool_)
-        for row, start, part in zip(rows, self.starts, self.parts, strict=True):
-            row[part.recomputed] = ours[start : start + len(part.recomputed)]
-        return rows

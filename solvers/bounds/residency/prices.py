@@ -19,6 +19,7 @@ import numpy as np
 
 from ....graphs.arrays import Floats
 from ...milp.planes import Planes
+from ...milp.result import BackendError
 from .cuts import Cut, Network
 
 NEAR = 1e-5
@@ -35,21 +36,20 @@ HIGHEST_FIRST, HIGHEST_STEP, HIGHEST_LAST = 8.0, 16.0, 1e7
 @dataclass(frozen=True, eq=False)
 class Priced:
     """bound: a part of the time of all operations; ∞: no schedule fits. prices: that give it. again: how far
-    each operation runs again. cuts: on the way."""
+    each operation runs again."""
 
     bound: float
     prices: Floats
     again: Floats
-    cuts: list[Cut]
 
 
 def best_prices(
     network: Network, start: Floats, goal: float = inf, proceed: Callable[[], bool] = lambda: True
 ) -> Priced:
     """start: prices to begin with, a row of zeros for none. goal: a bound that is enough. Each λ gives a true
-    bound, so stopping early makes it lower only."""
+    bound, so stopping early makes it lower only; so does a linear program that HiGHS can't solve."""
     if not network.fits():
-        return Priced(inf, start, np.zeros(network.operations), [])
+        return Priced(inf, start, np.zeros(network.operations))
     planes, highest = Planes(len(start), HIGHEST_FIRST), HIGHEST_FIRST
     prices = best = start if start.any() else np.full(len(start), FIRST_PRICE)
     bound, cuts = -inf, list[Cut]()
@@ -59,12 +59,15 @@ def best_prices(
         if cut.bound > bound:
             bound, best = cut.bound, prices
         planes.add(cut.bound - float(prices @ cut.excess), cut.excess)
-        top = planes.highest()
-        if top.value - bound <= NEAR and top.prices.max(initial=0.0) >= highest and highest < HIGHEST_LAST:
-            highest *= HIGHEST_STEP
-            planes.limit(highest)
+        try:
             top = planes.highest()
+            if top.value - bound <= NEAR and top.prices.max() >= highest and highest < HIGHEST_LAST:
+                highest *= HIGHEST_STEP
+                planes.limit(highest)
+                top = planes.highest()
+        except BackendError:
+            return Priced(max(bound, 0.0), best, cut.again.astype(np.float64))
         if top.value - bound <= NEAR or bound >= goal or len(cuts) == MOST_CUTS or not proceed():
             again = np.average([cut.again for cut in cuts], axis=0, weights=top.weights)
-            return Priced(max(bound, 0.0), best, again, cuts)
+            return Priced(max(bound, 0.0), best, again)
         prices = (best + top.prices) / 2

@@ -45,12 +45,11 @@ Sum = tuple[float, list[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class ResidencyProgram:
-    """reruns: operation -> column. kept: per moment, tensor -> column. within: for each window, the operation
-    at whose moment it begins, and operation -> column. seconds: what cost 1 stands for."""
+    """reruns: operation -> column. within: for each window, the operation at whose moment it begins, and
+    operation -> column. seconds: what cost 1 stands for."""
 
     program: Program
     reruns: dict[int, int]
-    kept: list[dict[int, int]]
     within: list[tuple[int, dict[int, int]]]
     seconds: float
 

@@ -215,7 +215,7 @@ class Search:
         return self._take(answer.bound * self.seconds, Later.of(answer.again))
 
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
-        part = self._program(more, windows=True)
+        part = self._program(more)
         try:
             result = highs.solve(
                 part.program, Settings(threads=1), self._left(), {}, lambda _progress: None, self.cancelled
@@ -226,10 +226,10 @@ class Search:
         later = None if result.x is None else self._later(part, np.maximum(result.x, 0.0))
         return self._take(result.bound * (1.0 - SLACK) * part.seconds, later, whole=True)
 
-    def _program(self, more: Sequence[int], windows: bool) -> ResidencyProgram:
+    def _program(self, more: Sequence[int]) -> ResidencyProgram:
         self.chosen = sorted({*self.chosen, *more})
         moments = [self.moment(operation) for operation in self.chosen]
-        return residency_program(self.facts, self.budget, moments, windows, self.crowded)
+        return residency_program(self.facts, self.budget, moments, True, self.crowded)
 
     def _take(self, extra: float, later: Later | None, whole: bool = False) -> bool:
         before = self.best.extra

@@ -61,7 +61,7 @@ def residency_program(
         here.memory(limit)
         columns.append(here)
     within = _windows(model, reruns, [columns[index] for index in chain], limit, crowded or {})
-    return ResidencyProgram(model.program(), reruns, [here.kept for here in columns], within, seconds)
+    return ResidencyProgram(model.program(), reruns, within, seconds)
 
 
 def following(moments: Sequence[Moment]) -> list[int]:

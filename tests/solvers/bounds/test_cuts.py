@@ -22,6 +22,7 @@ from memplan.solvers.bounds.residency.order import Order, any_order, file_order
 from memplan.solvers.bounds.residency.prices import NEAR, best_prices
 from memplan.solvers.bounds.residency.windows import residency_program
 from memplan.solvers.milp.planes import Planes
+from memplan.solvers.milp.result import BackendError
 from memplan.solvers.milp.safe_bounds import relaxed
 from small_graphs import small_graphs
 
@@ -121,6 +122,21 @@ def test_every_price_gives_a_bound_and_excess_is_its_slope(graph: Graph, seed: i
         assert cut.bound == pytest.approx(cost + there @ cut.excess, abs=1e-6)
         for other, second in zip(prices, cuts, strict=True):
             assert second.bound <= cut.bound + (other - there) @ cut.excess + 1e-9
+
+
+def test_without_a_linear_program_the_bound_is_lower_and_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = unet(2)
+    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    network = network_of(graph, budget, [*range(len(graph.operations))], file_order(graph))
+    start = np.full(len(graph.operations), 0.5)
+    best = best_prices(network, start).bound
+
+    def broken(_planes: Planes) -> None:
+        raise BackendError("highs gave up")
+
+    monkeypatch.setattr(Planes, "highest", broken)
+    assert 0.0 <= best_prices(network, start).bound <= best
+    assert network.cut(start).bound <= best_prices(network, start).bound
 
 
 @settings(max_examples=100)

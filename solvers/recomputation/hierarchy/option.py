@@ -16,7 +16,7 @@ from math import inf
 
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
-from .passes import Pass, bytes_of, pass_of
+from .passes import Pass, bytes_of, covers, pass_of
 from .piece import Piece
 
 
@@ -112,7 +112,7 @@ def plain_option(piece: Piece) -> Option:
 def select(options: Sequence[Option], count: int) -> list[Option]:
     """At most `count` options with peaks far apart (thesis, 3.4.5): the highest, the lowest, then the one
     closest to the middle of the widest interval left, and so on."""
-    rows = sorted(_undominated(options), key=lambda option: (-option.peak, -option.saved, option.time))
+    rows = sorted(undominated(options), key=lambda option: (-option.peak, -option.saved, option.time))
     if len(rows) <= count:
         return rows
     chosen = [0] if count == 1 else [0, len(rows) - 1]
@@ -128,21 +128,25 @@ def select(options: Sequence[Option], count: int) -> list[Option]:
     return [rows[index] for index in sorted(chosen)]
 
 
-def _undominated(options: Sequence[Option]) -> list[Option]:
-    """Those that no other is as good as in every respect."""
-
-    def figures(option: Option) -> tuple[float, ...]:
-        return option.time, option.first.bytes, option.backward.bytes, option.saved
-
+def undominated(options: Sequence[Option]) -> list[Option]:
+    """Those instead of which no other can be taken wherever they are: none slower, none that needs more."""
     kept: list[Option] = []
-    for option in sorted(options, key=figures):
-        if not any(
-            all(mine <= theirs for mine, theirs in zip(figures(other), figures(option), strict=True))
-            and other.backward.reads <= option.backward.reads
-            for other in kept
-        ):
+    for option in sorted(options, key=lambda option: (option.time, option.saved, option.peak)):
+        if not any(_replaces(other, option) for other in kept):
             kept.append(option)
     return kept
+
+
+def _replaces(one: Option, other: Option) -> bool:
+    return one.saved <= other.saved and all(
+        covers(mine, theirs)
+        for mine, theirs in (
+            (one.first, other.first),
+            (one.recompute, other.recompute),
+            (one.turn, other.turn),
+            (one.backward, other.backward),
+        )
+    )
 
 
 def _lightest(piece: Piece, operation: int, wanted: set[int]) -> int:

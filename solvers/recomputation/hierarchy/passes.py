@@ -60,6 +60,20 @@ def pass_of(
     return Pass(tuple(kept), time, reads, writes, starts, _worst(steps))
 
 
+def covers(one: Pass, other: Pass) -> bool:
+    """It can stand for the other: no slower, it reads no more, and each moment takes no more than some
+    moment of the other."""
+    return (
+        one.time <= other.time
+        and one.reads <= other.reads
+        and all(any(_no_worse(mine, theirs) for theirs in other.steps) for mine in one.steps)
+    )
+
+
+def _no_worse(one: Step, other: Step) -> bool:
+    return one.bytes <= other.bytes and one.needs <= other.needs and one.there <= other.there
+
+
 def way_of(piece: Piece, run: Run) -> Way:
     return next(way for way in piece.ways[run[0]] if way.mode == run[1])
 
@@ -126,6 +140,6 @@ def _worst(steps: Iterable[Step]) -> tuple[Step, ...]:
     """Without those that another covers."""
     kept: list[Step] = []
     for step in sorted(set(steps), key=lambda s: (-s.bytes, -len(s.needs), -len(s.there))):
-        if not any(step.needs <= other.needs and step.there <= other.there for other in kept):
+        if not any(_no_worse(step, other) for other in kept):
             kept.append(step)
     return tuple(kept)

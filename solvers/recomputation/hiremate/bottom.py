@@ -4,24 +4,27 @@ All clusters of one height are independent of each other. The seconds are shared
 half evenly, the other by the square of their nodes.
 
 A level solver gives a cluster's options for a grid of budgets, as good as its seconds allow, and whether more
-seconds would change nothing. Children with options are to be combined, the others taken apart.
+seconds would change nothing. Children with options are combined by h-ilp and taken apart by the others.
+Several for a level share a cluster's seconds, and their options are pooled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
-from ....graphs.errors import InputError
 from ....planner.schedule.sequence import Run
 from ..h_ilp import level as h_ilp_level
 from ..h_ilp.graph import Child
 from ..hierarchy.grid import Budgets
-from ..hierarchy.option import Option, advance_of, option_of, plain_option
+from ..hierarchy.option import Option, advance_of, option_of, plain_option, undominated
 from ..hierarchy.piece import Part, Piece, part
 from ..hierarchy.tree import Hierarchy, Spec
+from . import direct
 from . import rk_checkmate as hiremate_rk_checkmate
+from .direct import solvers_named
 from .subproblems import Job, Solved
 
 Sequences = tuple[tuple[Run, ...], tuple[Run, ...]]
@@ -34,10 +37,10 @@ LevelSolver = Callable[[Piece, Sequence[Child], Budgets, float], tuple[list[Opti
 
 @dataclass(frozen=True)
 class Subproblem:
-    """A cluster whose children's options are known. solver: by name. children: part and options of each."""
+    """A cluster whose children's options are known. solvers: by name. options: of each child."""
 
     spec: Spec
-    solver: str
+    solvers: tuple[str, ...]
     options: tuple[tuple[Sequences, ...], ...]
     budgets: Budgets
 
@@ -48,8 +51,22 @@ def solve_cluster(problem: Subproblem, seconds: float) -> Solved:
         child(inner, [option_of(inner.piece, *sequences) for sequences in options])
         for (inner, _spec), options in zip(problem.spec.children, problem.options, strict=True)
     ] or [child(part(piece, range(piece.forward), range(piece.forward, piece.operations)), [])]
-    options, complete = level_solver(problem.solver)(piece, children, problem.budgets, seconds)
+    options, complete = pooled(problem.solvers, piece, children, problem.budgets, seconds)
     return [[(option.first.runs, option.backward.runs) for option in options], complete], complete
+
+
+def pooled(
+    solvers: Sequence[str], piece: Piece, children: Sequence[Child], budgets: Budgets, seconds: float
+) -> tuple[list[Option], bool]:
+    """The options of several level solvers, without those that another makes needless. Each takes an even
+    share of the seconds that those before it have left."""
+    end, options, all_complete = monotonic() + seconds, list[Option](), True
+    for left, name in zip(range(len(solvers), 0, -1), solvers, strict=True):
+        share = max(0.0, end - monotonic()) / left
+        more, complete = level_solver(name)(piece, children, budgets, share)
+        options += more
+        all_complete = all_complete and complete
+    return undominated(options) if len(solvers) > 1 else options, all_complete
 
 
 def child(inner: Part, options: Sequence[Option]) -> Child:
@@ -57,7 +74,12 @@ def child(inner: Part, options: Sequence[Option]) -> Child:
 
 
 def options_of_all(
-    hierarchy: Hierarchy, leaf: str, level: str, budgets: Budgets, seconds: float, solve_all: SolveAll
+    hierarchy: Hierarchy,
+    leaf: tuple[str, ...],
+    level: tuple[str, ...],
+    budgets: Budgets,
+    seconds: float,
+    solve_all: SolveAll,
 ) -> tuple[list[list[Option]], bool]:
     """Per spec, its options; whether no search was cut short.
 
@@ -95,10 +117,20 @@ def _sequence(runs: Sequence[Sequence[int]]) -> tuple[Run, ...]:
     return tuple((operation, mode) for operation, mode in runs)
 
 
+def level_solvers(text: str) -> tuple[str, ...]:
+    """Names with commas between them. Raises InputError where one can't solve clusters."""
+    names = solvers_named(text)
+    for name in names:
+        if name not in LEVEL_SOLVERS:
+            direct.check(name)
+    return names
+
+
 def level_solver(name: str) -> LevelSolver:
-    if name not in LEVEL_SOLVERS:
-        raise InputError(f"unknown level solver {name!r}: {', '.join(LEVEL_SOLVERS)}")
-    return LEVEL_SOLVERS[name]
+    """Of this name, or the catalogue's solver as one."""
+    if name in LEVEL_SOLVERS:
+        return LEVEL_SOLVERS[name]
+    return lambda piece, _children, budgets, seconds: direct.options_of(name, piece, budgets, seconds)
 
 
 def _plain(
@@ -112,3 +144,4 @@ LEVEL_SOLVERS: dict[str, LevelSolver] = {
     "rk-checkmate": hiremate_rk_checkmate.options_of,
     "plain": _plain,
 }
+"""Those that are made for clusters."""

@@ -12,7 +12,8 @@ claimed.
 | M^t, M^l                      | top, lower                                                        |
 | N_o                           | options                                                           |
 | H-Partition                   | partitioner h-partition (graphs/partition)                        |
-| a solver of H-Graphs          | LevelSolver; `leaf` at the bottom, `level` above it               |
+| hierarchical, direct solvers  | h-ilp; direct.py. `leaf` at the bottom, `level` above it          |
+| all solvers to each H-Cluster | pooled; at the top, fastest and `whole`                           |
 | H-Solver, steps 3 to 5        | options_of_all, then fastest                                      |
 
 In the order to read:
@@ -20,7 +21,8 @@ In the order to read:
     partitions.py               graph to tree of clusters
     ../hierarchy                what a cluster is, how it can be run
     bottom.py                   options for all clusters, level by level, from a solver of each level
-    rk_checkmate.py             one of these; the others are in ../h_ilp, and the plain one
+    rk_checkmate.py             one of these; others are in ../h_ilp, and the plain one
+    direct.py                   any other solver that only recomputes
     subproblems.py              side by side, and kept on disk
     hiremate.py                 the whole, with the top
     h_ilp.py                    the same, with H-ILP everywhere
@@ -55,13 +57,14 @@ from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets
 from ..hierarchy.tree import Hierarchy, hierarchy_of
-from .bottom import child, level_solver, options_of_all
+from .bottom import child, level_solvers, options_of_all
+from .direct import check, solvers_named, whole
 from .partitions import tree_of
 from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "5"
+VERSION = "6"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
@@ -99,11 +102,13 @@ class ClusterSettings:
 @dataclass(frozen=True)
 class _Parts:
     """partitioner: h-partition or sequential. leaf, level: the solvers of clusters of operations and of
-    clusters of clusters."""
+    clusters of clusters, with commas between them: h-ilp, plain, and all that only recompute. whole: those
+    that get the whole graph beside h-ilp, none if empty."""
 
     partitioner: str = "h-partition"
     leaf: str = "h-ilp"
     level: str = "h-ilp"
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,11 @@ class Settings(ClusterSettings, _Parts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        level_solver(self.leaf)
-        level_solver(self.level)
+        for name, text in (("leaf", self.leaf), ("level", self.level)):
+            if not level_solvers(text):
+                raise InputError(f"{name} must name a solver, not {text!r}")
+        for name in solvers_named(self.whole):
+            check(name)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -130,18 +138,19 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     deadline = monotonic() + (SECONDS if options.time_limit is None else options.time_limit)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
     top, complete = _options(hierarchy, settings, options, deadline)
+    others = solvers_named(settings.whole)
     found = fastest(
         graph,
         hierarchy,
         top,
         limit,
         gap=settings.gap,
-        seconds=max(0.0, deadline - monotonic()),
+        seconds=max(0.0, deadline - monotonic()) / (1 + len(others)),
         report=options.report,
     )
-    best = found.candidate
-    if plain.peak <= limit and (best is None or plain.time <= best.time):
-        best = plain
+    beside = [] if found.interrupted else whole(problem, others, deadline, options.report)
+    fitting = [one for one in (plain, found.candidate, *beside) if one is not None and one.peak <= limit]
+    best = min(fitting, key=lambda one: one.time, default=None)
     if best is None:
         if found.interrupted:
             raise KeyboardInterrupt
@@ -167,7 +176,8 @@ def _options(
 
     budgets = Budgets(settings.peaks, settings.saves, settings.options, settings.gap)
     seconds = BELOW * max(0.0, deadline - monotonic())
-    found, complete = options_of_all(hierarchy, settings.leaf, settings.level, budgets, seconds, run)
+    leaf, level = level_solvers(settings.leaf), level_solvers(settings.level)
+    found, complete = options_of_all(hierarchy, leaf, level, budgets, seconds, run)
     children = [child(inner, [] if spec is None else found[spec]) for inner, spec in hierarchy.top]
     return top_graph(hierarchy, children, settings.options), complete
 

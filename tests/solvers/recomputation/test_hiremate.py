@@ -212,7 +212,11 @@ def test_the_plain_schedule_where_it_fits() -> None:
     ("setting", "message"),
     [
         ({"partitioner": "metis"}, "unknown partitioner 'metis': h-partition, sequential"),
-        ({"leaf": "magic"}, "unknown level solver 'magic'"),
+        ({"leaf": "h-ilp,magic"}, "unknown solver 'magic'"),
+        ({"level": "joint"}, "joint moves tensors, in a cluster things are only recomputed: name another"),
+        ({"leaf": "hiremate"}, "hiremate is no solver of its own clusters: name those that it would use"),
+        ({"level": " , "}, "level must name a solver"),
+        ({"whole": "plain"}, "unknown solver 'plain'"),
         ({"lower": 0}, "lower must be 1 or more, not 0"),
         ({"gap": 1.5}, "gap must be at least 0 and below 1, not 1.5"),
         ({"workers": -1}, "workers must be from 0 to 256, not -1"),
@@ -226,7 +230,7 @@ def test_settings_that_cannot_be(setting: dict[str, int | str], message: str) ->
 
 
 def test_h_ilp_has_the_settings_of_hiremate_but_for_what_the_framework_is_made_of() -> None:
-    parts = {"partitioner": "h-partition", "leaf": "h-ilp", "level": "h-ilp"}
+    parts = {"partitioner": "h-partition", "leaf": "h-ilp", "level": "h-ilp", "whole": ""}
     assert list(registry.settings_of("hiremate").items()) == [
         *parts.items(),
         *registry.settings_of("h-ilp").items(),

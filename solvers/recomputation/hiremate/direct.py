@@ -1,0 +1,124 @@
+"""Any solver of the catalogue on a cluster: a direct solver, in the words of the thesis (3.2.2).
+
+The cluster is a training graph of its own, of single operations: children with options are taken apart. Each
+pair of budgets is a problem with a peak; what may be kept at the loss is told as workspace of the loss, which
+takes what the peak has beyond that and the outputs that only others read. What comes from outside is there
+all the time and free. The levels above count on first runs in the file's order, so all operations are marked
+as random, whose first runs keep it. A solver that does not take the cluster has no options for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+
+import numpy as np
+
+from ....graphs.errors import InputError
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ....planner.bounds import memory_floor
+from ....planner.schedule.sequence import runs_of
+from ...candidates import Candidate, device_limit
+from ...milp.result import Outcome
+from ...problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution, Status
+from ...registry import run as registry
+from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
+from ..hierarchy.option import Option, forward_outputs, plain_option
+from ..hierarchy.passes import bytes_of
+from ..hierarchy.piece import Piece
+from .rk_checkmate import cluster_graph
+
+ALONE = Machine()
+"""A device without links, of any size."""
+
+
+def solvers_named(text: str) -> tuple[str, ...]:
+    """Names with commas between them, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def check(name: str) -> None:
+    """Raises InputError where there is no such solver, or it can't solve a cluster."""
+    if registry.entry(name).needs_links:
+        raise InputError(
+            f"{name} moves tensors, in a cluster things are only recomputed: name another solver"
+        )
+    if name == "hiremate":
+        raise InputError("hiremate is no solver of its own clusters: name those that it would use")
+
+
+def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tuple[list[Option], bool]:
+    """As a level solver (bottom.py). name: of the catalogue. Raises SolverFaultError where an answer of the
+    solver breaks a rule or its budget."""
+    cluster = cluster_graph(piece)
+    operations = cluster.graph.operations
+    ordered = replace(cluster.graph, operations=replace(operations, random=np.ones(len(operations), bool)))
+    inputs = ordered.resident_bytes
+    passing = bytes_of(piece, forward_outputs(piece) - plain_option(piece).backward.reads)
+
+    def search(budget: Budget | None, seconds: float) -> Found:
+        if budget is None:
+            outcome, solution = _least(name, ordered, seconds)
+        else:
+            beyond = max(0, budget.peak - budget.save - passing)
+            asked = _with_workspace(ordered, cluster.turn, beyond)
+            outcome, solution = _solved(name, asked, budget.peak + inputs, seconds)
+        return outcome, None if solution is None else cluster.halves(runs_of(solution.schedule))
+
+    return options_on_grid(piece, budgets, seconds, search)
+
+
+def whole(
+    problem: Problem, names: Sequence[str], deadline: float, report: Callable[[str], None]
+) -> list[Candidate]:
+    """What these solvers make of the whole graph without links. Each takes an even share of the seconds that
+    those before it have left; one that finds nothing is left out."""
+    alone = Problem(problem.graph, device_limit(problem), ALONE)
+    found: list[Candidate] = []
+    for left, name in zip(range(len(names), 0, -1), names, strict=True):
+        seconds = max(0.0, deadline - monotonic()) / left
+        with suppress(InfeasibleError, NotAcceptedError):
+            solution = registry.solve(name, alone, seconds, bound_seconds=0.0)
+            found.append(Candidate(solution.schedule, solution.figures.time, solution.figures.peak))
+            report(f"{name}, the whole graph: {solution.figures.time:.6g} s")
+            if solution.interrupted:
+                break
+    return found
+
+
+Solved = tuple[Outcome, Solution | None]
+
+
+def _solved(name: str, graph: Graph, limit: int, seconds: float) -> Solved:
+    try:
+        solution = registry.solve(name, Problem(graph, limit, ALONE), seconds, bound_seconds=0.0)
+    except NotFoundError:
+        return Outcome.UNKNOWN, None
+    except (InfeasibleError, NotAcceptedError):
+        return Outcome.INFEASIBLE, None
+    if solution.interrupted:
+        raise KeyboardInterrupt
+    cut_short = solution.status is Status.FEASIBLE
+    return Outcome.FEASIBLE if cut_short else Outcome.OPTIMAL, solution
+
+
+def _least(name: str, graph: Graph, seconds: float) -> Solved:
+    """The schedule of the smallest budget that the solver names when it is asked for less."""
+    floor = memory_floor(graph, ALONE)
+    try:
+        solution = registry.solve(name, Problem(graph, floor, ALONE), seconds / 2, bound_seconds=0.0)
+    except NotAcceptedError:
+        return Outcome.INFEASIBLE, None
+    except InfeasibleError as refusal:
+        found = refusal.found if isinstance(refusal, NotFoundError) else refusal.least
+        return (Outcome.UNKNOWN, None) if found is None else _solved(name, graph, found, seconds / 2)
+    return Outcome.OPTIMAL, solution
+
+
+def _with_workspace(graph: Graph, operation: int, workspace: int) -> Graph:
+    workspaces = graph.operations.workspace.copy()
+    workspaces[operation] = workspace
+    return replace(graph, operations=replace(graph.operations, workspace=workspaces))

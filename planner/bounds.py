@@ -135,8 +135,9 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
     add(operations.reads.rows(), operations.reads.columns)
     add(operations.writes.rows(), operations.writes.columns)
     add(*_changed_only(graph))
+    columns = _Columns(extra.tolist(), spans.first.tolist(), spans.last.tolist())
     for operation, modes in operations.modes.items():
-        ways = (_mode_need(graph, operation, mode, extra, spans) for mode in modes)
+        ways = (_mode_need(graph, operation, mode, columns) for mode in modes)
         need[operation] = min(int(need[operation]), *ways)
     return need
 
@@ -150,16 +151,26 @@ def _needed(graph: Graph) -> NDArray[np.bool_]:
         for operation, modes in operations.modes.items():
             row = slice(columns.start[operation], columns.start[operation + 1])
             for mode in modes:
-                spared[row] |= mode.on_host or np.isin(columns.columns[row], mode.reads_host)
+                if mode.on_host or mode.reads_host:
+                    spared[row] |= mode.on_host or np.isin(columns.columns[row], mode.reads_host)
         needed[columns.columns[~spared]] = True
     return needed
 
 
-def _mode_need(graph: Graph, operation: int, mode: Mode, extra: Ints, spans: _Spans) -> int:
+class _Columns(NamedTuple):
+    """Bytes to count and spans as lists, which are read fastest one by one."""
+
+    extra: list[int]
+    first: list[int]
+    last: list[int]
+
+
+def _mode_need(graph: Graph, operation: int, mode: Mode, columns: _Columns) -> int:
     if mode.on_host:
         return 0
-    tensors = np.array([*{*graph.input_lists[operation]} - {*mode.reads_host}, *mode.writes], np.int64)
-    return mode.workspace + int(extra[tensors[~spans.over(operation, tensors)]].sum())
+    extra, first, last = columns
+    tensors = (*{*graph.input_lists[operation]}.difference(mode.reads_host), *mode.writes)
+    return mode.workspace + sum(extra[x] for x in tensors if not first[x] <= operation <= last[x])
 
 
 def _changed_only(graph: Graph) -> tuple[Ints, NDArray[np.integer]]:

@@ -96,7 +96,10 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         lower = {x for x in touched if last.get(x, number) < number}
         entering = sum(sizes[x] for x in inputs)
         start = gradient[number] + sum(sizes[x] for x in waiting)
-        given = everywhere | inputs
+        every = (*run.first_save, *run.backward)
+        met = {x for o, _mode in every for x in (*graph.input_lists[o], *written(graph, o))}
+        there = everywhere & met
+        given = there | inputs
         unread = inputs.difference(last)
         going = sum(sizes[x] for x in unread)
         turn = run.first_save if output is None else run.turn
@@ -105,7 +108,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
                 entering,
                 sum(sizes[x] for x in run.saved) - going,
                 run_peak(graph, run.first_advance, given, kept=outputs),
-                run_peak(graph, run.first_advance, everywhere, inputs, kept=outputs, start=entering),
+                run_peak(graph, run.first_advance, there, inputs, kept=outputs, start=entering),
                 run_peak(graph, run.first_save, given - unread, unread, kept=run.saved, start=going) - going,
                 run_peak(graph, turn, given - unread, unread, kept=waiting, start=going) - going,
                 run_peak(graph, run.backward, given, earlier, kept=lower, start=start) - going,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from itertools import pairwise
 
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
@@ -111,21 +111,37 @@ def plain_option(piece: Piece) -> Option:
 
 def select(options: Sequence[Option], count: int) -> list[Option]:
     """At most `count` options with peaks far apart (thesis, 3.4.5): the highest, the lowest, then the one
-    closest to the middle of the widest interval left, and so on."""
-    rows = sorted(undominated(options), key=lambda option: (-option.peak, -option.saved, option.time))
+    closest to the middle of the widest interval left that has one, and so on."""
+    rows = sorted(_useful(options), key=lambda option: (-option.peak, -option.saved, option.time))
     if len(rows) <= count:
         return rows
-    chosen = [0] if count == 1 else [0, len(rows) - 1]
+    chosen = [0, len(rows) - 1][:count]
     while len(chosen) < count:
-        best, widest = -1, -inf
-        for index, option in enumerate(rows):
-            if index in chosen:
-                continue
-            apart = min(abs(option.peak - rows[c].peak) + abs(option.saved - rows[c].saved) for c in chosen)
-            if apart > widest:
-                best, widest = index, apart
-        chosen.append(best)
+        chosen.sort()
+        apart = [
+            (rows[high].peak - rows[low].peak, high, low) for high, low in pairwise(chosen) if low > high + 1
+        ]
+        _width, high, low = max(apart, key=lambda interval: interval[0])
+        middle = (rows[high].peak + rows[low].peak) / 2
+        chosen.append(min(range(high + 1, low), key=lambda row: abs(rows[row].peak - middle)))
     return [rows[index] for index in sorted(chosen)]
+
+
+def _useful(options: Sequence[Option]) -> list[Option]:
+    """Those that no other is as good as by its figures."""
+
+    def figures(option: Option) -> tuple[float, ...]:
+        return option.time, option.first.bytes, option.backward.bytes, option.saved
+
+    kept: list[Option] = []
+    for option in sorted(options, key=figures):
+        if not any(
+            all(mine <= theirs for mine, theirs in zip(figures(other), figures(option), strict=True))
+            and other.backward.reads <= option.backward.reads
+            for other in kept
+        ):
+            kept.append(option)
+    return kept
 
 
 def undominated(options: Sequence[Option]) -> list[Option]:

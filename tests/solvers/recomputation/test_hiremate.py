@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -27,8 +28,8 @@ from memplan.solvers.problem import (
     Problem,
     Status,
 )
-from memplan.solvers.recomputation.hierarchy.option import plain_option, select
-from memplan.solvers.recomputation.hierarchy.passes import pass_of
+from memplan.solvers.recomputation.hierarchy.option import Option, plain_option, select
+from memplan.solvers.recomputation.hierarchy.passes import Pass, Step, pass_of
 from memplan.solvers.recomputation.hierarchy.piece import part, whole
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
 from memplan.solvers.recomputation.hiremate import h_ilp, hiremate
@@ -167,6 +168,36 @@ def test_options_are_selected_far_apart() -> None:
     part_of = hierarchy_of(graph, tree).specs[-1].piece
     option = plain_option(part_of)
     assert select([option, option], 5) == [option]
+
+
+@pytest.mark.parametrize(
+    ("peaks", "count", "chosen"),
+    [
+        ((100, 90, 60, 40, 10, 0), 1, {100}),
+        ((100, 90, 60, 40, 10, 0), 2, {100, 0}),
+        ((100, 90, 60, 45, 10, 0), 3, {100, 45, 0}),
+        ((100, 90, 60, 45, 10, 0), 4, {100, 60, 45, 0}),
+        ((100, 90, 80, 20, 0), 3, {100, 80, 0}),
+        ((100, 50, 50, 49, 0), 4, {100, 50, 49, 0}),
+    ],
+)
+def test_options_are_selected_at_the_middles_of_intervals(
+    peaks: tuple[int, ...], count: int, chosen: set[int]
+) -> None:
+    """Thesis, 3.4.5, by hand. The higher the peak, the faster; of two equal peaks the one that keeps less is
+    slower."""
+    nothing = Pass((), 0.0, frozenset(), frozenset(), frozenset(), ())
+    options = [
+        Option(
+            replace(nothing, time=float(number), steps=(Step(peak, frozenset(), frozenset()),)),
+            nothing,
+            nothing,
+            nothing,
+            saved=100 - number,
+        )
+        for number, peak in enumerate(peaks)
+    ]
+    assert {option.peak for option in select(options, count)} == chosen
 
 
 def test_an_output_that_the_backward_reads_is_no_phantom_but_a_dependency() -> None:

@@ -6,13 +6,13 @@
 | residency/residency.py, any order           | schedules without transfers: all, where there are no links   |
 | residency/residency.py, the file's order    | those of them whose first runs keep the file's order         |
 | either, with backward operations once       | those of them that run no backward operation twice           |
-| offload/offload_bound.py                    | with links, first runs in the file's order, whatever moves   |
+| offload/offload_bound.py, any order         | every schedule, where there are links                        |
+| offload/offload_bound.py, the file's order  | with links, first runs in the file's order, whatever moves   |
 
 Cheap first. Residency bounds are left out where an operation has a way to use the host, or the schedule
-moves tensors. For transfers in another order than the file's only the time of all operations is claimed.
-Each is computed once for each graph and limit in a process; the time that it may take is given, and less
-time only makes it lower. One that fails is left out and told: it never costs the schedule. Why they hold:
-docs/bounds.md, and program.py in both rooms.
+moves tensors. Each is computed once for each graph and limit in a process; the time that it may take is
+given, and less time only makes it lower. One that fails is left out and told: it never costs the schedule.
+Why they hold: docs/bounds.md, and program.py in both rooms.
 
     residency/   the residency program: begin with its residency.py
     offload/     the offloading program: begin with its offload_bound.py
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TypeVar
@@ -49,7 +50,9 @@ Found = TypeVar("Found")
 Kind = tuple[int, OrderName, bool]
 """Bytes, order, whether backward operations may run again."""
 
-_offload: WeakKeyDictionary[Graph, dict[tuple[int, Machine], tuple[float, Bound]]] = WeakKeyDictionary()
+_offload: WeakKeyDictionary[Graph, dict[tuple[int, Machine, OrderName], tuple[float, Bound]]] = (
+    WeakKeyDictionary()
+)
 _known: WeakKeyDictionary[Graph, dict[Kind, tuple[float, Residency]]] = WeakKeyDictionary()
 
 
@@ -78,9 +81,12 @@ def lower_bounds(
             return None
 
     if moves(machine):
-        share = seconds / 3 if alone else seconds
-        bound = attempt("offloading", lambda: _offloading(problem, machine, share, time))
-        found += [bound] if bound else []
+        end = start + (seconds / 3 if alone else seconds)
+        orders: tuple[OrderName, ...] = ("any", "file")
+        for order in orders:
+            left = (end - monotonic()) / (2 if order == "any" else 1)
+            bound = attempt("offloading", partial(_offloading, problem, machine, order, left, time))
+            found += [bound] if bound else []
     if alone:
         end, bounds = start + seconds, list[Bound]()
         fixed = attempt("residency", lambda: _residency(problem, "file", (end - monotonic()) / 2, time))
@@ -163,13 +169,13 @@ def _backward_once(problem: Problem, end: float, time: float, fixed: Residency |
     return [replace(bound, backward_again=False) for bound in bounds]
 
 
-def _offloading(problem: Problem, machine: Machine, seconds: float, time: float) -> Bound:
+def _offloading(problem: Problem, machine: Machine, order: OrderName, seconds: float, time: float) -> Bound:
     """From an earlier call, unless there is much more time now."""
     known = _offload.setdefault(problem.graph, {})
-    key = device_limit(problem), machine
+    key = device_limit(problem), machine, order
     spent, bound = known.get(key, (0.0, None))
     if bound is None or (seconds > 2 * spent and bound.seconds < time):
-        bound = offload_bound(problem.graph, machine, key[0], seconds, time)
+        bound = offload_bound(problem.graph, machine, key[0], seconds, time, order)
         known[key] = seconds, bound
     return bound
 

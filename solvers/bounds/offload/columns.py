@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ...milp.model import Model
+from ...problem import OrderName
 from ..residency.facts import Facts
-from ..residency.order import file_order
+from ..residency.order import Order, any_order, file_order
 from .ways import Way, ways_of
+from .windows import Windows
 
 Sum = tuple[float, list[tuple[int, float]]]
 """A constant and (column, coefficient) pairs."""
@@ -30,8 +31,12 @@ NEGLIGIBLE = 0.003
 
 
 def _sizes(graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool) -> list[int]:
-    """Bytes of the tensors that count. merged: those touched by the same operations alike, by the first."""
+    """Bytes of the tensors that count. merged: those touched by the same operations alike, by the first. What
+    may be made in host memory, and so lie there without a copy down, counts as nothing."""
     sizes = graph.tensors.bytes.copy()
+    for operation, row in enumerate(ways):
+        if any(way.on_host for way in row):
+            sizes[graph.operations.writes[operation]] = 0
     order = np.argsort(sizes, kind="stable")
     sizes[order[np.cumsum(sizes[order]) <= NEGLIGIBLE * limit]] = 0
     counted: list[int] = sizes.tolist()
@@ -58,24 +63,30 @@ def times(factor: float, one: Sum) -> Sum:
 
 
 class OffloadColumns:
-    """limit: device bytes. marks: the moments, increasing: 2 o, the start of operation o, or 2 o + 1, its
-    end; 0 is among them. Only of operations that always run on the device."""
+    """limit: device bytes. marks: the moments (windows.py), in the order in which they come; the first is the
+    turn's start, or that of the operation that surely begins it. Only of operations that always run on the
+    device. order: of first runs."""
 
     def __init__(
-        self, graph: Graph, machine: Machine, limit: int, marks: Sequence[int], whole: bool = False
+        self,
+        graph: Graph,
+        machine: Machine,
+        limit: int,
+        marks: Sequence[int],
+        order: OrderName = "file",
+        whole: bool = False,
     ) -> None:
         self.graph, self.limit, self.whole = graph, max(1, limit), whole  # a byte more rules out no schedule
-        self.at = [mark // 2 for mark in marks]
         links = machine.links
         assert links.d2h
         assert links.h2d
         self.links = links.d2h, links.h2d
         self.facts, self.model = Facts(graph), Model()
         count = len(graph.operations)
-        self.edges = [*((mark + 1) // 2 for mark in marks), count]
+        sides: Order = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
+        self.turn = Windows(sides, marks, count)
         self.windows = range(len(marks))
-        self.exact = {s for s, (a, b) in enumerate(pairwise(marks)) if a % 2 == 0 and b == a + 1}
-        self.window_of = [s for s, (a, b) in enumerate(pairwise(self.edges)) for _ in range(a, b)]
+        self.exact, self.firsts = self.turn.exact, self.turn.firsts
         self.ways = [ways_of(graph, operation) for operation in range(count)]
         self.sizes = _sizes(graph, self.ways, self.limit, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
@@ -85,7 +96,11 @@ class OffloadColumns:
         below = {x for ways in self.ways for way in ways for x in way.host}
         self.read_below = {x for x in below if self.sizes[x] and not graph.resident[x]}
         self.unit = sum(min(way.seconds for way in ways) for ways in self.ways) or 1.0
-        self.touched = [self._touched(operation) for operation in self.at]
+        self.touched = [self._touched(operation) for operation in self.turn.at]
+        self.begun = [
+            self.touched[s] - {*self.facts.inputs[mark // 2]} if mark % 2 == 0 else set[int]()
+            for s, mark in enumerate(marks)
+        ]
         self._add_times()
         self._add_lives()
         self._add_stocks()
@@ -97,22 +112,45 @@ class OffloadColumns:
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
         self.way = [
-            [model.column(integer=self.whole) for _ in ways] if len(ways) > 1 else [] for ways in self.ways
+            {(s, number): model.column(integer=self.whole) for s in windows for number in range(len(ways))}
+            if len(ways) * len(windows) > 1
+            else {}
+            for ways, windows in zip(self.ways, self.turn.of, strict=True)
         ]
 
     def _add_lives(self) -> None:
-        """What may run again in each window, and what may be wanted at each moment."""
+        """What may run again in each window, or after each moment, and what may be wanted there."""
         facts, model = self.facts, self.model
+        able = [not (self.whole or any(way.on_host for way in ways)) for ways in self.ways]
         self.recomputed: list[dict[int, int]] = []
         self.alive: list[set[int]] = []
-        moment = file_order(self.graph)
-        for first in self.edges[:-1]:
-            here = moment(first - 1) if first else None
-            may = facts.recomputable(here) if here else bytearray(len(self.ways))
-            free = not self.whole and len(self.recomputed) not in self.exact
-            self.recomputed.append({o: model.column() for o in range(first) if free and may[o]})
-            made = {x for o in range(first) for x in facts.outputs[o] if self.sizes[x]}
-            self.alive.append({x for x in made if here and facts.used_after(x, here.side, may)})
+        repeats: list[list[int]] = []
+        for s in self.windows:
+            here, started = self.turn.moment(s), self.turn.started(s)
+            may = facts.recomputable(here) if started else bytearray(len(self.ways))
+            repeats.append([o for o in started if able[o] and may[o]])
+            self.recomputed.append({o: model.column() for o in repeats[s] if s not in self.exact})
+            made = {x for o in started for x in facts.outputs[o] if self.sizes[x]}
+            self.alive.append({x for x in made if facts.used_after(x, here.side, may)})
+        self.again = self._from_here_on(self.recomputed, repeats)
+
+    def _from_here_on(
+        self, inside: Sequence[dict[int, int]], wanted: Sequence[Iterable[int]]
+    ) -> list[dict[int, int]]:
+        """Per moment s, for those wanted there, columns for what happens in window s or a later one, by the
+        columns of what happens inside each window."""
+        found: list[dict[int, int]] = [{} for _ in inside]
+        following: dict[int, int] = {}
+        for s in reversed(range(len(inside))):
+            for one in wanted[s]:
+                if one in inside[s] and one in following:
+                    found[s][one] = self.model.column()
+                    parts = (inside[s][one], following[one])
+                    self.model.row([(found[s][one], -1.0), *((part, 1.0) for part in parts)], lower=0.0)
+                elif one in inside[s] or one in following:
+                    found[s][one] = inside[s].get(one, following.get(one, -1))
+            following = found[s]
+        return found
 
     def _add_stocks(self) -> None:
         """there, below, down and up: per moment or window, tensor -> column."""
@@ -141,20 +179,25 @@ class OffloadColumns:
                     self.down[s][x] = model.column()
                     self.up[s][x] = model.column()
 
+        self.returns = self._from_here_on(self.up, [set[int]().union(*self.up[s:]) for s in self.windows])
+
     def lives_in(self, s: int) -> Iterable[int]:
         """Not persistent: what lives in window s and, as far as it may move, may end up below."""
         ends = self.alive[s + 1] if s + 1 < len(self.alive) else set[int]()
-        made = {x for o in range(self.edges[s], self.edges[s + 1]) for x in self.facts.outputs[o]}
+        made = {x for o in self.firsts[s] for x in self.facts.outputs[o]}
         return [*self.alive[s], *(x for x in made & (ends | self.read_below) if x not in self.alive[s])]
 
     def complete_in(self, x: int) -> int:
-        return self.window_of[self.facts.producers[x][-1]]
+        """The first window in which all that makes x may have run."""
+        return max(self.turn.of[producer][0] for producer in self.facts.producers[x])
 
     def _may_lie_below(self, x: int, s: int) -> bool:
         return bool(self.changes[x]) if self.persistent[x] else self.complete_in(x) < s
 
     def _touched(self, operation: int) -> set[int]:
         """What is on the device while the operation runs, in whatever mode."""
+        if operation < 0:
+            return set()
         ways = self.ways[operation]
         return {x for x in ways[0].device | ways[0].writes if all(x in w.device | w.writes for w in ways)}
 
@@ -171,30 +214,44 @@ class OffloadColumns:
             return ONE
         return self.column(self.below[s], x)
 
+    def first(self, operation: int, s: int, wanted: Iterable[int] | None = None) -> Sum:
+        """That it runs for the first time in window s, in one of these ways, by number; in any by default."""
+        numbers = list(range(len(self.ways[operation])) if wanted is None else wanted)
+        if s not in self.turn.of[operation] or not numbers:
+            return NONE
+        if self.turn.known(operation) and len(numbers) == len(self.ways[operation]):
+            return ONE
+        return 0.0, [(self.way[operation][s, number], 1.0) for number in numbers]
+
+    def before(self, operation: int, s: int) -> Sum:
+        """That it has run for the first time before moment s."""
+        windows = self.turn.of[operation]
+        if windows[-1] < s:
+            return ONE
+        return plus(*(self.first(operation, window) for window in windows if window < s))
+
     def chosen(self, operation: int, wanted: Iterable[int]) -> Sum:
         """That it runs in one of these ways, by number."""
         numbers = list(wanted)
-        if not self.way[operation]:
-            return ONE if numbers else NONE
         if len(numbers) == len(self.ways[operation]):
             return ONE
-        return 0.0, [(self.way[operation][number], 1.0) for number in numbers]
+        return plus(*(self.first(operation, s, numbers) for s in self.turn.of[operation]))
 
     def changed_below(self, x: int, s: int) -> Sum:
         """That x is changed on the CPU in window s."""
         changes = self.changes_in(x, s)
-        return plus(*(self.chosen(o, self.numbers(o, lambda way: way.on_host)) for o in changes))
+        return plus(*(self.first(o, s, self.numbers(o, lambda way: way.on_host)) for o in changes))
 
     def changes_in(self, x: int, s: int) -> list[int]:
-        return [o for o in self.changes.get(x, ()) if self.window_of[o] == s]
+        """What may change x in window s."""
+        return [o for o in self.changes.get(x, ()) if s in self.turn.of[o]]
 
     def numbers(self, operation: int, wanted: Callable[[Way], bool]) -> list[int]:
         return [number for number, way in enumerate(self.ways[operation]) if wanted(way)]
 
     def made_by(self, producer: int, s: int) -> Sum:
-        if self.window_of[producer] == s:
-            return ONE
-        return self.column(self.recomputed[s], producer)
+        """That it runs in window s."""
+        return plus(self.first(producer, s), self.column(self.recomputed[s], producer))
 
     def come(self, x: int, s: int) -> Sum:
         return plus(self.is_there(x, s), self.column(self.up[s], x))

@@ -1,19 +1,22 @@
 """A lower bound on the period of schedules that move tensors, recompute, and update weights on the CPU.
 
 Minimised: the seconds of a turn, Σ E_s, within the device's budget and the links' rates at chosen moments.
-Holds for schedules whose first runs keep the file's order; host and disk have no limit in it, and tensors
-move by parts. The program is solved in fractions, with few moments first, then with twice as many while
-there is time: at the peaks of the plain schedule, spread over its time. The bound is computed from the rows'
-prices (milp/safe_bounds.py), so no solver's tolerance is in it.
+Holds for schedules whose first runs keep the file's order, or for all, as is asked for; host and disk have no
+limit in it, and tensors move by parts. The program is solved in fractions, with one moment first, then with
+twice as many while there is time: at the peaks of the plain schedule, spread over its time; for any order,
+of operations that follow each other in all. The bound is computed from the rows' prices
+(milp/safe_bounds.py), so no solver's tolerance is in it.
 
 `weight_offload_bound` is the paper's: nothing is recomputed, tensors move whole, in whole numbers.
 
-    program.py   begin here: symbols, the paper's beside them, rows, and why schedules satisfy them
-    ways.py      where an operation runs, and what it needs where
-    columns.py   the program's columns, and sums over them
-    stocks.py    rows (5), (6), (8), (9) and `whole`
+    program.py     begin here: symbols, the paper's beside them, rows, and why schedules satisfy them
+    windows.py     moments, and what may run for the first time between them
+    ways.py        where an operation runs, and what it needs where
+    columns.py     the program's columns, and sums over them
+    first_runs.py  rows (10)
+    stocks.py      rows (5), (6), (8), (9) and `whole`
 
-Time: O(moments · edges) rows; some ten seconds for thousands of operations.
+Time: O(moments · edges) rows; under a second for one moment of thousands of operations, some ten for more.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest is ours.
 """
 
@@ -37,12 +40,14 @@ from ...milp import highs
 from ...milp.result import Settings
 from ...milp.safe_bounds import relaxed
 from ...milp.scaling import scaled
-from ...problem import Bound
+from ...problem import Bound, OrderName
+from ..residency.order import predecessors
 from .program import OffloadProgram
+from .windows import START
 
 NAME = "offload"
 
-FEWEST = 4
+FEWEST = 1
 """Moments of the first program; each further one has twice as many."""
 
 BOTH_ENDS = 400
@@ -64,23 +69,25 @@ def moves(machine: Machine | None) -> bool:
 
 
 def offload_bound(
-    graph: Graph, machine: Machine, budget: int, time_limit: float | None = None, goal: float = inf
+    graph: Graph,
+    machine: Machine,
+    budget: int,
+    time_limit: float | None = None,
+    goal: float = inf,
+    order: OrderName = "file",
 ) -> Bound:
     """For a machine with links d2h and h2d, and `budget` bytes on the device. ∞: there is no such schedule.
 
-    goal: seconds of a known schedule, beyond which the bound need not rise.
+    goal: seconds of a known schedule, beyond which the bound need not rise. order: "file": for schedules
+    whose first runs keep the file's; "any": for all.
     """
     start, seconds = monotonic(), time_bound(graph)
     deadline = inf if time_limit is None else start + time_limit
-    able = _able(graph)
-    if not able or able[0]:
-        return Bound(seconds, NAME, "file")
+    able = _able(graph) if order == "file" else _chain(graph, _able(graph))
     most, interrupted = FEWEST, False
     while not interrupted and seconds < goal * (1 - SLACK):
         begun = monotonic()
-        chosen = chosen_moments(graph, able, most)
-        marks = sorted({2 * o + end for o in chosen for end in (0, len(able) <= BOTH_ENDS)})
-        program = OffloadProgram(graph, machine, budget, marks)
+        program = OffloadProgram(graph, machine, budget, _marks(graph, able, most, order), order)
         left = None if deadline == inf else max(0.0, deadline - monotonic())
         answer = relaxed(program.program(), left)
         seconds, interrupted = max(seconds, answer.bound * program.unit), answer.interrupted
@@ -89,7 +96,32 @@ def offload_bound(
         if most >= len(able) or now + GROWTH * (now - begun) > deadline or columns > MOST_COLUMNS:
             break
         most *= 2
-    return Bound(seconds, NAME, "file")
+    return Bound(seconds, NAME, order)
+
+
+def _marks(graph: Graph, able: Sequence[int], most: int, order: OrderName) -> list[int]:
+    """Of the starts of chosen operations, of few their ends too. The turn begins with the first in the file's
+    order, if that is able."""
+    ends = len(graph.operations) <= BOTH_ENDS
+    marks = {2 * o + end for o in chosen_moments(graph, able, most) for end in (0, ends)}
+    return sorted(marks if order == "file" and 0 in marks else {START, *marks})
+
+
+def _chain(graph: Graph, able: Sequence[int]) -> list[int]:
+    """The most of these operations that follow each other in every order."""
+    wanted = {*able}
+    length: list[int] = []
+    last: list[int] = []
+    for operation, before in enumerate(predecessors(graph)):
+        best = max(before, key=length.__getitem__, default=-1)
+        last.append(best)
+        length.append((operation in wanted) + (length[best] if before else 0))
+    found: list[int] = []
+    at = max(range(len(length)), key=length.__getitem__, default=-1)
+    while at >= 0:
+        found.append(at)
+        at = last[at]
+    return [operation for operation in found[::-1] if operation in wanted]
 
 
 def weight_offload_bound(
@@ -114,6 +146,8 @@ def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int
     """The first, then that of the highest peak in each of so many equal parts of the time."""
     if len(able) <= most:
         return able
+    if most == 1:
+        return able[:1]
     level = _levels(graph)
     ends: list[float] = np.cumsum(graph.operations.time)[list(able)].tolist()
     parts = (bisect_left(ends, ends[-1] * part / (most - 1)) for part in range(1, most - 1))

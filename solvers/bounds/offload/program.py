@@ -1,29 +1,37 @@
 """The offloading program: what moves, what runs again and what idles between chosen moments of one turn.
 
-A *moment* is the start or the end of an operation's first run on the device; the first moment is the turn's
-start, the last window ends with the turn. First runs in the file's order. β: the rate of a link.
+A *moment* is the start or the end of an operation's first run on the device, or the start of the turn; the
+moments follow each other in every order considered, the last window ends with the turn. First runs in the
+file's order, or in any. β: the rate of a link.
 
     paper          here         meaning
     u_j + idle_j   seconds      E_s: seconds from moment s to the next
+    —              way          μ_{o,m,s}: o runs for the first time in window s, and in mode m; f_o,s: in any
+    —              before       b_{o,s}: o has run before moment s
     m_{i,k}        there        r_{x,s}: the part of tensor x whose bytes are on the device at moment s
     Σ O            below        h_{x,s}: the part of x's present version that has been copied down (stock)
     O_{i,j}        down         O_{x,s}: the part copied down in window s
     P_{i,j}        up           P_{x,s}: the part copied up in window s
-    —              recomputed   w_{o,s}: o runs in window s, and not for the first time
-    —              way          μ_{o,m}: o runs in mode m; Σ_m μ_{o,m} = 1
+    —              returns      q_{x,s}: the part copied up in window s or later in the turn
+    —              recomputed   w_{o,s}: o runs in window s, and for the first time in another
+    —              again        u_{o,s}: o runs before moment s and once more behind it
 
     minimise T = Σ_s E_s
-    (1) E_s ≥ Σ_o Σ_m μ_{o,m} time_{o,m} + Σ_o time_o w_{o,s}        first runs on the device, then others;
+    (1) E_s ≥ Σ_o Σ_m μ_{o,m,s} time_{o,m} + Σ_o time_o w_{o,s}      first runs on the device, then others;
         from the start of an operation to its end they are equal, and w = 0
     (2) β E_s ≥ Σ_x size_x O_{x,s},   β E_s ≥ Σ_x size_x P_{x,s}     each link
-    (3) T ≥ Σ_o Σ_m μ_{o,m} time_{o,m}                               on the CPU
+    (3) T ≥ Σ_o Σ_m Σ_s μ_{o,m,s} time_{o,m}                         on the CPU
     (4) Σ_x size_x r_{x,s} + what the moment's operation needs ≤ limit
-    (5) r_{x,s+1} ≤ r_{x,s} + P_{x,s} + made_{x,s}                   made: first runs and w of what makes x
-    (6) h_{x,s+1} ≤ h_{x,s} + O_{x,s}; where x is made or changed in s: h_{x,s+1} ≤ O_{x,s} + μ of a change
-        on the host; O_{x,s} ≤ r_{x,s} + P_{x,s} + made_{x,s};  P_{x,s} ≤ h_{x,s} + O_{x,s} + that μ
-    (7) r_{x,s} + P_{x,s} + made_{x,s} ≥ need_c                      c uses x on the device in s: μ or w
-    (8) r_{x,s} + h_{x,s} + Σ_{s' ≥ s} w_{p,s'} ≥ 1                  p made x before s, a first run needs it
-    (9) Σ_s O_{x,s} ≥ μ of what reads x on the host; where x is changed there: r_{x,s+1} ≤ P_{x,s} + 1 − μ
+    (5) r_{x,s+1} ≤ r_{x,s} + P_{x,s} + made_{x,s}                   made: f and w of what makes x
+    (6) h_{x,s+1} ≤ h_{x,s} + O_{x,s} + μ of a change on the host; where x is changed, O and μ since then;
+        O_{x,s} ≤ r_{x,s} + P_{x,s} + made_{x,s};  P_{x,s} ≤ h_{x,s} + O_{x,s} + that μ
+    (7) r_{x,s} + P_{x,s} + made_{x,s} ≥ need_c                      c uses x on the device in s: μ and w
+    (8) r_{x,s} + h_{x,s} + u_{p,s} ≥ b_{p,s} − b_{c,s},  ≥ u_{c,s}  p makes x, c uses it; the same with q for
+        h where c uses it on the device; r_{x,s} + h_{x,s} ≥ 1 and r_{x,s} + q_{x,s} ≥ Σ_{k ≥ s} μ_{c,k}
+        where x is persistent
+    (9) Σ_s O_{x,s} ≥ μ of what reads x on the host; where x is changed there: r_{x,s+1} ≤ P since + 1 − μ
+    (10) Σ_s f_{o,s} = 1,  b_{c,s} ≤ b_{p,s} where c must follow p,  w_{o,s} ≤ b_{o,s},  u_{o,s} ≤ b_{o,s}
+    (11) u_{o,s} ≤ w_{o,s} + u_{o,s+1},  q_{x,s} ≤ P_{x,s} + q_{x,s+1}
 
 Why schedules satisfy this, with averages over the turns of their steady state. r counts the bytes that have
 arrived, and those not yet copied down where a delete is pending. A transfer behind an operation in the list
@@ -31,10 +39,18 @@ starts after its end, so what arrives while it runs was allocated before it in t
 memory waits for the copy that still reads it. So no byte of the device serves two, and (4) holds at the
 operation's start and end. (2): a link moves β bytes a second, wherever in E_s a copy begins or ends; what an
 operation makes is copied down after its end, so not from its start to its end. (5) to (7): what is there was
-there, came up, or was made; what comes up was copied down before, whole. (8): each byte of x that is still
-wanted is somewhere. (9): what the CPU reads was copied down, what it changed comes up. P and w above 1 in a
-window help nobody and count as 1; copies of gradients that end in the next turn load the link, in no window
-of their own. Persistent tensors wrap around. Disks count as host memory, and host memory has no limit.
+there, came up, or was made; what comes up was copied down before, whole. What an operation is about to write
+takes its bytes at its start, and says nothing of what was there before. (8): each byte of x that is still
+wanted is somewhere, and is there, comes up or is made again before it is used. (9): what the CPU reads was
+copied down, what it changed comes up. What an operation that may run on the CPU writes counts as nothing: it
+may lie below without a copy. P and w above 1 in a window help nobody and count as 1; copies of gradients that
+end in the next turn load the link, in no window of their own. Persistent tensors wrap around. Disks count as
+host memory, and host memory has no limit.
+
+In any order nothing is known of the window of an operation that may stand on either side of a moment: f is
+then a variable of its own (windows.py), and nothing else changes. With the same moments the program of the
+file's order is this one with f given, so it is never below. Moments on the longest chain of dependencies
+leave few operations open.
 
 The paper's (2) to (6) are (2) and (4) to (7) at the starts of all operations: with the own weight counted
 once in (4), the signs of (6) as they must be, and h as an explicit stock: rows stay short. Its (3), no copy
@@ -53,7 +69,9 @@ from collections.abc import Sequence
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ...milp.model import Program
+from ...problem import OrderName
 from .columns import NONE, OffloadColumns, Sum, plus, times
+from .first_runs import FirstRunRows
 from .stocks import StockRows
 
 
@@ -61,10 +79,17 @@ class OffloadProgram:
     """The arguments as `OffloadColumns`. unit: what cost 1 stands for, in seconds."""
 
     def __init__(
-        self, graph: Graph, machine: Machine, limit: int, marks: Sequence[int], whole: bool = False
+        self,
+        graph: Graph,
+        machine: Machine,
+        limit: int,
+        marks: Sequence[int],
+        order: OrderName = "file",
+        whole: bool = False,
     ) -> None:
-        columns = OffloadColumns(graph, machine, limit, marks, whole)
+        columns = OffloadColumns(graph, machine, limit, marks, order, whole)
         self.unit, self.model = columns.unit, columns.model
+        FirstRunRows(columns)
         _UseRows(columns)
         StockRows(columns)
 
@@ -77,9 +102,6 @@ class _UseRows:
 
     def __init__(self, columns: OffloadColumns) -> None:
         self.columns = columns
-        for ways in columns.way:
-            if ways:
-                columns.model.row([(column, 1.0) for column in ways], lower=1.0, upper=1.0)
         self._time()
         for s in columns.windows:
             self._memory(s)
@@ -94,9 +116,9 @@ class _UseRows:
         for s in columns.windows:
             here: Sum = (0.0, [(columns.seconds[s], 1.0)])
             parts: list[Sum] = []
-            for operation in range(columns.edges[s], columns.edges[s + 1]):
+            for operation in columns.firsts[s]:
                 for number, way in enumerate(columns.ways[operation]):
-                    spent = times(way.seconds / columns.unit, columns.chosen(operation, [number]))
+                    spent = times(way.seconds / columns.unit, columns.first(operation, s, [number]))
                     (cpu if way.on_host else parts).append(spent)
             rerun = columns.recomputed[s].items()
             parts.append((0.0, [(column, self._fastest(o) / columns.unit) for o, column in rerun]))
@@ -125,7 +147,9 @@ class _UseRows:
     def _memory(self, s: int) -> None:
         """(4), as fractions of the limit."""
         columns = self.columns
-        ways = columns.ways[columns.at[s]]
+        if columns.turn.at[s] < 0:
+            return
+        ways = columns.ways[columns.turn.at[s]]
         sizes = columns.sizes
         needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(way.workspace for way in ways)
         entries = [(column, sizes[x] / columns.limit) for x, column in columns.there[s].items()]
@@ -134,31 +158,25 @@ class _UseRows:
     def _uses(self, s: int) -> None:
         """(7)."""
         columns = self.columns
-        for operation in range(columns.edges[s + 1]):
-            first = columns.window_of[operation] == s
-            if not first and operation not in columns.recomputed[s]:
-                continue
-            touched = {x for way in columns.ways[operation] for x in way.device}
-            for x in touched - columns.batch:
+        for operation in sorted({*columns.firsts[s], *columns.recomputed[s]}):
+            ways, again = columns.ways[operation], columns.column(columns.recomputed[s], operation)
+            for x in {x for way in ways for x in way.device} - columns.batch:
                 numbers = columns.numbers(operation, lambda way, x=x: x in way.device)
-                if first:
-                    needed = columns.chosen(operation, numbers)
-                elif all(x in way.device for way in columns.ways[operation] if not way.on_host):
-                    needed = columns.column(columns.recomputed[s], operation)
-                else:
-                    continue
+                needed = columns.first(operation, s, numbers)
+                if all(x in way.device for way in ways if not way.on_host):
+                    needed = plus(needed, again)
                 for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:
                     made = columns.made_by(producer, s) if producer >= 0 else NONE
                     self.columns.at_least(plus(columns.come(x, s), made), needed)
-            if first and columns.way[operation]:
-                self._host_uses(operation, s)
+            self._host_uses(operation, s)
 
     def _host_uses(self, operation: int, s: int) -> None:
         """What a mode reads in host memory while it runs on the device lies there."""
         columns = self.columns
-        for x in {x for way in columns.ways[operation] if not way.on_host for x in way.host}:
+        read = {x for way in columns.ways[operation] if not way.on_host for x in way.host}
+        for x in (x for x in read - columns.batch if columns.sizes[x]):
             numbers = columns.numbers(operation, lambda way, x=x: x in way.host and not way.on_host)
             lies = plus(
                 columns.is_below(x, s), columns.column(columns.down[s], x), columns.changed_below(x, s)
             )
-            self.columns.at_least(lies, columns.chosen(operation, numbers))
+            self.columns.at_least(lies, columns.first(operation, s, numbers))

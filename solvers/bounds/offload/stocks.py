@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from ..residency.order import AFTER, BEFORE
 from .columns import ONE, OffloadColumns, plus, times
 
 
@@ -24,19 +25,48 @@ class StockRows:
     def _persistent_rows(self, x: int, s: int) -> None:
         columns = self.columns
         following = (s + 1) % len(columns.windows)
-        changed = bool(columns.changes_in(x, s))
+        changes = columns.changes_in(x, s)
         by_host = columns.changed_below(x, s)
         down, up = columns.column(columns.down[s], x), columns.column(columns.up[s], x)
         self.columns.at_least(columns.come(x, s), columns.is_there(x, following))  # (5)
-        if by_host[1] or by_host[0]:
-            self.columns.at_least(plus(up, ONE, times(-1.0, by_host)), columns.is_there(x, following))  # (9)
         self.columns.at_least(plus(columns.is_below(x, s), down, by_host), up)  # (6)
         self.columns.at_least(plus(columns.is_there(x, s), columns.is_below(x, s)), ONE)  # (8)
-        if columns.changes[x]:
-            kept = by_host if changed else columns.is_below(x, s)
-            self.columns.at_least(plus(kept, down), columns.is_below(x, following))  # (6)
-            if not changed:
-                self.columns.at_least(columns.come(x, s), down)  # (6)
+        for change in changes:
+            self._changed(x, s, change)
+        if columns.changes[x] and not any(columns.turn.known(change) for change in changes):
+            below = columns.is_below(x, following)
+            self.columns.at_least(plus(columns.is_below(x, s), down, by_host), below)  # (6)
+            self.columns.at_least(columns.come(x, s), down)  # (6)
+        self._waited_for(x, s)
+
+    def _changed(self, x: int, s: int, change: int) -> None:
+        """(6) and (9) where it may have changed in window s, or in those before in which it may too."""
+        columns, following = self.columns, (s + 1) % len(self.columns.windows)
+        windows = range(columns.turn.of[change][0], s + 1)
+        for since in {windows[0], s}:
+            inside = [k for k in windows if k >= since]
+            down = [columns.column(columns.down[k], x) for k in inside]
+            up = [columns.column(columns.up[k], x) for k in inside]
+            by_host = plus(*(columns.changed_below(x, k) for k in inside))
+            changed = plus(*(columns.first(change, k) for k in inside))
+            unchanged = plus(ONE, times(-1.0, changed))
+            columns.at_least(plus(by_host, *down, unchanged), columns.is_below(x, following))  # (6)
+            here = columns.numbers(change, lambda way: way.on_host)
+            if here:
+                below = plus(*(columns.first(change, k, here) for k in inside))
+                others = plus(ONE, times(-1.0, below))
+                columns.at_least(plus(*up, others), columns.is_there(x, following))  # (9)
+
+    def _waited_for(self, x: int, s: int) -> None:
+        """(8), for first runs that use x on the device, maybe in window s, maybe in a later one."""
+        columns = self.columns
+        come = plus(columns.is_there(x, s), columns.column(columns.returns[s], x))
+        for use in {*columns.facts.uses[x]}:
+            windows = [k for k in columns.turn.of[use] if k >= s]
+            if s in windows and len(windows) > 1:
+                numbers = columns.numbers(use, lambda way: x in way.device)
+                needed = [columns.first(use, k, numbers) for k in windows]
+                columns.at_least(come, plus(*needed))
 
     def _transient_rows(self, x: int, s: int) -> None:
         columns = self.columns
@@ -48,26 +78,42 @@ class StockRows:
         lies = plus(columns.is_below(x, s), down) if x in columns.alive[s] else down
         self.columns.at_least(lies, up)  # (6)
         self.columns.at_least(plus(columns.come(x, s), made), down)  # (6)
-        if s + 1 < len(columns.windows) and x in columns.alive[s + 1]:
+        if s + 1 < len(columns.windows) and x in columns.alive[s + 1] and x not in columns.begun[s + 1]:
             self.columns.at_least(plus(columns.come(x, s), made), columns.is_there(x, s + 1))  # (5)
             if x in columns.below[s + 1]:
                 self.columns.at_least(lies, columns.is_below(x, s + 1))  # (6)
 
     def _wanted(self, x: int, s: int) -> None:
-        """(8), for each contribution to what a first run still needs, or to a result."""
-        columns = self.columns
-        if x not in columns.facts.results and max(columns.facts.uses[x], default=-1) < columns.edges[s]:
-            return
+        """(8), for each contribution to what a first run still needs, a later run, or a result."""
+        columns, side = self.columns, self.columns.turn.sides[s]
+        there, back = columns.is_there(x, s), columns.column(columns.returns[s], x)
+        lies = plus(there, columns.is_below(x, s))
+        comes = plus(there, back)
+        uses = {use for use in columns.facts.uses[x] if side[use] != BEFORE}
+        surely = x in columns.facts.results or any(side[use] == AFTER for use in uses)
         for producer in columns.facts.producers[x]:
-            if producer < columns.edges[s]:
-                later = [columns.column(columns.recomputed[k], producer) for k in columns.windows if k >= s]
-                self.columns.at_least(plus(columns.is_there(x, s), columns.is_below(x, s), *later), ONE)
+            if side[producer] == AFTER:
+                continue
+            again, made = columns.column(columns.again[s], producer), columns.before(producer, s)
+            if surely:
+                columns.at_least(plus(lies, again), made)
+            for use in uses:
+                less = columns.before(use, s)
+                if not surely:
+                    columns.at_least(plus(lies, again, less), made)
+                if not columns.turn.known(use) and all(x in way.device for way in columns.ways[use]):
+                    columns.at_least(plus(comes, again, less), made)
+            for use in columns.facts.uses[x]:
+                repeated = columns.column(columns.again[s], use)
+                columns.at_least(plus(lies, again), repeated)
+                if all(x in way.device for way in columns.ways[use]):
+                    columns.at_least(plus(comes, again), repeated)
 
     def _whole_tensors(self) -> None:
         """The paper's (7) and (8)."""
         columns = self.columns
         for x in {x for moving in columns.up for x in moving}:
-            uses = sorted({columns.window_of[o] for o in columns.facts.uses[x]})
+            uses = sorted({columns.turn.of[o][0] for o in columns.facts.uses[x]})
             if not uses:
                 continue
             absences = [range(a, b) for a, b in pairwise(uses)]

@@ -118,9 +118,10 @@ def test_solutions_carry_it_where_the_machine_has_links() -> None:
     assert best.schedule is not None
     problem = Problem(case.graph, case.budget, case.machine)
     found = lower_bounds(problem, best.schedule, best.period, 10.0)
-    assert [(bound.name, bound.transfers) for bound in found] == [
-        ("time of all operations", True),
-        ("offload", True),
+    assert [(bound.name, bound.order, bound.transfers) for bound in found] == [
+        ("time of all operations", "any", True),
+        ("offload", "any", True),
+        ("offload", "file", True),
     ]
     assert lower_bounds(problem, best.schedule, best.period, 0.0) == found[:1]
 

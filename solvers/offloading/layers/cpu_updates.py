@@ -29,6 +29,20 @@ def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
     return layers
 
 
+def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
+    """Raises NotAcceptedError where an update can't stand behind all that is none: what it reads is changed
+    later."""
+    graph = layers.graph
+    updates = {operation for layer in layers.layers for operation in layer.updates}
+    read = dict[int, int]()  # tensor -> an update before this operation
+    for operation, changes in enumerate(graph.mutate_lists):
+        if operation in updates:
+            read |= dict.fromkeys(graph.read_lists[operation], operation)
+        elif before := [read[x] for x in changes if x in read]:
+            first, then = (graph.operations.name[each] for each in (before[0], operation))
+            raise NotAcceptedError(f"{solver} puts updates behind all else: {first} must run before {then}")
+
+
 def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:
     """Raises NotAcceptedError where a disk is asked for and the machine has none."""
     links = machine.links

@@ -33,8 +33,9 @@ _IN_FLIGHT = (3, 6, 12)
 
 
 class Amounts:
-    """Amounts of swapped activations by how many of the swaps are made. tried: count -> simulated seconds, ∞
-    where it does not fit. best: seconds, schedule and count."""
+    """Amounts of swapped activations by how many of the swaps are made. forced: the share of what can be
+    swapped, for one amount and no other. late: updates stand behind backward. tried: count -> simulated
+    seconds, ∞ where it does not fit. best: seconds, schedule and count."""
 
     def __init__(
         self,
@@ -45,8 +46,11 @@ class Amounts:
         *,
         duplex: bool,
         keep: float,
+        late: bool = False,
+        forced: float | None = None,
     ) -> None:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
+        self.late = late
         self.room = int(keep * device_limit(problem))
         bare = Demand(problem.graph, machine, next(self._all_away(0))).peak
         traffic = traffic_of(
@@ -56,10 +60,18 @@ class Amounts:
             _IN_FLIGHT[0],
             duplex=duplex,
             on_device=max(0, self.room - bare),
+            late=late,
         )
-        self.estimate = best_prefix(order.prefixes(traffic))
+        self.prefixes = order.prefixes(traffic)
+        self.estimate = best_prefix(self.prefixes)
+        self.forced = None if forced is None else self._count_of(forced)
         self.tried: dict[int, float] = {}
         self.best: tuple[float, Schedule, int] | None = None
+
+    def _count_of(self, share: float) -> int:
+        """As many swaps as make up this share of the bytes of all."""
+        first, last = self.prefixes[0].bytes, self.prefixes[-1].bytes
+        return sum(prefix.bytes <= first + share * (last - first) for prefix in self.prefixes) - 1
 
     def estimate_told(self) -> str:
         chosen = self.estimate
@@ -69,8 +81,20 @@ class Amounts:
             f"{chosen.bytes:,} B, and recomputing the rest in {chosen.recomputed:.6g} s"
         )
 
+    def best_told(self) -> str:
+        if self.best is None:
+            return "no amount fits"
+        seconds, _schedule, count = self.best
+        model = self.prefixes[count].seconds
+        return (
+            f"swapping {count} of {len(self.order.swaps)}: {seconds:.6g} s, by its own estimate {model:.6g} s"
+        )
+
     def next_count(self) -> int | None:
-        """The estimate's, all, none; then the middle of the wider gap beside the best so far."""
+        """The forced one alone. Else the estimate's, all, none; then the middle of the wider gap beside the
+        best so far."""
+        if self.forced is not None:
+            return None if self.forced in self.tried else self.forced
         for count in (self.estimate.count, len(self.order.swaps), 0):
             if count not in self.tried:
                 return count
@@ -103,9 +127,10 @@ class Amounts:
     def _all_away(self, count: int) -> Iterator[Residence]:
         layers = self.order.layers
         swapped = self.order.tensors(count)
-        plan = layer_runs(layers, self.order.kept | swapped, host=True, after=False)
+        plan = layer_runs(layers, self.order.kept | swapped, host=True, after=self.late)
         uses = Uses(layers.graph, plan)
-        away = weight_absences(layers, uses, self.states) | state_absences(layers, uses, self.states)
+        waiting = self.states if self.late else Memory.HOST
+        away = weight_absences(layers, uses, self.states, waiting) | state_absences(layers, uses, self.states)
         away |= gradient_absences(layers.gradients, uses.device)
         limited = self.states == Memory.DISK and self.machine.host_capacity is not None
         for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:

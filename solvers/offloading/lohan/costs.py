@@ -19,7 +19,8 @@ Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model
 Corrected: (3) the share on disk is max(0, A - MEM), not A - MEM, whose name (4) changes to MEM_CPU; (5) lacks
 the CPU's own time, which limits a weak CPU and here is a fifth term. Without a disk its terms are nothing.
 The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `on_device`:
-the bytes of what is swapped that the device has room for after all, in the paper none.
+the bytes of what is swapped that the device has room for after all, in the paper none. `late`: updates behind
+backward are a third stage, in which the disk brings and takes the states (section III-B, figure 7).
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Traffic:
     disk_write: float = inf
     duplex: bool = True
     on_device: int = 0
+    late: bool = False
 
     def forward_seconds(self, swapped: int) -> float:
         """(2), (4)."""
@@ -65,13 +67,18 @@ class Traffic:
         """(5)."""
         swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)
-        return max(
+        passing = (
             self.backward + recomputed,
             self.gradients / self.d2h,
             (self.weights + swapped) / self.h2d,
-            self._disk_seconds(self.states + on_disk, self.states),
-            self.update,
         )
+        if self.late:
+            return max(*passing, self._disk_seconds(self.weights + on_disk, 0))
+        return max(*passing, self._disk_seconds(self.states + on_disk, self.states), self.update)
+
+    def update_seconds(self) -> float:
+        """Behind backward; none where updates run beside it."""
+        return max(self.update, self._disk_seconds(self.states, self.states)) if self.late else 0.0
 
     def _disk_seconds(self, read: float, written: float) -> float:
         reading, writing = read / self.disk_read, written / self.disk_write
@@ -79,7 +86,8 @@ class Traffic:
 
     def seconds(self, swapped: int, recomputed: float) -> float:
         """(1)."""
-        return self.forward_seconds(swapped) + self.backward_seconds(swapped, recomputed)
+        passes = self.forward_seconds(swapped) + self.backward_seconds(swapped, recomputed)
+        return passes + self.update_seconds()
 
 
 def traffic_of(
@@ -90,6 +98,7 @@ def traffic_of(
     *,
     duplex: bool = True,
     on_device: int = 0,
+    late: bool = False,
 ) -> Traffic:
     """in_flight: how many of the largest layer's model states the host holds beside activations."""
     graph, links = layers.graph, machine.links
@@ -122,4 +131,5 @@ def traffic_of(
         disk_write=rate(links.disk_write, kept) if on_disk else inf,
         duplex=duplex,
         on_device=on_device,
+        late=late,
     )

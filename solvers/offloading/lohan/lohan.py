@@ -33,12 +33,13 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
+from ....graphs.errors import InputError
 from ....planner.residence.transfers import LOOK_AHEADS
 from ...candidates import device_limit, plain_candidate
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_between, check_least, check_words
-from ..layers.cpu_updates import STATES, layers_updated_on_cpu, states_memory
+from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import refused
 from .amounts import Amounts
 from .swap import SwapOrder
@@ -52,17 +53,25 @@ class Settings:
     more than half of the host (the paper: always the disk).
     keep: share of the budget within which what would be swapped is kept on the device (the paper: 0).
     amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
-    at once, like the simulator's; else one at a time, as in (5)."""
+    at once, like the simulator's; else one at a time, as in (5). updates: active, beside backward, or late,
+    behind it. swap: the share of the bytes that can be swapped, for this amount alone; none: the best."""
 
     states: str = "auto"
     amounts: int = 8
     duplex: bool = True
     keep: float = 0.7
+    updates: str = "active"
+    swap: float | None = None
 
     def __post_init__(self) -> None:
-        check_words(self, states=STATES)
+        if self.updates == "naive":
+            raise InputError(
+                "updates=naive makes each update wait for the disk's writes of the one before, which no "
+                "schedule can ask for: take active or late"
+            )
+        check_words(self, states=STATES, updates=("active", "late"))
         check_least(self, amounts=1)
-        check_between(self, keep=(0, 1))
+        check_between(self, keep=(0, 1), **({} if self.swap is None else {"swap": (0, 1)}))
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -71,10 +80,22 @@ def solve(problem: Problem, options: Options) -> Answer:
     machine = linked_machine(NAME, problem, "weights, gradients, optimizer states and activations").machine
     layers = layers_updated_on_cpu(NAME, problem)
     states = states_memory(NAME, machine, settings.states, layers)
+    late = settings.updates == "late"
+    if late:
+        check_updates_wait(NAME, layers)
     plain = plain_candidate(problem.graph)
-    if plain.peak <= device_limit(problem):
+    if settings.swap is None and plain.peak <= device_limit(problem):
         return Answer(plain.schedule, Status.HEURISTIC)
-    amounts = Amounts(problem, machine, SwapOrder(layers), states, duplex=settings.duplex, keep=settings.keep)
+    amounts = Amounts(
+        problem,
+        machine,
+        SwapOrder(layers),
+        states,
+        duplex=settings.duplex,
+        keep=settings.keep,
+        late=late,
+        forced=settings.swap,
+    )
     options.report(amounts.estimate_told())
     interrupted = False
     try:
@@ -89,7 +110,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     if amounts.best is None:
         ways = (way for count in amounts.tried for way in amounts.ways(count))
         raise refused(NAME, problem, machine, ways)
-    options.report(f"swapping {amounts.best[2]} of {len(amounts.order.swaps)}: {amounts.best[0]:.6g} s")
+    options.report(amounts.best_told())
     stopped = interrupted or monotonic() > deadline
     status = Status.FEASIBLE if stopped else Status.HEURISTIC
     return Answer(amounts.best[1], status, interrupted=interrupted)

@@ -18,7 +18,6 @@ from itertools import pairwise
 
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place, Residence
-from ...problem import NotAcceptedError
 from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers
@@ -29,20 +28,6 @@ ACTIVATIONS = ("keep", "recompute", "offload")
 def activation_rules(chosen: str) -> tuple[str, ...]:
     """The rules to try in turn; `auto` for all of them, what costs least time first."""
     return ACTIVATIONS if chosen == "auto" else (chosen,)
-
-
-def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
-    """Raises NotAcceptedError where an update can't stand behind all that is none: what it reads is changed
-    later."""
-    graph = layers.graph
-    updates = {operation for layer in layers.layers for operation in layer.updates}
-    read = dict[int, int]()  # tensor -> an update before this operation
-    for operation, changes in enumerate(graph.mutate_lists):
-        if operation in updates:
-            read |= dict.fromkeys(graph.read_lists[operation], operation)
-        elif before := [read[x] for x in changes if x in read]:
-            first, then = (graph.operations.name[each] for each in (before[0], operation))
-            raise NotAcceptedError(f"{solver} puts updates behind all else: {first} must run before {then}")
 
 
 def zero_residence(

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_words
-from ..layers.cpu_updates import STATES, layers_updated_on_cpu, states_memory
+from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import first_that_fits
-from .layers import ACTIVATIONS, activation_rules, check_updates_wait, zero_residence
+from .layers import ACTIVATIONS, activation_rules, zero_residence
 
 NAME = "zero-infinity"
 

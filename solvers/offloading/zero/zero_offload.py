@@ -23,9 +23,9 @@ from ....graphs.machine import Memory
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_words
-from ..layers.cpu_updates import layers_updated_on_cpu
+from ..layers.cpu_updates import check_updates_wait, layers_updated_on_cpu
 from ..layers.refusals import first_that_fits
-from .layers import ACTIVATIONS, activation_rules, check_updates_wait, zero_residence
+from .layers import ACTIVATIONS, activation_rules, zero_residence
 
 NAME = "zero-offload"
 

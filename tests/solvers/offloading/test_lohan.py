@@ -61,6 +61,63 @@ def test_iteration_time_is_the_slowest_resource_of_each_pass():
     assert replace(plain, disk_read=7.0, duplex=True).backward_seconds(5, 0.0) == 10.0
 
 
+def test_late_updates_are_a_third_stage():
+    """By hand: the disk brings weights in backward, and brings and takes states behind it."""
+    late = Traffic(2.0, 4.0, 1.0, 10, 20, 70, 5, 10.0, 20.0, 30.0, 40.0, duplex=False, late=True)
+    assert late.backward_seconds(5, 1.5) == 5.5
+    assert replace(late, disk_read=2.0).backward_seconds(15, 0.0) == (10 + 10) / 2
+    assert late.update_seconds() == 70 / 30 + 70 / 40
+    assert replace(late, update=9.0).update_seconds() == 9.0
+    assert late.seconds(5, 1.5) == 2.0 + 5.5 + 70 / 30 + 70 / 40
+    assert replace(late, late=False).update_seconds() == 0.0
+
+
+def beside(updates: str, granularity: str = "layer"):
+    """The solution with a fifth more than the least budget, its problem, its runs, those of updates."""
+    problem = Problem(graph(granularity=granularity, update="after"), 0, MACHINE)
+    setting = {"states": "disk", "updates": updates, "keep": "0"}
+    with pytest.raises(InfeasibleError) as refused:
+        solve("lohan", problem, settings=setting)
+    assert refused.value.least is not None
+    problem = replace(problem, budget=refused.value.least * 6 // 5)
+    solution = solve("lohan", problem, settings=setting)
+    runs = [(t, w) for v, t, w in solution.schedule.rows() if v == Verb.COMPUTE]
+    on_host = [at for at, run in enumerate(runs) if problem.graph.on_host(*run)]
+    return solution, problem, runs, on_host
+
+
+@pytest.mark.parametrize("granularity", ["layer", "operation"])
+def test_late_updates_stand_behind_all_else_and_wait_for_the_last_gradient(granularity: str):
+    active, _problem, _runs, early = beside("active", granularity)
+    late, problem, runs, behind = beside("late", granularity)
+    assert behind == list(range(len(runs) - len(behind), len(runs)))
+    assert len(early) == len(behind)
+    passes = sum(problem.graph.seconds(*run) for run in runs[: behind[0]])
+    first = problem.graph.seconds(*runs[behind[0]])
+    assert late.figures.time >= passes + first, "the next iteration's first layer waits for its update"
+    assert active.figures.time < late.figures.time
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_an_amount_is_forced(share: float):
+    """By hand: as many swaps, in the order of benefit, as make up the share of the bytes of all."""
+    training = graph()
+    layers = training_layers("lohan", training)
+    order = SwapOrder(layers)
+    room = share * sum(swap.bytes for swap in order.swaps)
+    count = 0
+    while count < len(order.swaps) and sum(swap.bytes for swap in order.swaps[: count + 1]) <= room:
+        count += 1
+    lines: list[str] = []
+    budget = baseline(training).peak * 2
+    setting = {"swap": str(share), "keep": "0"}
+    solution = solve("lohan", Problem(training, budget, MACHINE), settings=setting, report=lines.append)
+    assert f"swapping {count} of {len(order.swaps)}: " in lines[-1]
+    left = {t for v, t, w in solution.schedule.rows() if v == Verb.OFFLOAD}
+    assert order.tensors(count) <= left
+    assert not left & (order.tensors(len(order.swaps)) - order.tensors(count))
+
+
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
 def test_time_is_convex_in_what_is_swapped_in_the_order_of_benefit(random: Random):
@@ -274,6 +331,9 @@ def test_what_is_refused(solver: str):
         ("lohan", {"states": "tape"}, "states must be auto, host or disk"),
         ("lohan", {"amounts": "0"}, "amounts must be 1 or more"),
         ("lohan", {"keep": "1.5"}, "keep must be from 0 to 1"),
+        ("lohan", {"swap": "2"}, "swap must be from 0 to 1"),
+        ("lohan", {"updates": "never"}, "updates must be active or late"),
+        ("lohan", {"updates": "naive"}, "which no schedule can ask for: take active or late"),
         ("zero-offload", {"activations": "lose"}, "activations must be auto, keep"),
         ("zero-infinity", {"activations": "lose"}, "activations must be auto, keep"),
         ("zero-infinity", {"states": "tape"}, "states must be auto, host or disk"),

@@ -9,6 +9,7 @@ of operations that follow each other in all. The bound is computed from the rows
 
 `weight_offload_bound` is the paper's: nothing is recomputed, tensors move whole, in whole numbers.
 
+    link_windows.py  first, where nothing runs again: idle time in closed form, for the file's order
     program.py     begin here: symbols, the paper's beside them, rows, and why schedules satisfy them
     windows.py     moments, and what may run for the first time between them
     ways.py        where an operation runs, and what it needs where
@@ -42,6 +43,7 @@ from ...milp.safe_bounds import relaxed
 from ...milp.scaling import scaled
 from ...problem import Bound, OrderName
 from ..residency.order import predecessors
+from .link_windows import link_bound
 from .program import OffloadProgram
 from .windows import START
 
@@ -81,7 +83,8 @@ def offload_bound(
     goal: seconds of a known schedule, beyond which the bound need not rise. order: "file": for schedules
     whose first runs keep the file's; "any": for all.
     """
-    start, seconds = monotonic(), time_bound(graph)
+    start = monotonic()
+    seconds = link_bound(graph, machine, budget) if order == "file" else time_bound(graph)
     deadline = inf if time_limit is None else start + time_limit
     able = _able(graph) if order == "file" else _chain(graph, _able(graph))
     most, interrupted = FEWEST, False

@@ -25,6 +25,12 @@ of the first layers, which stay away longest, go there once the host is full. Wh
 is worked out by planner/residence/transfers.py. The estimate assumes that everything overlaps; so other
 amounts around it are simulated too (`amounts`), and the fastest schedule is the answer. Where nothing need
 move, nothing moves; of what would, some is kept on the device where that has room (in the paper: keep=0).
+
+Its variants (V-D, V-E): `updates=late` is LoHan+ZeRO, whose first update waits for the last gradient; there
+is no barrier between iterations, so updates overlap the next forward, which the estimate leaves out. The
+naive one reads, updates and writes a layer's states before the next one's: that an update waits for a write
+is nothing that schedules can ask for, so it is refused. `swap` forces an amount of activations, as in
+figure 9b: the report has the estimate's time for it beside the simulated one.
 """
 
 from __future__ import annotations

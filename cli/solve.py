@@ -171,7 +171,7 @@ def solve(
             "solver": _provenance(solution),
             "status": solution.status.value,
             "seconds": solution.seconds,
-            "bounds": [_bound_document(bound, solution) for bound in solution.bounds],
+            "bounds": [_bound_document(bound, solution.figures.time) for bound in solution.bounds],
             "effort": solution.effort and asdict(solution.effort),
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
@@ -290,9 +290,9 @@ def _bound_row(bound: Bound, solution: Solution) -> Row:
     return "", f"{seconds} ({scope}), {gap}"
 
 
-def _bound_document(bound: Bound, solution: Solution) -> dict[str, Any]:
-    """seconds: null where no such schedule exists at all."""
-    time, exists = solution.figures.time, bound.seconds < inf
+def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
+    """time: of the schedule. seconds: null where no such schedule exists at all."""
+    exists = bound.seconds < inf
     gap = (time - bound.seconds) / time if time and exists else 0.0
     return {
         "order": bound.order,
@@ -313,6 +313,7 @@ def _infeasible(error: InfeasibleError) -> dict[str, Any]:
         "solver": {"name": error.solver},
         **least,
         **floors,
+        "bounds": [_bound_document(bound, inf) for bound in error.bounds],
         "notes": list(error.notes),
         "message": str(error),
     }

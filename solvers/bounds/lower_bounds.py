@@ -109,12 +109,16 @@ def lower_bounds(
 def prove(
     problem: Problem, tell: Callable[[Bound], None], seconds: float, cancelled: Callable[[], bool]
 ) -> None:
-    """Tell what schedules without transfers can't be faster than, as it rises, cheap first."""
+    """Tell what schedules can't be faster than, as it rises, cheap first."""
     graph, limit = problem.graph, device_limit(problem)
+    machine = problem.machine or graph.machine or Machine()
     tell(Bound(time_bound(graph), ALL_OPERATIONS, "any"))
+    if moves(machine):
+        found = offload_bound(graph, machine, limit, seconds, inf, "any", tell, cancelled)
+        _offload.setdefault(graph, {})[limit, machine, "any"] = seconds, found
+        return
     if uses_host(graph):
         return
-    machine = problem.machine or graph.machine or Machine()
 
     def rise(bound: Bound) -> None:
         tell(replace(bound, transfers=machine.links == Links()))

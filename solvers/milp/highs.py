@@ -73,7 +73,9 @@ class Relaxation:
     interrupted: bool
 
 
-def relax(program: Program, time_limit: float | None) -> Relaxation:
+def relax(
+    program: Program, time_limit: float | None, cancelled: Callable[[], bool] = lambda: False
+) -> Relaxation:
     """The program with its integers as fractions, by the interior-point method without crossover."""
     highs = highspy.Highs()
     options: dict[str, bool | str] = {"output_flag": False, "solver": "ipm", "run_crossover": "off"}
@@ -81,12 +83,12 @@ def relax(program: Program, time_limit: float | None) -> Relaxation:
         highs.setOptionValue(name, value)
     if highs.passModel(_program_for_highs(program, whole=False)) == highspy.HighsStatus.kError:
         raise BackendError(f"highs does not accept the model of {program.size}")
-    _halted, interrupted = _run(highs, time_limit, lambda _progress: None)
+    _halted, interrupted = _run(highs, time_limit, lambda _progress: None, cancelled)
     ray = None
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         highs.setOptionValue("solver", "simplex")
         highs.setOptionValue("presolve", "off")
-        interrupted |= _run(highs, time_limit, lambda _progress: None)[1]
+        interrupted |= _run(highs, time_limit, lambda _progress: None, cancelled)[1]
         _status, found, values = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
         ray = np.array(values, np.float64) if found else None
     solution = highs.getSolution()

@@ -12,6 +12,7 @@ doi:10.1007/s10107-003-0433-3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isnan
 
@@ -35,11 +36,13 @@ class Linear:
     interrupted: bool = False
 
 
-def relaxed(program: Program, time_limit: float | None = None) -> Linear:
-    """The program with its integers as fractions."""
+def relaxed(
+    program: Program, time_limit: float | None = None, cancelled: Callable[[], bool] = lambda: False
+) -> Linear:
+    """The program with its integers as fractions. cancelled: the time is over."""
     fit = scaled(program)
     program = fit.program
-    answer = highs.relax(program, time_limit)
+    answer = highs.relax(program, time_limit, cancelled)
     if answer.ray is not None and _priced(program, np.zeros_like(program.cost), answer.ray) > 0.0:
         return Linear(inf, None, answer.interrupted)
     bound = -inf if answer.prices is None else _priced(program, program.cost, answer.prices)

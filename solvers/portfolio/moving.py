@@ -4,8 +4,7 @@
     then     joint from the fastest schedule of these, in the time that is left
 
 So the answer is never slower than any of theirs within the same time. All ends once the best is proven to be
-within the gap. The bound here is the time of all operations: it alone holds for transfers in any order, and
-where the links hide nearly all it is close.
+within the gap: the offloading bound for any order is computed beside the first lines.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from threading import Event
 from time import monotonic
 
 from ...graphs.machine import Machine
-from ...planner.bounds import memory_floor, time_bound
+from ...planner.bounds import memory_floor
 from ...planner.simulator.simulate import simulate
-from ..bounds.lower_bounds import ALL_OPERATIONS
+from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
 from ..offloading.joint import joint
-from ..problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
+from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Problem, Status
 from ..race import Race
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
@@ -50,6 +49,9 @@ LINES = {
 _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
 
+_BOUND_SHARE = 0.1
+"""Of all time, the most that bounds may take beside the lines."""
+
 _PROCESSES = 500
 """From so many operations on the lines are processes: threads would wait for each other's Python."""
 
@@ -66,14 +68,22 @@ def solve(
     if plain is not None:
         return plain
     begin, stop, race = monotonic(), Event(), options.race
-    race.proved(time_bound(problem.graph), ALL_OPERATIONS)
-    total = options.time_limit
+    total, bounds = options.time_limit, list[Bound]()
     settings = {
         "joint": {"seed": str(seed)},
         "offload-greedy": {"seed": str(seed)},
         "search": {"moves": str(moves), "seed": str(seed)},
     }
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
+    limit_of_bounds = _BOUND_SHARE * (_SECONDS if total is None else total)
+
+    def tell(bound: Bound) -> None:
+        bounds.append(bound)
+        race.proved(bound.seconds, bound.name)
+
+    def bounded(answer: Answer) -> Answer:
+        return replace(answer, bounds=(*answer.bounds, *bounds))
+
     many = len(problem.graph.operations) >= _PROCESSES and workers > 1
     with ExitStack() as opened:
         run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem, race)
@@ -82,18 +92,20 @@ def solve(
             for solver, share in LINES.items()
             if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
         ]
-        outcomes = portfolio.run(problem, lines, workers, stop, race=race, gap=gap)
+        proving = partial(prove, problem, tell, limit_of_bounds) if gap else None
+        outcomes = portfolio.run(problem, lines, workers, stop, race=race, gap=gap, prove=proving)
     if not outcomes.answers:
         raise _refusal(problem, name, outcomes)
     if outcomes.interrupted:
-        return replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=_notes(outcomes))
+        notes = _notes(outcomes)
+        return bounded(replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=notes))
     if race.enough(outcomes.seconds, gap):
         notes = _notes(outcomes)
-        return replace(outcomes.fastest, status=Status.WITHIN_GAP, interrupted=False, notes=notes)
+        return bounded(replace(outcomes.fastest, status=Status.WITHIN_GAP, interrupted=False, notes=notes))
     left = None if total is None else max(0.0, total - (monotonic() - begin))
     cancelled = partial(race.within, gap)
     rest = replace(options, time_limit=left, settings=joint.Settings(seed=seed), cancelled=cancelled)
-    answer = _improved(problem, rest, outcomes)
+    answer = bounded(_improved(problem, rest, outcomes))
     machine, limit = problem.machine, device_limit(problem)
     seconds = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures.time
     return replace(answer, status=Status.WITHIN_GAP) if race.enough(seconds, gap) else answer

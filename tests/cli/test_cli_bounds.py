@@ -76,6 +76,8 @@ def test_the_once_floor() -> None:
     document = json.loads(refused.stdout)
     assert (document["floor"], document["once_floor"]) == (1002, 1112)
     assert "1,112 B" in document["message"]
+    proof = {"order": "file", "transfers": True, "backward_again": False, "form": "", "name": "once-floor"}
+    assert document["bounds"] == [{**proof, "seconds": None, "gap": None}]
     assert "unless a backward operation runs twice" in refused.stderr
 
     found = CliRunner().invoke(main, [*command, "--solver", "checkmate", "-o", "s.json"])

@@ -24,7 +24,7 @@ Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, sect
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import inf
 from time import monotonic
@@ -77,23 +77,27 @@ def offload_bound(
     time_limit: float | None = None,
     goal: float = inf,
     order: OrderName = "file",
+    tell: Callable[[Bound], None] = lambda _bound: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Bound:
     """For a machine with links d2h and h2d, and `budget` bytes on the device. ∞: there is no such schedule.
 
     goal: seconds of a known schedule, beyond which the bound need not rise. order: "file": for schedules
-    whose first runs keep the file's; "any": for all.
+    whose first runs keep the file's; "any": for all. tell: is called with each higher bound. cancelled: the
+    time is over.
     """
     start = monotonic()
     seconds = link_bound(graph, machine, budget) if order == "file" else time_bound(graph)
     deadline = inf if time_limit is None else start + time_limit
     able = _able(graph) if order == "file" else _chain(graph, _able(graph))
     most, interrupted = FEWEST, False
-    while not interrupted and seconds < goal * (1 - SLACK):
+    while not (interrupted or cancelled()) and seconds < goal * (1 - SLACK):
         begun = monotonic()
         program = OffloadProgram(graph, machine, budget, _marks(graph, able, most, order), order)
         left = None if deadline == inf else max(0.0, deadline - monotonic())
-        answer = relaxed(program.program(), left)
+        answer = relaxed(program.program(), left, cancelled)
         seconds, interrupted = max(seconds, answer.bound * program.unit), answer.interrupted
+        tell(Bound(seconds, NAME, order))
         now = monotonic()
         columns = 2 * program.model.columns
         if most >= len(able) or now + GROWTH * (now - begun) > deadline or columns > MOST_COLUMNS:

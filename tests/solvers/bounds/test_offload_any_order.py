@@ -19,12 +19,14 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, prefetch
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.lower_bounds import prove
 from memplan.solvers.bounds.offload import stocks
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.offload.program import OffloadProgram
 from memplan.solvers.bounds.offload.windows import START
 from memplan.solvers.bounds.residency.order import BEFORE, any_order, predecessors
 from memplan.solvers.milp.safe_bounds import relaxed
+from memplan.solvers.problem import Bound, Problem
 from reordered import random_order, reordered
 from small_offload import small_case
 from solver_cases import in_file_order
@@ -155,6 +157,19 @@ def test_work_is_shared_between_device_and_cpu() -> None:
     graph = draft.graph()
     assert time_bound(graph) == 0.0
     assert any_bound(graph, Machine(links=Links(d2h=1e6, h2d=1e6)), 100) == pytest.approx(16.0)
+
+
+def test_a_race_is_told_rising_bounds_until_it_is_over() -> None:
+    case = small_case(28)
+    problem, told = Problem(case.graph, case.budget, case.machine), list[Bound]()
+    prove(problem, told.append, 10.0, lambda: False)
+    assert all(bound.general for bound in told)
+    assert [bound.seconds for bound in told] == sorted(bound.seconds for bound in told)
+    assert told[-1].seconds == any_bound(case.graph, case.machine, case.budget) > told[0].seconds
+
+    few = list[Bound]()
+    prove(Problem(case.graph, case.budget, case.machine), few.append, 10.0, lambda: len(few) == 2)
+    assert few == told[:2]
 
 
 def test_a_contribution_dropped_before_the_next_is_made() -> None:

@@ -44,7 +44,7 @@ def sequenced(graph: Graph, runs: Sequence[Run]) -> Candidate:
     figures = figures_of_runs(graph, runs)
     if figures is None:
         return judged(graph, schedule_of(graph, runs))
-    return Candidate(partial(schedule_of, graph, runs), *figures)
+    return Candidate(partial(schedule_of, graph, runs), figures.time, figures.peak)
 
 
 def plain_candidate(graph: Graph) -> Candidate:

@@ -48,6 +48,14 @@ class Ways(NamedTuple):
     resident: NDArray[np.bool_]
 
 
+class RunFigures(NamedTuple):
+    """time: seconds. peak: bytes; tightest: the place of the first run that takes as many."""
+
+    time: float
+    peak: int
+    tightest: int
+
+
 class _Known(NamedTuple):
     """modes: per operation, the row before that of its first mode; −1 where it has none."""
 
@@ -58,9 +66,9 @@ class _Known(NamedTuple):
 _known: WeakKeyDictionary[Graph, _Known | None] = WeakKeyDictionary()
 
 
-def figures_of_runs(graph: Graph, runs: Sequence[Run]) -> tuple[float, int] | None:
-    """Seconds and bytes. None where this can't tell: a run does not find its inputs, the host is used, or a
-    tensor has too many contributions."""
+def figures_of_runs(graph: Graph, runs: Sequence[Run] | Ints) -> RunFigures | None:
+    """None where this can't tell: a run does not find its inputs, the host is used, or a tensor has too many
+    contributions. runs: also as an array, shape (runs, 2)."""
     if graph not in _known:
         _known[graph] = _ways_of(graph)
     known = _known[graph]
@@ -68,10 +76,10 @@ def figures_of_runs(graph: Graph, runs: Sequence[Run]) -> tuple[float, int] | No
         return None
     columns = np.array(runs, np.int64).reshape(-1, 2)
     rows = np.where(columns[:, 1] > 0, known.modes[columns[:, 0]] + columns[:, 1], columns[:, 0])
-    found = np.zeros(3)
+    found = np.zeros(4)
     if not _play(known.ways, rows, found):
         return None
-    return max(float(found[0]), float(found[1])), int(found[2])
+    return RunFigures(max(float(found[0]), float(found[1])), int(found[2]), int(found[3]))
 
 
 def _ways_of(graph: Graph) -> _Known | None:
@@ -111,7 +119,7 @@ def _ways_of(graph: Graph) -> _Known | None:
 
 @compiled
 def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
-    """found: takes seconds, seconds of launches, and the peak. Whether every run finds its inputs."""
+    """found: takes seconds, seconds of launches, the peak and its run. Whether every run finds its inputs."""
     length, most = len(rows), 0
     for place in range(length):
         row = rows[place]
@@ -144,7 +152,8 @@ def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
                 transient += ways.size[x]
         for k in range(ways.start[row], ways.start[row + 1]):
             have[ways.made[k]] |= ways.bits[k]
-        peak = max(peak, used + transient)
+        if used + transient > peak:
+            peak, found[3] = used + transient, place
         found[0] += ways.seconds[row]
         found[1] += ways.launches[row]
         for k in range(begin[place], end[place]):

@@ -1,9 +1,10 @@
 """The default: a portfolio on the cores at hand; the fastest of its answers, proven as far as is asked.
 
-    rk-rotor               where the graph is a chain: the first answer, in a second
+    rounding               the residency program in fractions, made whole: a first answer in a second
+    rk-rotor               where the graph is a chain; on the largest rotor, where rounding finds none
     second pass            below the once-floor: backward in two passes
-    search                 from the file's order
-    residency              the rounded residency program
+    search                 from the file's order, but on the largest
+    residency              the residency program in whole numbers
     search from others     from the best of these answers
     search, more           with other random numbers, one for each core beyond two
     bounds                 beside them, in a thread of its own, until they end
@@ -44,10 +45,10 @@ from joblib import cpu_count
 
 from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor, once_floor, time_bound
-from ...planner.schedule.sequence import runs_of
+from ...planner.schedule.sequence import Run, runs_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
-from ..candidates import Candidate, device_limit, judged, plain_candidate
+from ..candidates import device_limit, plain_candidate, sequenced
 from ..problem import (
     Answer,
     Bound,
@@ -58,7 +59,9 @@ from ..problem import (
     Problem,
     Status,
 )
+from ..recomputation.checkpointing import rotor
 from ..recomputation.rockmate import rk_rotor
+from ..recomputation.rounding import rounding
 from ..recomputation.search import search
 from ..recomputation.search.compiling import compile_apart
 from ..recomputation.search.instance import instance_of
@@ -77,15 +80,18 @@ _LOOK_SECONDS = 2.0
 """For the least memory, where the budget is refused anyway."""
 
 _START_SECONDS = 10.0
-"""The most that rk-rotor and the residency program may take each, without a time limit."""
+"""The most that a start may take without a time limit; of larger graphs for each 10,000 operations."""
 
 _WAIT_SECONDS = 0.1
 
 _BOUND_SECONDS = 30.0
-"""The most that bounds may take beside the lines."""
+"""The most that bounds may take beside the lines, likewise."""
 
 _RESIDENCY_OPERATIONS = 2000
 """Up to this size the residency program in whole numbers is worth a try."""
+
+_LARGEST_OPERATIONS = 20_000
+"""Above this size rk-rotor's options take too long, and the search finds little from the file's order."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,8 @@ def solve(problem: Problem, options: Options) -> Answer:
     if options.time_limit is not None:  # compiling is not to take from it
         have_it_loaded()
     bounds = list[Bound]()
-    seconds = min(_BOUND_SECONDS, inf if options.time_limit is None else options.time_limit)
+    seconds = _BOUND_SECONDS * _scale(problem)
+    seconds = seconds if options.time_limit is None else min(seconds, options.time_limit)
 
     def tell(bound: Bound) -> None:
         bounds.append(bound)
@@ -222,11 +229,16 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
         start = starts.fastest(own.cancelled)
         loaded.wait()
         own = _from(own, now)
-        return search.improved(problem, own, runs_of(start.schedule)) if start else search.solve(problem, own)
+        return search.improved(problem, own, start.runs) if start else search.solve(problem, own)
 
     alone = workers == 1
     share = 1 / 12 if alone else 1 / 4
-    lines = [line("rk-rotor", share, starts.line(rk_rotor.solve))]
+    large = len(problem.graph.operations) > _LARGEST_OPERATIONS
+    if large:
+        rest = line("search from others", 1.0, from_others, 1)
+        return [line("rounding", 2 * share, starts.line(_rounding_or_rotor)), rest]
+    lines = [line("rounding", share, starts.line(rounding.solve))]
+    lines.append(line("rk-rotor", share, starts.line(rk_rotor.solve)))
     floor = once_floor(problem.graph, problem.machine)
     if floor is not None and device_limit(problem) < floor:
         lines.append(line("second pass", 2 * share, starts.line(second_pass.solve)))
@@ -237,13 +249,21 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
     return lines + [line("search, more", 1.0, from_file, number) for number in range(2, workers)]
 
 
+@dataclass(frozen=True)
+class _Start:
+    """time: seconds."""
+
+    runs: list[Run]
+    time: float
+
+
 class _Starts:
     """Schedules to search from: those of the lines made here, which `fastest` waits for."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.awaited: list[Event] = []
-        self.found: list[Candidate] = []
+        self.found: list[_Start] = []
 
     def line(self, solver: Callable[[Problem, Options], Answer]) -> Callable[[Options], Answer]:
         """The solver, with a time limit."""
@@ -251,21 +271,36 @@ class _Starts:
         self.awaited.append(ended)
 
         def solve(options: Options) -> Answer:
-            limit = _START_SECONDS if options.time_limit is None else options.time_limit
+            limit = options.time_limit
+            limit = _START_SECONDS * _scale(self.problem) if limit is None else limit
             try:
                 answer = solver(self.problem, replace(options, settings=None, time_limit=limit))
-                self.found.append(judged(self.problem.graph, answer.schedule))
+                runs = runs_of(answer.schedule)
+                self.found.append(_Start(runs, sequenced(self.problem.graph, runs).time))
                 return answer
             finally:
                 ended.set()
 
         return solve
 
-    def fastest(self, cancelled: Cancelled) -> Candidate | None:
+    def fastest(self, cancelled: Cancelled) -> _Start | None:
         for ended in self.awaited:
             while not (ended.wait(_WAIT_SECONDS) or cancelled()):
                 pass
-        return min(self.found, key=lambda candidate: candidate.time, default=None)
+        return min(self.found, key=lambda start: start.time, default=None)
+
+
+def _scale(problem: Problem) -> float:
+    return max(1.0, len(problem.graph.operations) / 10_000)
+
+
+def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
+    """Rotor only where the other finds nothing: its Python would slow down the bounds beside it."""
+    now = monotonic()
+    try:
+        return rounding.solve(problem, options)
+    except (NotAcceptedError, NotFoundError):
+        return rotor.solve(problem, _from(options, now))
 
 
 def _residency(problem: Problem, options: Options) -> Answer:

@@ -102,7 +102,7 @@ class Facts:
         sizes = self.sizes
         return self.always + self.workspace[operation] + sum(sizes[x] for x in self.touched(operation))
 
-    @property
+    @cached_property
     def floor(self) -> int:
         """Bytes that some operation, or having all results at the end, needs."""
         results = self.always + sum(self.sizes[x] for x in self.results)

@@ -25,7 +25,7 @@ from .cuts import Network, Pairs, Part, part_of
 from .facts import Facts
 from .moments import Later, bytes_at, candidates, in_windows, largest
 from .order import OPEN, any_order, file_order
-from .prices import best_prices
+from .prices import Priced, best_prices
 from .program import ResidencyProgram
 from .sequence import trial
 from .windows import residency_program
@@ -34,6 +34,12 @@ ALL_AT_ONCE = 12
 """Up to so many candidates, the first program has them all."""
 
 MOST_CANDIDATES = 600
+MOST_LOOKS = 12_000_000
+"""Candidates times operations: of graphs with very many, fewer are looked at."""
+
+MOST_WHOLE = 20_000
+"""Operations, above which programs in whole numbers are hopeless."""
+
 A_ROUND = 5
 """Moments added at a time."""
 
@@ -80,12 +86,13 @@ class Search:
         limit: int | None = None,
         goal: float = inf,
         moments: Sequence[int] = (),
+        facts: Facts | None = None,
         tell: Callable[[float], None] = lambda _seconds: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.tell, self.cancelled = tell, cancelled
         self.deadline = monotonic() + seconds
-        self.graph, self.facts, self.budget = graph, Facts(graph), budget
+        self.graph, self.facts, self.budget = graph, facts or Facts(graph), budget
         self.limit, self.goal = budget if limit is None else limit, goal
         self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [])
         self.found: Candidate | None = None
@@ -102,7 +109,8 @@ class Search:
         if self.facts.floor > budget:
             self.best = replace(self.best, extra=inf)
             return
-        self.candidates = candidates(self.facts, budget, MOST_CANDIDATES)
+        most = min(MOST_CANDIDATES, max(ALL_AT_ONCE, MOST_LOOKS // max(1, len(graph.operations))))
+        self.candidates = candidates(self.facts, budget, most)
         self.moment = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
 
     @property
@@ -114,7 +122,7 @@ class Search:
         """Whether it came to its end before the time did. whole: in whole numbers too."""
         if self.best.extra < inf:
             self._fractions()
-            if self.chosen and whole:
+            if self.chosen and whole and len(self.graph.operations) <= MOST_WHOLE:
                 self._whole()
         return self.proven or (whole and self._in_time())
 
@@ -203,16 +211,27 @@ class Search:
 
     def _in_fractions(self, more: Sequence[int]) -> bool:
         """Price the memory of more moments: whether the bound rises."""
+        answer = self._priced(more, self.budget, (self.goal - self.time_of_all) / self.seconds)
+        return self._take(answer.bound * self.seconds, Later.of(answer.again))
+
+    def again_within(self, budget: int, more: Sequence[int] = ()) -> Floats | None:
+        """What runs again, in fractions, were the programs to use so many bytes, at the moments chosen so far
+        and some more. None where nothing fits. Leaves the bound as it is."""
+        answer = self._priced(more, budget)
+        return None if answer.bound == inf else answer.again
+
+    def _priced(self, more: Sequence[int], budget: int, goal: float = inf) -> Priced:
         self.chosen = sorted({*self.chosen, *more})
         for operation in self.chosen:
             if operation not in self.parts:
                 self.parts[operation] = part_of(self.pairs, self.moment(operation), self.budget)
-        parts = [self.parts[operation] for operation in self.chosen]
+        less = self.budget - budget
+        parts = [part._replace(room=part.room - less) for part in map(self.parts.__getitem__, self.chosen)]
         network = Network(self.pairs, parts, self.budget, self.seconds)
         start = np.array([self.prices.get(operation, 0.0) for operation in self.chosen])
-        answer = best_prices(network, start, (self.goal - self.time_of_all) / self.seconds, self._in_time)
+        answer = best_prices(network, start, goal, self._in_time)
         self.prices = dict(zip(self.chosen, answer.prices.tolist(), strict=True))
-        return self._take(answer.bound * self.seconds, Later.of(answer.again))
+        return answer
 
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
         part = self._program(more)

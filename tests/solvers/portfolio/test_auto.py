@@ -125,7 +125,7 @@ def test_the_residency_program_waits_for_the_compiler_only_where_time_is_limited
 def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
     quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """quick: rk-rotor has ended by then."""
+    """quick: rounding or rk-rotor has ended by then."""
     graph, race = chain(6, seed=4), Race()
 
     def load(*_: object) -> None:
@@ -136,6 +136,7 @@ def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
     monkeypatch.setattr(auto, "load", load)
     monkeypatch.setattr(rounds, "anneal", SimpleNamespace(signatures=()))
     if not quick:
+        monkeypatch.setattr(auto.rounding, "solve", no_answer)
         monkeypatch.setattr(auto.rk_rotor, "solve", no_answer)
         monkeypatch.setattr(auto, "file_order", no_answer)
     options = Options(settings=auto.Settings(gap=0.0, workers=2), race=race)

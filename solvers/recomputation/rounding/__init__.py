@@ -1,0 +1,4 @@
+"""The residency program's answer in fractions as a schedule.
+
+Doors: rounding.
+"""

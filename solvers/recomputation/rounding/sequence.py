@@ -1,0 +1,165 @@
+"""From what may run again to a sequence of runs, the first ones in the file's order; compiled.
+
+At each of some moments (first runs of operations) all goes that the operation does not touch and that can be
+made again: what only operations of a given set make. Whatever a first run then misses is made again right
+ahead of it, by a closure over what is not there, and stays till the next moment. So memory at the moments is
+what the residency program counts there, and every run finds its inputs.
+
+O(edges) for the first runs, O(tensors) for each moment, and the runs that are added.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.adjacency import Adjacency
+from ....graphs.arrays import Ints
+from ....graphs.compiled import compiled, inner
+from ....graphs.graph import Graph
+
+_MOST_RUNS = 4
+"""Of an operation, on average: a sequence with more is no good."""
+
+Flags = NDArray[np.bool_]
+
+
+class Rows(NamedTuple):
+    """A graph's edges as columns: of row k, entries start[k] … start[k + 1] − 1.
+
+    inputs, outputs: of operations. producers, uses: of tensors. stays: per tensor, it is never dropped. once:
+    per operation, it can't run again. ends: per operation, the first change in place of what it touches.
+    """
+
+    input_start: Ints
+    inputs: Ints
+    output_start: Ints
+    outputs: Ints
+    producer_start: Ints
+    producers: Ints
+    stays: Flags
+    once: Flags
+    ends: Ints
+
+
+def rows_of(graph: Graph) -> Rows:
+    operations, count = graph.operations, len(graph.operations)
+    inputs = Adjacency.of(graph.input_lists)
+    stays = graph.resident.copy()
+    stays[list(graph.results)] = True
+    ends = np.full(count, count)
+    changed: list[int] = np.unique(operations.mutates.columns).tolist()
+    for x in changed:
+        changes = graph.mutators[x].astype(np.int64)
+        users = np.concatenate([graph.producers[x], graph.consumers[x], graph.mutators[x]]).astype(np.int64)
+        following = np.append(changes, count)[np.searchsorted(changes, users, side="right")]
+        np.minimum.at(ends, users, following)
+    once = ~operations.recompute | (operations.mutates.counts() > 0)
+    writes, makers = operations.writes, graph.producers
+    read, written, made = (rows.columns.astype(np.int64) for rows in (inputs, writes, makers))
+    return Rows(inputs.start, read, writes.start, written, makers.start, made, stays, once, ends)
+
+
+def sequence_of(rows: Rows, again: Flags, moments: Ints) -> Ints | None:
+    """The operations, in the order in which they run. None where they are too many.
+
+    again: per operation, it may run again. moments: operations, increasing.
+    """
+    runs = np.empty(_MOST_RUNS * len(rows.once), np.int64)
+    length = np.zeros(1, np.int64)
+    _fill(rows, again & ~rows.once, moments, runs, length)
+    return None if length[0] < 0 else runs[: length[0]]
+
+
+@compiled
+def _fill(rows: Rows, again: Flags, moments: Ints, runs: Ints, length: Ints) -> None:
+    """again: loses what would come too late. runs, length: take the sequence; length −1: there is no room."""
+    operations, tensors = len(rows.once), len(rows.stays)
+    _leave_out_late(rows, again)
+    drops = np.zeros(tensors, np.bool_)
+    waiting = np.zeros(tensors, np.int64)
+    for x in range(tensors):
+        waiting[x] = rows.producer_start[x + 1] - rows.producer_start[x]
+        drops[x] = not rows.stays[x]
+        for k in range(rows.producer_start[x], rows.producer_start[x + 1]):
+            drops[x] &= again[rows.producers[k]]
+    there = waiting == 0
+    touched = np.full(tensors, -1)
+    wanted, pending = np.full(operations, -1), np.empty(operations, np.int64)
+    fill, following = 0, 0
+    for operation in range(operations):
+        if following < len(moments) and moments[following] == operation:
+            following += 1
+            for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
+                touched[rows.inputs[k]] = operation
+            for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
+                touched[rows.outputs[k]] = operation
+            for x in range(tensors):
+                if drops[x] and touched[x] != operation and waiting[x] == 0:
+                    there[x] = False
+        count = _ask(rows, there, operation, operation, wanted, pending, 0)
+        begin = fill
+        while count:
+            count -= 1
+            maker = pending[count]
+            if fill >= len(runs) - operations + operation:
+                length[0] = -1
+                return
+            runs[fill] = maker
+            fill += 1
+            count = _ask(rows, there, maker, operation, wanted, pending, count)
+        runs[begin:fill].sort()
+        for place in range(begin, fill):
+            maker = runs[place]
+            for k in range(rows.output_start[maker], rows.output_start[maker + 1]):
+                there[rows.outputs[k]] |= _whole(rows, rows.outputs[k], operation, wanted)
+        runs[fill] = operation
+        fill += 1
+        for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
+            waiting[rows.outputs[k]] -= 1
+            there[rows.outputs[k]] |= waiting[rows.outputs[k]] == 0
+    length[0] = fill
+
+
+@inner
+def _ask(
+    rows: Rows, there: Flags, operation: int, ahead: int, wanted: Ints, pending: Ints, count: int
+) -> int:
+    """Makers of what an operation misses, ahead of the first run `ahead`, are pending: how many now."""
+    for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
+        x = rows.inputs[k]
+        if not there[x]:
+            for index in range(rows.producer_start[x], rows.producer_start[x + 1]):
+                maker = rows.producers[index]
+                if wanted[maker] != ahead:
+                    wanted[maker] = ahead
+                    pending[count] = maker
+                    count += 1
+    return count
+
+
+@inner
+def _whole(rows: Rows, x: int, ahead: int, wanted: Ints) -> bool:
+    """All that contribute to tensor x run ahead of the first run `ahead`."""
+    for k in range(rows.producer_start[x], rows.producer_start[x + 1]):
+        if wanted[rows.producers[k]] != ahead:
+            return False
+    return True
+
+
+@inner
+def _leave_out_late(rows: Rows, again: Flags) -> None:
+    """Take from `again` what might be asked for only behind a change in place of what it touches."""
+    operations = len(again)
+    until = np.full(len(rows.stays), -1)  # per tensor, the last first run ahead of which it may be asked for
+    for operation in range(operations - 1, -1, -1):
+        latest = operation
+        for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
+            latest = max(latest, until[rows.outputs[k]])
+        if latest > rows.ends[operation]:
+            again[operation] = False
+        asked = latest if again[operation] else operation
+        for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
+            until[rows.inputs[k]] = max(until[rows.inputs[k]], asked)

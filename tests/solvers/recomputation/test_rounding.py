@@ -1,0 +1,195 @@
+"""Rounding: sequences from what may run again, beside the rules written down again, and what it finds."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
+from memplan.graphs.generators import chain, layered, unet
+from memplan.graphs.graph import Graph, Kind, Mode
+from memplan.graphs.machine import Machine
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.residency.search import Search
+from memplan.solvers.problem import NotAcceptedError, NotFoundError, Options, Problem, Status
+from memplan.solvers.recomputation.rounding import rounding
+from memplan.solvers.recomputation.rounding.sequence import rows_of, sequence_of
+from small_graphs import small_graphs
+
+_ROOM = 4
+"""Runs of an operation, on average, above which a sequence is given up."""
+
+
+def late(graph: Graph, again: set[int]) -> set[int]:
+    """Those that may be asked for behind a change in place of what they touch."""
+    asked = [set(row) for row in graph.input_lists]
+    until: dict[int, int] = {}
+    found: set[int] = set()
+    for operation in range(len(asked) - 1, -1, -1):
+        latest = max([operation, *(until.get(x, -1) for x in graph.operations.writes[operation].tolist())])
+        touched = {*asked[operation], *graph.operations.writes[operation].tolist()}
+        changes = [c for x in touched for c in graph.mutators[x].tolist() if c > operation]
+        if changes and min(changes) < latest:
+            found.add(operation)
+        runs_until = latest if operation in again - found else operation
+        for x in asked[operation]:
+            until[x] = max(until.get(x, -1), runs_until)
+    return found
+
+
+def by_the_rules(graph: Graph, again: set[int], moments: list[int]) -> list[int]:
+    """sequence.py's docstring, tensor by tensor."""
+    operations, makers = graph.operations, graph.producers.lists()
+    again = again - late(graph, again)
+    stays = {*np.flatnonzero(graph.resident).tolist(), *graph.results}
+    there = {x for x, row in enumerate(makers) if not row}
+    runs: list[int] = []
+    for operation, inputs in enumerate(graph.input_lists):
+        if operation in moments:
+            touched = {*inputs, *operations.writes[operation].tolist()}
+            for x, row in enumerate(makers):
+                if x not in stays | touched and again.issuperset(row) and max(row, default=-1) < operation:
+                    there.discard(x)
+        burst: set[int] = set()
+        waiting = [x for x in inputs if x not in there]
+        while waiting:
+            for maker in makers[waiting.pop()]:
+                if maker not in burst:
+                    burst.add(maker)
+                    waiting += [x for x in graph.input_lists[maker] if x not in there]
+        runs += [*sorted(burst), operation]
+        there |= {x for x, row in enumerate(makers) if row and burst.issuperset(row)}
+        there |= {x for x in operations.writes[operation].tolist() if max(makers[x]) == operation}
+    return runs
+
+
+@settings(max_examples=150)
+@given(small_graphs(), st.integers(0, 10**6))
+def test_sequences_follow_the_rules_and_hold(graph: Graph, seed: int) -> None:
+    """Shared contributions, several outputs, changes in place; the simulator takes them."""
+    random, rows = Random(seed), rows_of(graph)
+    count = len(graph.operations)
+    flags = np.array([random.random() < 0.8 for _ in range(count)])
+    moments = sorted(random.sample(range(count), random.randint(0, count)))
+    again = set(np.flatnonzero(flags & ~rows.once).tolist())
+    ours, theirs = sequence_of(rows, flags, np.array(moments, np.int64)), by_the_rules(graph, again, moments)
+    if ours is None:
+        assert len(theirs) > _ROOM * count - count
+        return
+    assert ours.tolist() == theirs
+    simulate(graph, schedule_of(graph, in_plain_mode(theirs)), machine=Machine())
+
+
+def test_too_many_runs_are_given_up() -> None:
+    """Each step of the way back asks for all that is before it."""
+    graph = chain(60, uniform=True, fast_forward=False)
+    backward = np.arange(61, 121)
+    assert sequence_of(rows_of(graph), np.ones(121, np.bool_), backward) is None
+
+
+@given(st.floats(0.0, 1.0), st.sampled_from([1, 8, 64, 512]))
+def test_pieces_come_close_to_the_mean(fraction: float, pieces: int) -> None:
+    chosen = fraction > rounding._thresholds(8 * pieces, pieces)
+    assert abs(chosen.mean() - fraction) <= 0.5 / pieces + 1e-9
+    half = chosen[: 4 * pieces]  # and in each half of the graph
+    assert abs(half.mean() - fraction) <= 1.5 / pieces + 1e-9
+
+
+@given(st.integers(0, 10**6))
+def test_the_first_run_at_or_behind_a_place(seed: int) -> None:
+    random = Random(seed)
+    runs: list[int] = []
+    for operation in range(random.randint(1, 8)):
+        runs += [*sorted(random.sample(range(operation), random.randint(0, operation))), operation]
+    place = random.randrange(len(runs))
+    firsts = [runs.index(operation) for operation in range(max(runs) + 1)]
+    assert rounding._first_run(np.array(runs), place) == bisect_left(firsts, place)
+
+
+def bound_of(graph: Graph, budget: int) -> float:
+    """For the file's order, in fractions."""
+    program = Search(graph, budget, "file", 60.0)
+    program.run(whole=False)
+    return program.time_of_all + program.best.extra
+
+
+@pytest.mark.parametrize("share", [0.75, 0.5])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        chain(1500, seed=3, fast_forward=False),
+        chain(1500, uniform=True, parameters=False, fast_forward=False),
+    ],
+    ids=lambda graph: graph.name,
+)
+def test_large_chains_come_close_to_the_bound(graph: Graph, share: float) -> None:
+    """Costs all different, and all the same."""
+    budget = int(share * baseline(graph).peak)
+    answer = rounding.solve(Problem(graph, budget), Options())
+    figures = simulate(graph, answer.schedule, budget=budget).figures
+    bound = bound_of(graph, budget)
+    assert bound <= figures.time * (1 + 1e-9)
+    assert figures.time <= 1.01 * bound
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("make", [lambda seed: unet(5, seed=seed), lambda seed: layered(60, seed=seed)])
+def test_never_faster_than_the_bound_nor_above_the_budget(make: Callable[[int], Graph], seed: int) -> None:
+    graph = make(seed)
+    floor, peak = memory_floor(graph), baseline(graph).peak
+    found = 0
+    for share in (0.3, 0.6, 0.9):
+        problem = Problem(graph, int(floor + share * (peak - floor)))
+        try:
+            answer = rounding.solve(problem, Options(5.0))
+        except NotFoundError:
+            continue
+        found += 1
+        time = simulate(graph, answer.schedule, budget=problem.budget).figures.time
+        assert time >= bound_of(graph, problem.budget) * (1 - 1e-9)
+    assert found
+
+
+def test_less_for_the_program_makes_more_run_again() -> None:
+    """Beside a program of its own for the lower budget, with the same moments."""
+    graph = unet(6, seed=1)
+    budget = baseline(graph).peak * 3 // 4
+    search = Search(graph, budget, "file", 60.0)
+    search.run(whole=False)
+    before, seconds = search.best.extra, np.array(search.facts.seconds)
+    again = search.again_within(budget * 9 // 10)
+    assert again is not None
+    assert search.best.extra == before
+    lower = Search(graph, budget * 9 // 10, "file", 60.0)
+    lower._in_fractions(search.chosen)
+    assert again @ seconds == pytest.approx(lower.best.extra, abs=2e-5 * search.time_of_all)
+    assert search.again_within(0) is None
+
+
+def test_what_fits_needs_nothing() -> None:
+    graph = unet(4)
+    answer = rounding.solve(Problem(graph, baseline(graph).peak), Options())
+    assert answer.status is Status.OPTIMAL
+
+
+def test_ways_that_use_the_host_are_refused() -> None:
+    draft = Draft("host")
+    x, y = draft.tensor("x", 1, Kind.INPUT), draft.tensor("y", 1)
+    away = Mode("cpu", 1.0, 0, (y,), on_host=True)
+    draft.operation("o", time=1.0, reads=[x], writes=[y], modes=(away,))
+    with pytest.raises(NotAcceptedError, match="on the device alone"):
+        rounding.solve(Problem(draft.graph([y]), 1), Options())
+
+
+def test_what_no_schedule_fits_is_not_found() -> None:
+    graph = unet(4)
+    with pytest.raises(NotFoundError):
+        rounding.solve(Problem(graph, memory_floor(graph) - 1), Options())

@@ -8,6 +8,10 @@ The first m layers stay from the end of the backward part into the next iteratio
 device, where all others' updates run on the CPU if they can; the last m stay from forward to backward.
 Gradients that nothing updates from are results, and leave behind the window. A weight that several layers
 read (tied) is in the window with each of them.
+
+Where the disk holds what is out of the window (III-G), weights go there behind forward and behind their
+update, and come to the host ahead of their fetch; from backward to the update they wait on the host. States
+of updates on the CPU come from the disk for them and go back.
 """
 
 from __future__ import annotations
@@ -19,27 +23,33 @@ from itertools import pairwise
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.sequence import Run
-from ..layers.absences import Positions, gradient_absences, uses_of
+from ..layers.absences import Positions, Uses, gradient_absences, state_absences
 from ..layers.runs import LayerRuns
 from ..layers.training import TrainingLayers
 
 
-def window_residence(found: TrainingLayers, plan: LayerRuns, size: int) -> Residence:
-    """plan: all in modes on the device. size: layers in the window."""
+def window_residence(
+    found: TrainingLayers, plan: LayerRuns, size: int, states: Memory = Memory.HOST
+) -> Residence:
+    """plan: all in modes on the device. size: layers in the window. states: where the others' weights and
+    optimizer states lie, host or disk."""
     plan = replace(plan, runs=_with_host_updates(found, plan.runs, size))
-    device, _host = uses_of(found.graph, plan.runs)
-    turn = _Turn(found, plan, size, device)
+    uses = Uses(found.graph, plan)
+    turn = _Turn(found, plan, size, uses.device)
     away: dict[Place, Memory] = {}
     back: dict[Place, int] = {}
-    for x, uses in turn.uses.items():
-        around = [*uses, (uses[0][0], uses[0][1] + 2 * turn.layers)]
+    for x, steps in turn.uses.items():
+        around = [*steps, (steps[0][0], steps[0][1] + 2 * turn.layers)]
         for (position, step), (following, until) in pairwise(around):
             entered = turn.entered(x, step, until)
             if entered is not None:
-                away[x, position] = Memory.HOST
+                updates = [u for u in uses.host.get(x, ()) if until >= 2 * turn.layers and u > position]
+                away[x, position] = Memory.HOST if updates else states
+                away |= dict.fromkeys(((x, update) for update in updates), states)
                 back[x, following] = turn.first_run(entered - 1)
     results = (x for layer in found.layers[size:] if not layer.updates for x in layer.gradients)
-    return Residence(plan.runs, away | gradient_absences(results, device), {}, back)
+    away |= gradient_absences(results, uses.device) | state_absences(found, uses, states)
+    return Residence(plan.runs, away, {}, back)
 
 
 def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Run]:

@@ -20,7 +20,13 @@ The analytic model is no proof: transfers share their links first in first out, 
 memory as well, and the model's memory is a sum of maxima. So the simulator judges: windows that do not fit
 after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
 stay (keep), or only each layer's output does and the layer runs again (checkpoint, as in the paper's
-evaluation); auto tries both. Complexity: window.py, and one simulation for each size tried.
+evaluation); auto tries both. The disk (III-G) holds what is out of the window where it is asked for, or where
+the host is too small; the model's terms do not know of it, as in the paper. Complexity: window.py, and one
+simulation for each size tried.
+
+Not here: several streams (IV-A), as a machine has one queue of computations, whose work is one batch's; and
+several optimizers (III-E1) beyond what the seconds of an update's mode on the host say, measured on all
+cores: the CPU is one queue.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from math import inf
 from time import monotonic
 
 from ....graphs.errors import InputError, MemplanError
+from ....graphs.machine import Machine, Memory
 from ....planner.bounds import time_bound
 from ....planner.residence.transfers import judged
 from ....planner.schedule.schedule import Schedule
@@ -39,6 +46,7 @@ from ...candidates import device_limit
 from ...links import LinkedMachine, linked_machine
 from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_least, check_words
+from ..layers.cpu_updates import STATES, states_memory
 from ..layers.refusals import refused
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers, training_layers
@@ -55,16 +63,23 @@ _TRIED = 32
 @dataclass(frozen=True)
 class Settings:
     """windows: analytic (P1 and P2) or simulated. window: layers, for this size and no other; 0: as `windows`
-    says. activations: auto, keep or checkpoint. call_seconds: of an asynchronous call, t_async.
-    """
+    says. activations: auto, keep or checkpoint. call_seconds: of an asynchronous call, t_async. states: where
+    what is out of the window lies, host or disk; auto: on the disk, if there is one, where the host is too
+    small."""
 
     windows: str = "analytic"
     window: int = 0
     activations: str = "auto"
     call_seconds: float = 0.0
+    states: str = "auto"
 
     def __post_init__(self) -> None:
-        check_words(self, windows=("analytic", "simulated"), activations=("auto", "keep", "checkpoint"))
+        check_words(
+            self,
+            windows=("analytic", "simulated"),
+            activations=("auto", "keep", "checkpoint"),
+            states=STATES,
+        )
         check_least(self, window=0, call_seconds=0)
 
 
@@ -76,12 +91,15 @@ class _Found:
     size: int
     layers: int
     checkpoint: bool
+    states: Memory
 
     def line(self) -> str:
         status = self.window.overlap if self.size == self.window.size else "a size tried"
+        repeated = ", layers run again" if self.checkpoint else ""
+        elsewhere = ", the others on the disk" if self.states == Memory.DISK else ""
         return (
-            f"a window of {self.size} of {self.layers} layers ({status}"
-            f"{', layers run again' if self.checkpoint else ''}): {self.figures.time:.6g} s simulated, "
+            f"a window of {self.size} of {self.layers} layers ({status}{repeated}{elsewhere}): "
+            f"{self.figures.time:.6g} s simulated, "
             f"{self.window.seconds:.6g} s by P1 and P2 were all hidden"
         )
 
@@ -94,8 +112,10 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise InputError(f"window must be at most the {len(layers.layers)} layers, not {settings.window}")
     search = _Search(problem, linked, layers, settings, options)
     try:
-        for checkpoint in search.ways():
-            search.search(checkpoint)
+        for states in search.memories:
+            for checkpoint in search.ways():
+                if search.best is None or search.best.states == states:
+                    search.search(checkpoint, states)
     except KeyboardInterrupt:
         search.interrupted = True
         if search.best is None:
@@ -108,7 +128,8 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Search:
-    """best: the fastest found within the budget. stopped: by the time limit."""
+    """best: the fastest found within the budget. memories: where what is out of the window may lie, to be
+    tried in turn until something fits. stopped: by the time limit."""
 
     def __init__(
         self,
@@ -120,6 +141,7 @@ class _Search:
     ) -> None:
         self.problem, self.linked, self.layers, self.settings = problem, linked, layers, settings
         self.limit = device_limit(problem)
+        self.memories = _memories(settings.states, linked.machine, layers)
         self.best: _Found | None = None
         self.stopped = self.interrupted = False
         self._options = options
@@ -128,7 +150,7 @@ class _Search:
     def ways(self) -> list[bool]:
         return {"auto": [False, True], "keep": [False], "checkpoint": [True]}[self.settings.activations]
 
-    def search(self, checkpoint: bool) -> None:
+    def search(self, checkpoint: bool, states: Memory) -> None:
         plan = self._plan(checkpoint)
         figures = layer_figures(self.layers, plan, self.linked)
         room = room_for_windows(self.layers, plan.runs, self.limit)
@@ -136,20 +158,24 @@ class _Search:
         for size in self._sizes(window):
             if self.best is not None and not self._proceed():
                 return
-            residence = window_residence(self.layers, plan, size)
+            residence = window_residence(self.layers, plan, size, states)
             found = judged(self.problem.graph, self.linked.machine, self.limit, residence)
             if found is None:
                 continue
             schedule, seen = found
             if self.best is None or seen.time < self.best.figures.time:
-                self.best = _Found(schedule, seen, window, size, len(figures), checkpoint)
+                self.best = _Found(schedule, seen, window, size, len(figures), checkpoint, states)
             if self.settings.windows == "analytic":
                 return
 
     def refused(self) -> MemplanError:
         """Why no window of one layer, or of the size asked for, fits."""
         size = max(1, self.settings.window)
-        smallest = [window_residence(self.layers, self._plan(checkpoint), size) for checkpoint in self.ways()]
+        smallest = [
+            window_residence(self.layers, self._plan(checkpoint), size, states)
+            for states in self.memories
+            for checkpoint in self.ways()
+        ]
         return refused(NAME, self.problem, self.linked.machine, smallest)
 
     def _plan(self, checkpoint: bool) -> LayerRuns:
@@ -169,3 +195,11 @@ class _Search:
     def _proceed(self) -> bool:
         self.stopped = self.stopped or monotonic() > self._deadline or self._options.cancelled()
         return not self.stopped
+
+
+def _memories(chosen: str, machine: Machine, layers: TrainingLayers) -> list[Memory]:
+    """Raises NotAcceptedError where a disk is asked for and the machine has none."""
+    if chosen != "auto":
+        return [states_memory(NAME, machine, chosen, layers)]
+    with_disk = machine.links.disk_read is not None and machine.links.disk_write is not None
+    return [Memory.HOST, Memory.DISK] if with_disk else [Memory.HOST]

@@ -133,6 +133,60 @@ def test_only_the_window_is_on_the_device() -> None:
     assert offloaded == size, "only what is updated on the device goes back"
 
 
+def with_disk(rate: float, disk: float, host: int | None = None) -> Machine:
+    return Machine(host_capacity=host, links=Links(rate, rate, disk, disk))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 6), checkpoint=st.booleans())
+def test_what_is_out_of_the_window_lies_on_the_disk(seed: int, size: int, checkpoint: bool) -> None:
+    """The device's bytes are those without a disk; with a disk as fast as one likes, so is the time."""
+    problem = instance(seed)
+    assert problem.machine is not None
+    link = problem.machine.links.h2d
+    assert link is not None
+    layers = training_layers("a solver", problem.graph)
+    size = min(size, len(layers.layers) - 1)
+    plan = layer_runs(layers, (always_kept if checkpoint else all_kept)(layers))
+    found = {}
+    for states in (Memory.HOST, Memory.DISK):
+        schedule = residence_schedule(problem.graph, window_residence(layers, plan, size, states))
+        fast = with_disk(link.rate, 1e15)
+        found[states] = simulate(problem.graph, schedule, machine=fast).figures, schedule
+    (on_host, _schedule), (on_disk, schedule) = found[Memory.HOST], found[Memory.DISK]
+    assert on_disk.least_budget == on_host.least_budget
+    assert on_disk.time == pytest.approx(on_host.time, rel=1e-6)
+    beyond = {x for layer in layers.layers[size:] for x in layer.weights}
+    within = {x for layer in layers.layers[:size] for x in layer.weights}
+    assert beyond - within <= schedule.initial.disk
+    assert not within & schedule.initial.disk
+    if layers.host_modes([o for layer in layers.layers[size:] for o in layer.updates]) is not None:
+        states_beyond = {x for layer in layers.layers[size:] for x in layer.states}
+        assert states_beyond <= schedule.initial.disk
+
+
+def test_the_disk_is_taken_where_the_host_is_too_small() -> None:
+    graph = with_updates(
+        chain(9, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+    )
+    roomy = Problem(graph, int(0.5 * baseline(graph).peak), with_disk(3 * MiB, 2 * MiB))
+    least = least_budget(roomy)
+    roomy = replace(roomy, budget=roomy.budget if least is None else least)
+    answer, line = solved(roomy)
+    assert "on the disk" not in line
+    most = simulate(graph, answer.schedule, machine=roomy.machine).figures.host_peak
+    tight = replace(roomy, machine=with_disk(3 * MiB, 2 * MiB, most // 2))
+    answer, line = solved(tight)
+    assert "the others on the disk" in line
+    figures = simulate(graph, answer.schedule, budget=tight.budget, machine=tight.machine).figures
+    assert figures.host_peak <= most // 2
+    assert figures.disk_peak > 0
+    with pytest.raises(NotAcceptedError, match="of host memory"):
+        solved(tight, states="host")
+    with pytest.raises(NotAcceptedError, match="needs a machine with links disk_read, disk_write"):
+        solved(replace(roomy, machine=machine()), states="disk")
+
+
 def test_everything_in_the_window_is_the_plain_schedule() -> None:
     graph = with_updates(chain(4, seed=2), optimizer="adamw", when="after", device_rate=MiB, host_rate=MiB)
     problem = Problem(graph, 2 * baseline(graph).peak, machine(1.0))

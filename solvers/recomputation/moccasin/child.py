@@ -18,6 +18,7 @@ from .model import retention_program
 from .question import Found, Question
 from .search import Search
 from .start import hint
+from .timeline import Timeline
 
 
 class _Desk:
@@ -42,8 +43,9 @@ def main() -> None:
     graph = load_graph(Path(sys.argv[1]))
     desk = _Desk()
     for number in count(1):
-        question = Question.read(desk.questions.get(), graph)
-        program = retention_program(question.window, least=question.least)
+        question = Question.read(desk.questions.get())
+        timeline = Timeline(graph, question.capacity, question.copies)
+        program = retention_program(timeline, least=question.least)
         if question.start:
             hint(program, question.start)
         desk.search = Search(program, question.limits, _tell)

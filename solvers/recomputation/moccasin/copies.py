@@ -59,14 +59,12 @@ class Copy:
 class Makers:
     """Of one tensor: per producer, its runs, and for each the literal that it makes the tensor.
 
-    until: the latest event at which a copy can end. initial: the producers whose contributions are there
-    from the start.
+    until: the latest event at which a copy can end.
     """
 
     size: int
     until: int
     runs: Mapping[int, Sequence[tuple[RunVariables, Variable]]]
-    initial: frozenset[int]
 
 
 class Held:
@@ -89,15 +87,18 @@ class Held:
 
     def _alone(self, makers: Makers) -> list[Copy]:
         ((producer, runs),) = makers.runs.items()
-        copies: list[Copy] = []
-        if makers.initial:
-            copies.append(self._copy(makers, self.true, -1, 0, 0, {producer: [self.true]}, {}))
-        for number, (run, made) in enumerate(runs):
-            joins = {(producer, number): made}
-            copies.append(
-                self._copy(makers, made, run.earliest, run.start, run.start, {producer: [made]}, joins)
+        return [
+            self._copy(
+                makers,
+                made,
+                run.earliest,
+                run.start,
+                run.start,
+                {producer: [made]},
+                {(producer, number): made},
             )
-        return copies
+            for number, (run, made) in enumerate(runs)
+        ]
 
     def _shared(self, makers: Makers) -> list[Copy]:
         model = self.model
@@ -105,21 +106,17 @@ class Held:
             (p, i): [made.negated()] for p, runs in makers.runs.items() for i, (_run, made) in enumerate(runs)
         }
         copies: list[Copy] = []
-        for number in range(max(bool(makers.initial), *map(len, makers.runs.values()))):
-            there = makers.initial if number == 0 else frozenset[int]()
-            present = self.true if there else model.new_bool_var("")
-            start = 0 if there else model.new_int_var(0, self.horizon - 1, "")
-            ready = model.new_int_var(0, self.horizon - 1, "")
-            has = {producer: [self.true] if producer in there else [] for producer in makers.runs}
+        earliest = max(runs[0][0].earliest for runs in makers.runs.values())
+        for _ in range(max(map(len, makers.runs.values()))):
+            present = model.new_bool_var("")
+            start, ready = (model.new_int_var(0, self.horizon - 1, "") for _ in range(2))
+            has: dict[int, list[Variable]] = {producer: [] for producer in makers.runs}
             joins: dict[tuple[int, int], Variable] = {}
             for producer, runs in makers.runs.items():
                 for i in range(len(runs)):
-                    if producer not in there:
-                        joins[producer, i] = join = model.new_bool_var("")
-                        has[producer].append(join)
-                        alone[producer, i].append(join)
-            absent = [p for p in makers.runs if p not in there]
-            earliest = max((makers.runs[p][0][0].earliest for p in absent if makers.runs[p]), default=-1)
+                    joins[producer, i] = join = model.new_bool_var("")
+                    has[producer].append(join)
+                    alone[producer, i].append(join)
             copy = self._copy(makers, present, earliest, start, ready, has, joins)
             for (producer, i), join in joins.items():
                 run, made = makers.runs[producer][i]
@@ -130,8 +127,8 @@ class Held:
                 model.add(copy.end > run.start).only_enforce_if(join)
                 for earlier, had_made in makers.runs[producer][:i]:  # would have joined
                     model.add(earlier.start < start).only_enforce_if(join, had_made)
-            for producer in absent:
-                model.add_at_most_one(has[producer])
+            for joined in has.values():
+                model.add_at_most_one(joined)
             if copies:
                 model.add_implication(present, copies[-1].present)
                 model.add(start >= copies[-1].end).only_enforce_if(present)

@@ -14,14 +14,13 @@ the last, a round takes at most half the time that is left.
 
 In the order to read:
 
-    window.py                   what is to be decided: stages, what may run again, events
+    timeline.py                 what is to be decided: stages, what may run again, events
     model.py, copies.py         the constraint program; the intervals of one tensor
     start.py, times.py          a sequence as values of the variables; seconds as whole numbers
     search.py                   CP-SAT at work
     question.py                 what it is asked and tells
     process.py, child.py        it runs in a process of its own: both sides
     moccasin.py                 more copies in each round
-    stretch.py                  part of a sequence as a window: not used yet
 
 Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient Tensor Rematerialization for
 Neural Networks, ICML 2023, arXiv:2304.14463.
@@ -47,7 +46,6 @@ from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
 from .process import Searcher
 from .question import Found, Limits, Question
-from .window import Window, whole
 
 NAME = "moccasin"
 
@@ -131,22 +129,22 @@ class _Rounds:
         left = self.left()
         self.end = None if left is None else monotonic() + left / (1 if copies == self.settings.most else 2)
         self.copies, self.bound, self.impossible = copies, -inf, False
-        window = whole(self.graph, self.capacity, copies)
         start = self.best if self.best and _most_runs(self.best) <= copies else None
         if start is None:
             plain = in_plain_mode(range(len(self.graph.operations)))
-            found = self._search(searcher, window, plain, least=True)
+            found = self._search(searcher, plain, least=True)
             self.impossible = found.outcome == Outcome.OPTIMAL and found.bound > 0
             start = self.best if found.objective == 0 else None
         if start is not None and not self.interrupted:
-            self.bound = self._search(searcher, window, runs_of(start.schedule)).bound
+            self.bound = self._search(searcher, runs_of(start.schedule)).bound
 
-    def _search(self, searcher: Searcher, window: Window, start: list[Run], *, least: bool = False) -> Found:
+    def _search(self, searcher: Searcher, start: list[Run], *, least: bool = False) -> Found:
         """The best sequence found is taken. least: minimise what exceeds the limit, until nothing does."""
         seconds = None if self.end is None else max(0.0, self.end - monotonic())
         limits = Limits(seconds, self.settings.threads, self.settings.seed, 0 if least else None)
         found = searcher.search(
-            Question(window, start, least, limits), self._nothing if least else self._tell
+            Question(self.capacity, self.copies, start, least, limits),
+            self._nothing if least else self._tell,
         )
         self.interrupted = searcher.interrupted
         if found.runs is not None:

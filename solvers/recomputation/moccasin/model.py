@@ -1,4 +1,4 @@
-"""Moccasin's constraint program for a window of a schedule: retention intervals, few copies of each tensor.
+"""Moccasin's constraint program: retention intervals in the file's order, few copies of each tensor.
 
     paper (2)                 here                    meaning
     n, C_v                    stages, copies          operations; most runs of each
@@ -7,7 +7,7 @@
     s_v^i                     run.start               the event at which the i-th run of v stands
     e_v^i                     copy.end                up to where its output is held (here exclusive)
     a_v^i                     run.active              whether it takes place
-    event domain, O(n²)       events of the window    a stage has a slot for each operation, then its own
+    event domain, O(n²)       events (timeline.py)    a stage has a slot for each operation, then its own
 
     minimise Σ time · active                          or, to find a start, what exceeds the capacity
     (1) the first run of v stands at the end of v's stage, a further one in v's slot of a later stage
@@ -40,8 +40,8 @@ from ortools.sat.python import cp_model
 
 from ...stages.slots import ways_of
 from .copies import Copy, Held, Makers, RunVariables, Variable
+from .timeline import Timeline
 from .times import whole_times
-from .window import Window
 
 Source = tuple[int, int, int]
 """Reader, number of its run, tensor."""
@@ -50,14 +50,14 @@ Source = tuple[int, int, int]
 @dataclass(frozen=True, eq=False)
 class RetentionProgram:
     """reads: per operation, the tensors that are not there anyway. runs: per operation. copies: per tensor
-    that is made or there. sources: for every read, per copy the literal that it is read; None: it can't be.
+    that is made. sources: for every read, per copy the literal that it is read; None: it can't be.
 
     unit: seconds that 1 in the objective stands for. fixed: seconds of the runs that are not in it.
     least: the objective is the excess over the capacity instead.
     """
 
     model: cp_model.CpModel
-    window: Window
+    timeline: Timeline
     true: Variable
     reads: dict[int, list[int]]
     runs: dict[int, list[RunVariables]]
@@ -72,28 +72,27 @@ class RetentionProgram:
         return objective if self.least else self.fixed + objective * self.unit
 
 
-def retention_program(window: Window, *, least: bool = False) -> RetentionProgram:
+def retention_program(timeline: Timeline, *, least: bool = False) -> RetentionProgram:
     """least: minimise the excess over the capacity instead of the time."""
-    return _Writing(window, least).program()
+    return _Writing(timeline, least).program()
 
 
 class _Writing:
-    def __init__(self, window: Window, least: bool) -> None:
-        graph = window.graph
-        self.window, self.model = window, cp_model.CpModel()
-        self.held = Held(self.model, window.horizon)
-        self.operations = sorted({*window.stages, *window.recompute})
-        self.stage = {operation: stage for stage, operation in enumerate(window.stages)}
+    def __init__(self, timeline: Timeline, least: bool) -> None:
+        graph = timeline.graph
+        self.timeline, self.model = timeline, cp_model.CpModel()
+        self.held = Held(self.model, timeline.horizon)
+        self.operations = range(timeline.stages)
         resident: list[bool] = graph.resident.tolist()
         self.reads = {k: [x for x in graph.input_lists[k] if not resident[x]] for k in self.operations}
         self.ways = {k: ways_of(graph, k) for k in self.operations}
         tensors = {x for k in self.operations for x in (*self.reads[k], *self.ways[k][0].writes)}
-        tensors |= {*window.start, *window.end}
+        tensors.update(timeline.results)
         bytes_of: list[int] = graph.tensors.bytes.tolist()
         workspaces = [way.workspace for ways in self.ways.values() for way in ways]
         self.quantum = reduce(gcd, [bytes_of[x] for x in tensors] + workspaces, 0) or 1
         self.size = {x: bytes_of[x] // self.quantum for x in tensors}
-        self.capacity = window.capacity // self.quantum
+        self.capacity = timeline.capacity // self.quantum
         everything = sum(self.size.values()) + sum(workspaces) // self.quantum
         self.excess = self.model.new_int_var(0, everything - min(self.capacity, 0), "") if least else None
         self.limit = self.capacity if self.excess is None else self.capacity + self.excess
@@ -107,14 +106,14 @@ class _Writing:
             for number, run in enumerate(self.runs[k]):
                 for x in self.reads[k]:
                     self.sources[k, number, x] = self._read(run, self.copies[x])
-        for x, producers in self.window.end.items():
-            self._keep(self.copies[x], producers)
+        for x in self.timeline.results:
+            self._keep(self.copies[x])
         self.model.add_cumulative(self.held.intervals, self.held.sizes, self.limit)  # (3)
-        for stage in range(len(self.window.stages)):
+        for stage in self.operations:
             self._join_bytes_to_runs(stage)
         return RetentionProgram(
             self.model,
-            self.window,
+            self.timeline,
             self.held.true,
             self.reads,
             self.runs,
@@ -127,23 +126,18 @@ class _Writing:
     # ── variables ───────────────────────────────────────────────────────────────────────────────
 
     def _runs_of(self, k: int) -> list[RunVariables]:
-        window, model = self.window, self.model
-        runs: list[RunVariables] = []
-        if k in self.stage:
-            event = window.stage_end(self.stage[k])
-            runs.append(
-                RunVariables(self.held.true, None, event, event, event, self._ways(k, self.held.true))  # (1)
-            )
-        first, last = window.recompute.get(k, (1, 0))
+        timeline, model = self.timeline, self.model
+        event, last = timeline.stage_end(k), timeline.last.get(k, k)
+        runs = [RunVariables(self.held.true, None, event, event, event, self._ways(k, self.held.true))]  # (1)
         before: tuple[Variable, Variable] | None = None
-        for earliest in range(first, min(last, first + window.copies - len(runs) - 1) + 1):
+        for earliest in range(k + 1, min(last, k + timeline.copies - 1) + 1):
             active, stage = model.new_bool_var(""), model.new_int_var(earliest, last, "")
             run = RunVariables(
                 active,
                 stage,
-                stage * window.width + window.ranks[k],
-                window.slot(earliest, k),
-                window.slot(last, k),
+                stage * timeline.width + timeline.ranks[k],
+                timeline.slot(earliest, k),
+                timeline.slot(last, k),
                 self._ways(k, active),
             )
             if before is not None:  # (4)
@@ -174,24 +168,20 @@ class _Writing:
         return made
 
     def _copies_of(self, x: int) -> list[Copy]:
-        window = self.window
-        producers: list[int] = window.graph.producers[x].tolist()
-        runs = {p: [(run, self._made(run, x)) for run in self.runs.get(p, [])] for p in producers}
-        readers = [
-            k
-            for k in window.graph.consumers[x].tolist() + window.graph.mutators[x].tolist()
-            if k in self.runs
-        ]
-        until = max((self.runs[k][-1].latest + 1 for k in readers if self.runs[k]), default=0)
-        if x in window.end:
-            until = window.horizon
+        graph = self.timeline.graph
+        producers: list[int] = graph.producers[x].tolist()
+        runs = {p: [(run, self._made(run, x)) for run in self.runs[p]] for p in producers}
+        readers: list[int] = graph.consumers[x].tolist() + graph.mutators[x].tolist()
+        until = max((self.runs[k][-1].latest + 1 for k in readers), default=0)
+        if x in self.timeline.results:
+            until = self.timeline.horizon
         if not until:
             for made in runs.values():
                 for run, literal in made:
                     self.held.once(run.start, literal, self.size[x])
             return []
         until = max(until, *(run.latest + 1 for made in runs.values() for run, _literal in made), 1)
-        return self.held.copies(Makers(self.size[x], until, runs, window.start.get(x, frozenset())))
+        return self.held.copies(Makers(self.size[x], until, runs))
 
     # ── constraints ─────────────────────────────────────────────────────────────────────────────
 
@@ -211,20 +201,19 @@ class _Writing:
         model.add_exactly_one([*(x for x in literals if x is not None), run.active.negated()])
         return literals
 
-    def _keep(self, copies: Sequence[Copy], producers: frozenset[int]) -> None:
-        """One copy with these contributions is there after the window."""
+    def _keep(self, copies: Sequence[Copy]) -> None:
+        """A complete copy is there after the last stage."""
         last = [self.model.new_bool_var("") for _copy in copies]
         self.model.add_exactly_one(last)
         for copy, literal in zip(copies, last, strict=True):
             self.model.add_implication(literal, copy.present)
-            self.model.add(copy.end == self.window.horizon).only_enforce_if(literal)
-            for producer in producers:
-                self.model.add_bool_or([*copy.has.get(producer, []), literal.negated()])
+            self.model.add(copy.end == self.timeline.horizon).only_enforce_if(literal)
+            for parts in copy.has.values():
+                self.model.add_bool_or([*parts, literal.negated()])
 
     def _join_bytes_to_runs(self, stage: int) -> None:
         """(5)."""
-        k = self.window.stages[stage]
-        ways, reads = self.ways[k], self.reads[k]
+        ways, reads = self.ways[stage], self.reads[stage]
         total = min(way.workspace // self.quantum + sum(self.size[x] for x in way.writes) for way in ways)
         total += sum(self.size[x] for x in reads)
         terms: list[cp_model.LinearExprT] = []
@@ -243,29 +232,21 @@ class _Writing:
     @cached_property
     def _spans(self) -> dict[int, tuple[int, int]]:
         """Per tensor: the stage in which its last contribution is made, the last stage that reads it."""
-        window, spans = self.window, dict[int, tuple[int, int]]()
-        stages = len(window.stages)
-        last = {x: self.stage[k] for k in window.stages for x in self.reads[k]} | dict.fromkeys(
-            window.end, stages
-        )
-        for x, until in last.items():
-            producers: list[int] = window.graph.producers[x].tolist()
-            there = window.start.get(x, frozenset())
-            made = [-1 if p in there else self.stage.get(p, stages) for p in producers]
-            spans[x] = max(made), until
-        return spans
+        last = {x: k for k in self.operations for x in self.reads[k]}
+        last |= dict.fromkeys(self.timeline.results, self.timeline.stages)
+        return {x: (int(self.timeline.graph.producers[x].max()), until) for x, until in last.items()}
 
     def _late(self, x: int, stage: int) -> Variable | None:
         """The literal that the tensor's first producer runs again after the stage; None where it can't."""
-        producer = int(self.window.graph.producers[x][0])
+        producer = int(self.timeline.graph.producers[x][0])
         if (producer, stage) not in self._lates:
             self._lates[producer, stage] = self._runs_after(producer, stage)
         return self._lates[producer, stage]
 
     def _runs_after(self, producer: int, stage: int) -> Variable | None:
-        end = self.window.stage_end(stage)
+        end = self.timeline.stage_end(stage)
         after: list[Variable] = []
-        for run in self.runs.get(producer, []):
+        for run in self.runs[producer]:
             if run.stage is None or run.latest < end:
                 continue
             if run.earliest > end:

@@ -4,7 +4,7 @@ OR-tools and highspy each bring a libhighs of their own version, and one process
 child also may crash or hang without taking us with it, and Ctrl-C keeps the best that it has told.
 
     with Searcher(graph) as searcher:
-        found = searcher.search(Question(window, start, least=False, limits=Limits(10.0)))
+        found = searcher.search(Question(capacity, copies, start, least=False, limits=Limits(10.0)))
 
 It takes a second to start; one searcher answers any number of questions about its graph.
 """

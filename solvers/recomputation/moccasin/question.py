@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from ....graphs.graph import Graph
 from ....planner.schedule.sequence import Run
 from ...milp.result import Outcome
-from .window import Window
 
 
 @dataclass(frozen=True)
@@ -27,34 +25,24 @@ class Limits:
 
 @dataclass(frozen=True)
 class Question:
-    """start: a sequence to start from; empty: none. least: minimise what exceeds the capacity instead."""
+    """capacity, copies: as in `Timeline`. start: a sequence to start from; empty: none.
+    least: minimise what exceeds the capacity instead."""
 
-    window: Window
+    capacity: int
+    copies: int
     start: Sequence[Run]
     least: bool
     limits: Limits
 
     def line(self) -> str:
-        window = vars(self.window)
-        asked = {name: window[name] for name in ("stages", "capacity", "copies")}
-        asked["stages"] = list(self.window.stages)
-        for name in ("recompute", "start", "end"):
-            asked[name] = [(key, sorted(value)) for key, value in window[name].items()]
-        rest = {"first": list(self.start), "least": self.least, "limits": asdict(self.limits)}
-        return json.dumps({"window": asked, **rest})
+        return json.dumps(asdict(self))
 
     @staticmethod
-    def read(line: str, graph: Graph) -> Question:
+    def read(line: str) -> Question:
         asked: dict[str, Any] = json.loads(line)
-        window = asked["window"]
-        recompute = {operation: (first, last) for operation, (first, last) in window["recompute"]}
-        start, end = ({x: frozenset(row) for x, row in window[name]} for name in ("start", "end"))
-        return Question(
-            Window(graph, window["stages"], recompute, start, end, window["capacity"], window["copies"]),
-            [(operation, mode) for operation, mode in asked["first"]],
-            asked["least"],
-            Limits(**asked["limits"]),
-        )
+        asked["start"] = [(operation, mode) for operation, mode in asked["start"]]
+        asked["limits"] = Limits(**asked["limits"])
+        return Question(**asked)
 
 
 @dataclass(frozen=True)

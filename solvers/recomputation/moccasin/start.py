@@ -19,12 +19,12 @@ Numbered = tuple[int, int]
 
 def sequence_of(program: RetentionProgram, value: Callable[[Variable], int]) -> list[Run]:
     """The runs of a solution, in order."""
-    window = program.window
+    timeline = program.timeline
     placed: list[tuple[int, Run]] = []
     for operation, runs in program.runs.items():
         for run in runs:
             if value(run.active):
-                event = run.earliest if run.stage is None else window.slot(value(run.stage), operation)
+                event = run.earliest if run.stage is None else timeline.slot(value(run.stage), operation)
                 mode = next(way.mode for way, literal in run.ways if value(literal))
                 placed.append((event, (operation, mode)))
     return [run for _event, run in sorted(placed)]
@@ -32,7 +32,7 @@ def sequence_of(program: RetentionProgram, value: Callable[[Variable], int]) -> 
 
 def hint(program: RetentionProgram, sequence: Sequence[Run]) -> bool:
     """Start from the sequence; False where its stages are others, or an operation's runs too many."""
-    events = program.window.events(sequence)
+    events = program.timeline.events(sequence)
     if events is None:
         return False
     values = _Values(program)
@@ -96,7 +96,7 @@ class _Values:
             for run in runs:
                 if run.stage is not None:
                     self._set(run.active, 0)
-                    self._set(run.stage, run.earliest // program.window.width)
+                    self._set(run.stage, run.earliest // program.timeline.width)
                 for _way, literal in run.ways:
                     self._set(literal, 0)
         for sources in program.sources.values():
@@ -114,7 +114,7 @@ class _Values:
         variables = self.program.runs[operation][number]
         self._set(variables.active, 1)
         if variables.stage is not None:
-            self._set(variables.stage, event // self.program.window.width)
+            self._set(variables.stage, event // self.program.timeline.width)
         for x in self.program.reads[operation]:
             self.touches[x].append(_Touch(event, run, makes=False))
         for way, literal in variables.ways:
@@ -124,10 +124,11 @@ class _Values:
 
     def hold(self, x: int) -> None:
         """The copies of a tensor, and which of them is read when."""
-        window, copies = self.program.window, self.program.copies[x]
+        timeline, copies = self.program.timeline, self.program.copies[x]
         made = {touch.run: touch.event for touch in self.touches[x] if touch.makes}
-        producers = set(window.graph.producers[x].tolist())
-        held = _stretches(self.touches[x], producers, set(window.end.get(x, ())), window.horizon)[::-1]
+        producers = set[int](timeline.graph.producers[x].tolist())
+        at_the_end = producers if x in timeline.results else set[int]()
+        held = _stretches(self.touches[x], producers, at_the_end, timeline.horizon)[::-1]
         for copy in copies:
             self._set(copy.present, 0)
             event = next((made[run] for run in copy.joins if run in made), 0) if len(producers) == 1 else 0

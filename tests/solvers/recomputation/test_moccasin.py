@@ -1,4 +1,4 @@
-"""Moccasin against Checkmate, published optima, the rules of the simulator, and a naive count of windows."""
+"""Moccasin against Checkmate, published optima, the rules of the simulator, and the optima of tiny graphs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ from memplan.solvers.recomputation.checkmate.checkmate import NotFoundError
 from memplan.solvers.recomputation.moccasin import moccasin, process
 from memplan.solvers.recomputation.moccasin.process import Searcher
 from memplan.solvers.recomputation.moccasin.question import Limits, Question
-from memplan.solvers.recomputation.moccasin.stretch import stretch_of
 from memplan.solvers.recomputation.moccasin.times import whole_times
-from memplan.solvers.recomputation.moccasin.window import whole
-from memplan.solvers.stages import eviction
 from small_graphs import small_graph, small_graphs
 from tiny_graphs import tiny_graphs
 
@@ -87,8 +84,7 @@ def test_every_solution_of_the_program_holds(graph: Graph, seed: int) -> None:
     times: list[float] = []
     with Searcher(graph) as searcher:
         for budget in sorted({floor + (peak - floor) * step // 5 for step in range(6)}):
-            window = whole(graph, budget - always, 3)
-            found = searcher.search(Question(window, [], False, Limits(threads=1)))
+            found = searcher.search(Question(budget - always, 3, [], False, Limits(threads=1)))
             if found.runs is None:
                 assert found.outcome == Outcome.INFEASIBLE
                 assert not times
@@ -131,7 +127,7 @@ def test_tiny_graphs_of_the_corpus(public: Path) -> None:
             for budget, best in optima if every_one else ():
                 if best is None:
                     continue
-                found = searcher.search(Question(whole(graph, budget, 3), [], False, Limits(threads=1)))
+                found = searcher.search(Question(budget, 3, [], False, Limits(threads=1)))
                 refused += found.runs is None
                 equal += found.runs is not None and found.objective <= best + 1e-9
                 above += found.runs is not None and found.objective > best + 1e-9
@@ -154,7 +150,7 @@ def test_one_copy_is_the_plain_schedule_or_nothing() -> None:
     plain, always = baseline(graph), int(graph.tensors.bytes[graph.resident].sum())
     with Searcher(graph) as searcher:
         outcomes = [
-            searcher.search(Question(whole(graph, budget - always, 1), [], False, Limits())).outcome
+            searcher.search(Question(budget - always, 1, [], False, Limits())).outcome
             for budget in (plain.peak - 1, plain.peak)
         ]
     assert outcomes == [Outcome.INFEASIBLE, Outcome.OPTIMAL]
@@ -178,13 +174,13 @@ def test_no_time_at_all_is_no_proof_of_anything() -> None:
 def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells what it has once it comes to itself: nothing, and that would be the next one's answer."""
     graph = chain(3)
-    window = whole(graph, baseline(graph).peak, 2)
+    capacity = baseline(graph).peak
     with Searcher(graph) as searcher:
         with monkeypatch.context() as patched:
             patched.setattr(process, "GRACE_SECONDS", -1.0)
-            given_up = searcher.search(Question(window, [], False, Limits(0.0, threads=1)))
+            given_up = searcher.search(Question(capacity, 2, [], False, Limits(0.0, threads=1)))
         assert given_up.runs is None
-        found = searcher.search(Question(window, [], False, Limits(threads=1)))
+        found = searcher.search(Question(capacity, 2, [], False, Limits(threads=1)))
     assert found.outcome == Outcome.OPTIMAL
     assert found.runs == in_plain_mode(range(len(graph.operations)))
 
@@ -245,26 +241,3 @@ def test_times_with_a_common_divisor_are_exact() -> None:
     assert whole_times([0.3, 0.45, 1.5]) == ([2, 3, 10], 0.15)
     assert whole_times([4e12, 6e12]) == ([2, 3], 2e12)
     assert whole_times([]) == ([], 1.0)
-
-
-@pytest.mark.parametrize(("seed", "percent", "wasteful"), [(1, 75, True), (77, 85, False)])
-def test_a_window_decided_anew_never_makes_a_sequence_slower(seed: int, percent: int, wasteful: bool) -> None:
-    """Of a schedule by greedy eviction, which may waste; the optimum of any window is no worse and fits."""
-    graph = unet(5, seed=seed)
-    always = int(graph.tensors.bytes[graph.resident].sum())
-    budget = baseline(graph).peak * percent // 100
-    runs = next(eviction.sequences(graph, budget, lambda: True))
-    first = simulate(graph, schedule_of(graph, runs), budget=budget).figures
-    with Searcher(graph) as searcher:
-        for part in range(0, len(runs), 12):
-            stretch = stretch_of(graph, runs, part, part + 24, budget - always, copies=3)
-            if stretch is None:
-                continue
-            found = searcher.search(Question(stretch.window, stretch.inside, False, Limits(20.0, threads=1)))
-            assert found.runs is not None
-            before = simulate(graph, schedule_of(graph, runs), budget=budget).figures
-            again = [*stretch.before, *found.runs, *stretch.after]
-            after = simulate(graph, schedule_of(graph, again), budget=budget).figures
-            assert after.time <= before.time * (1 + 1e-9)
-            runs = again
-    assert (simulate(graph, schedule_of(graph, runs)).figures.time < first.time) >= wasteful

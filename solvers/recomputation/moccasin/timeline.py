@@ -1,0 +1,78 @@
+"""The events of a schedule in the file's order: a stage for each operation, with slots for what runs again.
+
+    again* · operation 0 ──▶ again* · operation 1 ──▶ … ──▶ again* · the last operation ──▶ results
+
+In stage t, before operation t, any earlier operation that may run again runs at most once, in the file's
+order; that place is its slot. Slots and stage ends are numbered as events: stage t has the events
+t·width … t·width + width − 1, the last is its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....graphs.graph import Graph
+from ....planner.schedule.sequence import Run
+from ...stages.slots import last_stages
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """capacity: bytes for all that is not always on the device (inputs, persistent tensors).
+    copies: how often an operation may run at most, its own stage included."""
+
+    graph: Graph
+    capacity: int
+    copies: int = 2
+
+    @cached_property
+    def last(self) -> Mapping[int, int]:
+        """Operation -> the last stage in which it may run again, for those that may."""
+        return {k: last for k, last in enumerate(last_stages(self.graph)) if last > k}
+
+    @cached_property
+    def ranks(self) -> Mapping[int, int]:
+        """Operation -> its place among the slots of a stage."""
+        return {operation: rank for rank, operation in enumerate(self.last)}
+
+    @cached_property
+    def results(self) -> tuple[int, ...]:
+        """Tensors to be on the device after the last stage, and not always there."""
+        return tuple(x for x in self.graph.results if not self.graph.resident[x])
+
+    @property
+    def stages(self) -> int:
+        return len(self.graph.operations)
+
+    @property
+    def width(self) -> int:
+        return len(self.last) + 1
+
+    @property
+    def horizon(self) -> int:
+        """The event after the last."""
+        return self.stages * self.width
+
+    def stage_end(self, stage: int) -> int:
+        return (stage + 1) * self.width - 1
+
+    def slot(self, stage: int, operation: int) -> int:
+        return stage * self.width + self.ranks[operation]
+
+    def events(self, runs: Sequence[Run]) -> list[int] | None:
+        """The event of each run of a sequence; None where it is not cut into these stages."""
+        found: list[int] = []
+        stage, before = 0, -1
+        for operation, _mode in runs:
+            if operation == stage:
+                found.append(self.stage_end(stage))
+                stage, before = stage + 1, -1
+                continue
+            rank = self.ranks.get(operation, -1)
+            if rank <= before or not operation < stage <= self.last[operation]:
+                return None
+            found.append(self.slot(stage, operation))
+            before = rank
+        return found if stage == self.stages else None

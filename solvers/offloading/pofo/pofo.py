@@ -2,7 +2,8 @@
 
 Minimises the seconds of an iteration within the device's budget: per block, what is kept, made again, or
 offloaded. Weights, gradients and optimizer states stay on the device. The program's assumptions on memory
-and links, and where it is our reading rather than the paper's recurrence, stand in table.py.
+and links, and where it is our reading rather than the paper's recurrence, stand in table.py; what the paper
+claims of its answers is checked in docs/results.md.
 
 Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, Efficient combination of rematerialization and
 offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.

@@ -59,9 +59,10 @@ def pooled(
     solvers: Sequence[str], piece: Piece, children: Sequence[Child], budgets: Budgets, seconds: float
 ) -> tuple[list[Option], bool]:
     """The options of several level solvers, without those that another makes needless. Each takes an even
-    share of the seconds that those before it have left."""
+    share of the seconds that those before it have left: programs, which leave none, come last."""
     end, options, all_complete = monotonic() + seconds, list[Option](), True
-    for left, name in zip(range(len(solvers), 0, -1), solvers, strict=True):
+    in_turn = sorted(solvers, key=LEVEL_SOLVERS.__contains__)
+    for left, name in zip(range(len(solvers), 0, -1), in_turn, strict=True):
         share = max(0.0, end - monotonic()) / left
         more, complete = level_solver(name)(piece, children, budgets, share)
         options += more

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
 
 import numpy as np
 
@@ -72,21 +71,20 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
 
 
 def whole(
-    problem: Problem, names: Sequence[str], deadline: float, report: Callable[[str], None]
-) -> list[Candidate]:
-    """What these solvers make of the whole graph without links. Each takes an even share of the seconds that
-    those before it have left; one that finds nothing is left out."""
+    problem: Problem, names: Sequence[str], seconds: float, report: Callable[[str], None]
+) -> tuple[list[Candidate], bool]:
+    """What these solvers make of the whole graph without links; whether the user has ended it: the last one's
+    best so far is the last then. seconds: for each. One that finds nothing is left out."""
     alone = Problem(problem.graph, device_limit(problem), ALONE)
     found: list[Candidate] = []
-    for left, name in zip(range(len(names), 0, -1), names, strict=True):
-        seconds = max(0.0, deadline - monotonic()) / left
+    for name in names:
         with suppress(InfeasibleError, NotAcceptedError):
             solution = registry.solve(name, alone, seconds, bound_seconds=0.0)
             found.append(Candidate(solution.schedule, solution.figures.time, solution.figures.peak))
             report(f"{name}, the whole graph: {solution.figures.time:.6g} s")
             if solution.interrupted:
-                break
-    return found
+                return found, True
+    return found, False
 
 
 Solved = tuple[Outcome, Solution | None]

@@ -135,20 +135,24 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     plain = plain_candidate(graph)
     if plain.peak <= limit and not has_faster_ways(graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    deadline = monotonic() + (SECONDS if options.time_limit is None else options.time_limit)
+    seconds = SECONDS if options.time_limit is None else options.time_limit
+    deadline = monotonic() + seconds
+    others = solvers_named(settings.whole)
+    beside, interrupted = whole(problem, others, seconds / (1 + len(others)), options.report)
+    if interrupted:
+        best = min((plain, *beside), key=lambda one: (one.peak > limit, one.time))
+        return Answer(best.schedule, Status.FEASIBLE, time_bound(graph), interrupted=True)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
     top, complete = _options(hierarchy, settings, options, deadline)
-    others = solvers_named(settings.whole)
     found = fastest(
         graph,
         hierarchy,
         top,
         limit,
         gap=settings.gap,
-        seconds=max(0.0, deadline - monotonic()) / (1 + len(others)),
+        seconds=max(0.0, deadline - monotonic()),
         report=options.report,
     )
-    beside = [] if found.interrupted else whole(problem, others, deadline, options.report)
     fitting = [one for one in (plain, found.candidate, *beside) if one is not None and one.peak <= limit]
     best = min(fitting, key=lambda one: one.time, default=None)
     if best is None:

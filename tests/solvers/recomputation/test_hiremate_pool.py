@@ -20,7 +20,7 @@ from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.result import Settings as Exact
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem
 from memplan.solvers.recomputation.checkmate.part import PartGraph
-from memplan.solvers.recomputation.checkpointing import store_all
+from memplan.solvers.recomputation.checkpointing import rotor, store_all
 from memplan.solvers.recomputation.h_ilp.model import h_program
 from memplan.solvers.recomputation.h_ilp.top import top_graph
 from memplan.solvers.recomputation.hierarchy.grid import Budgets
@@ -212,3 +212,21 @@ def test_an_interruption_in_a_cluster_ends_it_all(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(store_all, "solve", interrupted)
     with pytest.raises(KeyboardInterrupt):
         solve(graph, baseline(graph).peak - 1, leaf="store-all", top=3, lower=4)
+
+
+def test_an_interruption_of_the_whole_graphs_solver_gives_its_best_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = chain(16, seed=4)
+    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    honest = rotor.solve
+
+    def interrupted(problem: Problem, options: Options) -> Answer:
+        return replace(honest(problem, options), interrupted=True)
+
+    monkeypatch.setattr(rotor, "solve", interrupted)
+    setting = hiremate.Settings(cache="off", whole="rotor,search")
+    answer = hiremate.solve(Problem(graph, budget), Options(5.0, setting))
+    assert answer.interrupted
+    expected = honest(Problem(graph, budget), Options(5.0)).schedule
+    assert simulate(graph, answer.schedule, budget=budget).figures == simulate(graph, expected).figures

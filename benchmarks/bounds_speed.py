@@ -5,12 +5,16 @@ Protocol: for each graph and budget (percent of the plain peak) `residency_sched
 every schedule must take (file's order, any order), that of the schedule met on the way, the moments looked
 at, and wall-clock seconds. "none": no schedule exists.
 `--fractions`: the bounds in fractions alone, by minimum cuts, the median seconds of three.
-Usage: python benchmarks/bounds_speed.py [--seconds 10] [--budgets 75,50] [--fractions] FILE…
+`--links`: the offloading bounds for any order and for the file's, on the graph's machine or with links of so
+many bytes a second, beside the time of all operations; all over the plain schedule's time.
+Usage: python benchmarks/bounds_speed.py [--seconds 10] [--budgets 75%,10GB] [--fractions | --links [RATE]]
+FILE…
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -18,15 +22,19 @@ from time import perf_counter
 
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Machine
+from memplan.planner.bounds import time_bound
+from memplan.planner.budget import Budget, parse_budget
 from memplan.planner.plain import baseline
+from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound
 from memplan.solvers.bounds.residency.schedule import residency_schedule
 from memplan.solvers.bounds.residency.search import Search
 
 
-def row(graph: Graph, percent: int, seconds: float) -> str:
+def row(graph: Graph, wanted: Budget, seconds: float) -> str:
     plain = baseline(graph)
-    budget = plain.peak * percent // 100
+    budget = wanted.bytes_of(plain.peak)
 
     def above(time: float) -> str:
         return "none" if time == inf else f"{100 * (time / plain.time - 1):.2f}"
@@ -41,7 +49,7 @@ def row(graph: Graph, percent: int, seconds: float) -> str:
     cells = [
         graph.name,
         len(graph.operations),
-        percent,
+        wanted.text,
         above(fixed.bound.seconds),
         above(free.bound.seconds),
     ]
@@ -49,14 +57,14 @@ def row(graph: Graph, percent: int, seconds: float) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def fractions(graph: Graph, percent: int) -> str:
+def fractions(graph: Graph, budget: Budget) -> str:
     plain = baseline(graph)
-    cells = [graph.name, len(graph.operations), percent]
+    cells = [graph.name, len(graph.operations), budget.text]
     for order in ("file", "any"):
         seconds: list[float] = []
         for _ in range(3):
             start = perf_counter()
-            search = Search(graph, plain.peak * percent // 100, order, inf)
+            search = Search(graph, budget.bytes_of(plain.peak), order, inf)
             search.run(whole=False)
             seconds.append(perf_counter() - start)
         extra = search.best.extra
@@ -64,22 +72,46 @@ def fractions(graph: Graph, percent: int) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def linked(graph: Graph, budget: Budget, rate: float, seconds: float) -> str:
+    machine, plain = graph.machine or Machine(), baseline(graph)
+    if rate:
+        machine = replace(machine, links=replace(machine.links, d2h=rate, h2d=rate))
+    cells = [graph.name, len(graph.operations), budget.text, f"{machine.links.d2h.rate / 1e9:.3g}"]
+    cells.append(f"{time_bound(graph) / plain.time:.4f}")
+    for order in ("any", "file"):
+        start = perf_counter()
+        bound = offload_bound(graph, machine, budget.bytes_of(plain.peak), seconds, order=order).seconds
+        cells += [
+            "none" if bound == inf else f"{bound / plain.time:.4f}",
+            f"{perf_counter() - start:.1f}",
+        ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--budgets", default="75,50")
+    parser.add_argument("--budgets", default="75%,50%")
     parser.add_argument("--fractions", action="store_true")
+    parser.add_argument("--links", type=float, nargs="?", const=0.0)
     options = parser.parse_args()
-    heads = "graph, operations, budget %, file's order %, any order %, schedule %, moments, s, s any order"
+    heads = "graph, operations, budget, file's order %, any order %, schedule %, moments, s, s any order"
     if options.fractions:
-        heads = "graph, operations, budget %, file's order %, s, any order %, s"
+        heads = "graph, operations, budget, file's order %, s, any order %, s"
+    if options.links is not None:
+        heads = "graph, operations, budget, GB/s, all operations, any order, s, file's order, s"
     print(f"| {heads.replace(', ', ' | ')} |")
     print("|---" * len(heads.split(", ")) + "|")
     for path in options.files:
-        for percent in map(int, options.budgets.split(",")):
+        for budget in map(parse_budget, options.budgets.split(",")):
             graph = load_graph(path)
-            line = fractions(graph, percent) if options.fractions else row(graph, percent, options.seconds)
+            if options.links is not None:
+                line = linked(graph, budget, options.links, options.seconds)
+            elif options.fractions:
+                line = fractions(graph, budget)
+            else:
+                line = row(graph, budget, options.seconds)
             print(line, flush=True)
 
 

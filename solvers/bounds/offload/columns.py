@@ -175,11 +175,14 @@ class OffloadColumns:
                 if self.changes[x] and not (s in self.exact and self.changes_in(x, s)):
                     self.down[s][x] = model.column()
             for x in self.lives_in(s):
-                if self.complete_in(x) < s + (s not in self.exact):
+                lasts = s + 1 < len(self.windows) or x in self.read_below
+                if lasts and self.complete_in(x) < s + (s not in self.exact):
                     self.down[s][x] = model.column()
+                if x in self.below[s]:
                     self.up[s][x] = model.column()
-
-        self.returns = self._from_here_on(self.up, [set[int]().union(*self.up[s:]) for s in self.windows])
+        fixed = {x for x in self.movable if all(map(self.turn.known, facts.uses[x]))}
+        wanted = [set[int]().union(*self.up[s:]) - fixed for s in self.windows]
+        self.returns = self._from_here_on(self.up, wanted)
 
     def lives_in(self, s: int) -> Iterable[int]:
         """Not persistent: what lives in window s and, as far as it may move, may end up below."""

@@ -90,14 +90,16 @@ def link_bound(graph: Graph, machine: Machine, limit: int) -> float:
 
 
 def _level(graph: Graph) -> Ints:
-    """Per operation the bytes of what is wanted then or later, with what it takes for itself."""
-    count, sizes = len(graph.operations), graph.tensors.bytes
+    """Per operation the bytes of what is wanted then or later, with what it takes for itself. Persistent
+    tensors that nothing touches may lie anywhere, on the disk too, and don't count."""
+    count, sizes, results = len(graph.operations), graph.tensors.bytes, {*graph.results}
     change = np.zeros(count + 1, np.int64)
-    change[0] = sizes[graph.resident].sum()
-    results = {*graph.results}
-    for x in np.flatnonzero(~graph.resident).tolist():
+    change[0] = sizes[graph.resident & ~graph.persistent].sum()
+    for x in np.flatnonzero(~graph.resident | graph.persistent).tolist():
         touched = _touched(graph, x)
-        if touched:
+        if touched and graph.persistent[x]:
+            change[0] += sizes[x]
+        elif touched:
             change[touched[0]] += sizes[x]
             change[count if x in results else touched[-1] + 1] -= sizes[x]
     return change.cumsum()[:-1] + graph.operations.workspace
@@ -116,8 +118,6 @@ def _absences(graph: Graph) -> _Absences:
     for x in np.flatnonzero(~graph.resident | graph.persistent).tolist():
         size, touched, cyclic = int(graph.tensors.bytes[x]), _touched(graph, x), bool(graph.persistent[x])
         changes = sorted({*graph.producers[x].tolist(), *graph.mutators[x].tolist()})
-        if cyclic and not touched:
-            rows.append((size, -never, never, -never))
         ends = [touched[0] + count] if cyclic and touched else [never] if x in results else []
         for after, before in pairwise([*touched, *ends]):
             if before > after + 1:

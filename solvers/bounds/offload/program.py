@@ -11,7 +11,7 @@ file's order, or in any. β: the rate of a link.
     m_{i,k}        there        r_{x,s}: the part of tensor x whose bytes are on the device at moment s
     Σ O            below        h_{x,s}: the part of x's present version that has been copied down (stock)
     O_{i,j}        down         O_{x,s}: the part copied down in window s
-    P_{i,j}        up           P_{x,s}: the part copied up in window s
+    P_{i,j}        up           P_{x,s}: the part copied up in window s, not there at its start nor made in it
     —              returns      q_{x,s}: the part copied up in window s or later in the turn
     —              recomputed   w_{o,s}: o runs in window s, and for the first time in another
     —              again        u_{o,s}: o runs before moment s and once more behind it
@@ -24,7 +24,7 @@ file's order, or in any. β: the rate of a link.
     (4) Σ_x size_x r_{x,s} + what the moment's operation needs ≤ limit
     (5) r_{x,s+1} ≤ r_{x,s} + P_{x,s} + made_{x,s}                   made: f and w of what makes x
     (6) h_{x,s+1} ≤ h_{x,s} + O_{x,s} + μ of a change on the host; where x is changed, O and μ since then;
-        O_{x,s} ≤ r_{x,s} + P_{x,s} + made_{x,s};  P_{x,s} ≤ h_{x,s} + O_{x,s} + that μ
+        O_{x,s} ≤ r_{x,s} + P_{x,s} + made_{x,s};  P_{x,s} ≤ h_{x,s} + that μ
     (7) r_{x,s} + P_{x,s} + made_{x,s} ≥ need_c                      c uses x on the device in s: μ and w
     (8) r_{x,s} + h_{x,s} + u_{p,s} ≥ b_{p,s} − b_{c,s},  ≥ u_{c,s}  p makes x, c uses it; the same with q for
         h where c uses it on the device; r_{x,s} + h_{x,s} ≥ 1 and r_{x,s} + q_{x,s} ≥ Σ_{k ≥ s} μ_{c,k}
@@ -34,18 +34,18 @@ file's order, or in any. β: the rate of a link.
     (11) u_{o,s} ≤ w_{o,s} + u_{o,s+1},  q_{x,s} ≤ P_{x,s} + q_{x,s+1}
 
 Why schedules satisfy this, with averages over the turns of their steady state. r counts the bytes that have
-arrived, and those not yet copied down where a delete is pending. A transfer behind an operation in the list
-starts after its end, so what arrives while it runs was allocated before it in the list; and whoever takes
-memory waits for the copy that still reads it. So no byte of the device serves two, and (4) holds at the
-operation's start and end. (2): a link moves β bytes a second, wherever in E_s a copy begins or ends; what an
-operation makes is copied down after its end, so not from its start to its end. (5) to (7): what is there was
-there, came up, or was made; what comes up was copied down before, whole. What an operation is about to write
-takes its bytes at its start, and says nothing of what was there before. (8): each byte of x that is still
-wanted is somewhere, and is there, comes up or is made again before it is used. (9): what the CPU reads was
-copied down, what it changed comes up. What an operation that may run on the CPU writes counts as nothing: it
-may lie below without a copy. P and w above 1 in a window help nobody and count as 1; copies of gradients that
-end in the next turn load the link, in no window of their own. Persistent tensors wrap around. Disks count as
-host memory, and host memory has no limit.
+arrived, and those not yet copied down where a delete is pending: what else is wanted of x is below. A
+transfer behind an operation in the list starts after its end, so what arrives while it runs was allocated
+before it in the list; and whoever takes memory waits for the copy that still reads it. So no byte of the
+device serves two, and (4) holds at the operation's start and end. (2): a link moves β bytes a second,
+wherever in E_s a copy begins or ends; what an operation makes is copied down after its end, so not from its
+start to its end. (5) to (7): what is there was there, came up, or was made; what comes up was copied down
+before, whole. What an operation is about to write takes its bytes at its start, and says nothing of what was
+there before. (8): each byte of x that is still wanted is somewhere, and is there, comes up or is made again
+before it is used. (9): what the CPU reads was copied down, what it changed comes up. What an operation that
+may run on the CPU writes counts as nothing: it may lie below without a copy. P and w above 1 in a window help
+nobody and count as 1; copies of gradients that end in the next turn load the link, in no window of their own.
+Persistent tensors wrap around. Disks count as host memory, and host memory has no limit.
 
 In any order nothing is known of the window of an operation that may stand on either side of a moment: f is
 then a variable of its own (windows.py), and nothing else changes. With the same moments the program of the

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from ..residency.order import AFTER, BEFORE
-from .columns import ONE, OffloadColumns, plus, times
+from .columns import NONE, ONE, OffloadColumns, plus, times
 
 
 class StockRows:
@@ -29,7 +29,7 @@ class StockRows:
         by_host = columns.changed_below(x, s)
         down, up = columns.column(columns.down[s], x), columns.column(columns.up[s], x)
         self.columns.at_least(columns.come(x, s), columns.is_there(x, following))  # (5)
-        self.columns.at_least(plus(columns.is_below(x, s), down, by_host), up)  # (6)
+        self.columns.at_least(plus(columns.is_below(x, s), by_host), up)  # (6)
         self.columns.at_least(plus(columns.is_there(x, s), columns.is_below(x, s)), ONE)  # (8)
         for change in changes:
             self._changed(x, s, change)
@@ -75,38 +75,43 @@ class StockRows:
         down, up = columns.column(columns.down[s], x), columns.column(columns.up[s], x)
         if x in columns.alive[s]:
             self._wanted(x, s)
-        lies = plus(columns.is_below(x, s), down) if x in columns.alive[s] else down
-        self.columns.at_least(lies, up)  # (6)
+        below = columns.is_below(x, s) if x in columns.alive[s] else NONE
+        self.columns.at_least(below, up)  # (6)
         self.columns.at_least(plus(columns.come(x, s), made), down)  # (6)
         if s + 1 < len(columns.windows) and x in columns.alive[s + 1] and x not in columns.begun[s + 1]:
             self.columns.at_least(plus(columns.come(x, s), made), columns.is_there(x, s + 1))  # (5)
             if x in columns.below[s + 1]:
-                self.columns.at_least(lies, columns.is_below(x, s + 1))  # (6)
+                self.columns.at_least(plus(below, down), columns.is_below(x, s + 1))  # (6)
 
     def _wanted(self, x: int, s: int) -> None:
-        """(8), for each contribution to what a first run still needs, a later run, or a result."""
+        """(8), for each contribution to what a first run still needs, a later run, or a result. In the last
+        window (7) and P ≤ h say the same of what runs on the device."""
         columns, side = self.columns, self.columns.turn.sides[s]
         there, back = columns.is_there(x, s), columns.column(columns.returns[s], x)
         lies = plus(there, columns.is_below(x, s))
         comes = plus(there, back)
         uses = {use for use in columns.facts.uses[x] if side[use] != BEFORE}
+        direct = {use for use in columns.facts.uses[x] if all(x in way.device for way in columns.ways[use])}
+        last = s + 1 == len(columns.windows)
         surely = x in columns.facts.results or any(side[use] == AFTER for use in uses)
+        said = last and any(side[use] == AFTER for use in direct)
         for producer in columns.facts.producers[x]:
             if side[producer] == AFTER:
                 continue
             again, made = columns.column(columns.again[s], producer), columns.before(producer, s)
-            if surely:
+            if surely and not said:
                 columns.at_least(plus(lies, again), made)
             for use in uses:
                 less = columns.before(use, s)
-                if not surely:
+                if not surely and not (last and use in direct):
                     columns.at_least(plus(lies, again, less), made)
-                if not columns.turn.known(use) and all(x in way.device for way in columns.ways[use]):
+                if use in direct and not (last or columns.turn.known(use)):
                     columns.at_least(plus(comes, again, less), made)
             for use in columns.facts.uses[x]:
                 repeated = columns.column(columns.again[s], use)
-                columns.at_least(plus(lies, again), repeated)
-                if all(x in way.device for way in columns.ways[use]):
+                if not (last and use in direct):
+                    columns.at_least(plus(lies, again), repeated)
+                if use in direct and not last:
                     columns.at_least(plus(comes, again), repeated)
 
     def _whole_tensors(self) -> None:

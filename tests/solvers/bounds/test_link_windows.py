@@ -20,7 +20,9 @@ from memplan.planner.plain import baseline
 from memplan.planner.residence.lives import lives, position_of
 from memplan.planner.residence.residence import Residence
 from memplan.planner.residence.transfers import placed
+from memplan.planner.schedule.schedule import Initial, Schedule, compute
 from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.link_windows import link_bound
 from small_offload import small_case
 
@@ -88,6 +90,16 @@ def test_the_disk_takes_what_the_host_has_no_room_for() -> None:
     graph = one_peak(1.0)
     assert link_bound(graph, Machine(host_capacity=3, links=links), 9) == pytest.approx(5 + 2 + 1)
     assert link_bound(graph, Machine(host_capacity=3, links=Links(d2h=1, h2d=1)), 9) == inf
+
+
+def test_what_nothing_touches_may_lie_on_the_disk() -> None:
+    draft = Draft("idle")
+    x, _state = draft.tensor("x", 5, Kind.INPUT), draft.tensor("state", 5, Kind.OPTIMIZER_STATE)
+    draft.operation("once", time=1, reads=[x], workspace=4, recompute=False)
+    graph, machine = draft.graph(), Machine(host_capacity=0, links=Links(d2h=1, h2d=1))
+    schedule = Schedule.of([compute(0)], Initial(frozenset(), frozenset([1]), frozenset()))
+    assert simulate(graph, schedule, budget=9, machine=machine).figures.time == 1
+    assert link_bound(graph, machine, 9) == 1
 
 
 @given(

@@ -1,8 +1,9 @@
 """A greedy planner of tensor migration, the yardstick of strangers_traces.py: G10's rule on our model.
 
 Kernels run once, in the file's order. While the memory is above the budget, a tensor leaves in that inactive
-period whose absence takes away most of the excess: bytes times the seconds that are above the budget. The
-copy down starts with the period; the copy up as late as it can be hidden, by half of its time more.
+period whose absence takes away most of the excess, bytes times the seconds that are above the budget; of
+several in the longest. The copy down starts with the period, the copy up as late as it can be hidden, by half
+of its time more.
 
     1. Only periods whose copies fit into what the links have left beside the kernels that pass.
     2. Where that is not enough, any: whoever needs the tensor waits for it.
@@ -36,6 +37,9 @@ SAFETY = 1.5
 
 HOST_SHARES = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1)
 """Of the host, what may be filled: less where copies on their way to the disk or from it find no room."""
+
+SAME = 1e-6
+"""Relative, up to which areas count as equal."""
 
 PATHS = {Memory.HOST: (("d2h",), ("h2d",)), Memory.DISK: (("d2h", "disk_write"), ("disk_read", "h2d"))}
 """The links of the ways down and up."""
@@ -77,7 +81,7 @@ def periods(graph: Graph, life: Life) -> Iterator[Period]:
 
 class _Choice:
     """level, on_host: bytes on the device and the host while each run runs. free: seconds that each link has
-    left beside each run. host: bytes that may be there."""
+    left beside each run. idle: seconds of each period. host: bytes that may be there."""
 
     def __init__(self, graph: Graph, machine: Machine, budget: int, host: float) -> None:
         self.graph, self.machine, self.budget, self.host = graph, machine, budget, host
@@ -91,6 +95,8 @@ class _Choice:
         self.after, self.before = (
             np.array([getattr(period, end) for period in self.found], np.int64) for end in ("after", "before")
         )
+        clock = np.concatenate(([0.0], np.tile(self.seconds, 2).cumsum()))
+        self.idle = clock[self.before] - clock[self.after + 1]
 
     def away(self) -> dict[Place, Memory]:
         """Periods that suffice, if any do; the hidden ones first."""
@@ -114,11 +120,13 @@ class _Choice:
         return {(self.found[i].tensor, self.found[i].after): memory for i, memory in chosen.items()}
 
     def _best(self, left: NDArray[np.bool_]) -> int | None:
-        """The period that takes most away of the excess in bytes times seconds, None where none does."""
+        """The period that takes most away of the excess in bytes times seconds, the longest of several; None
+        where none does."""
         over = np.tile(np.where(self.level > self.budget, self.seconds, 0.0), 2)
         until = np.concatenate(([0.0], over.cumsum()))
         area = np.where(left, self.sizes * (until[self.before] - until[self.after + 1]), 0.0)
-        return int(area.argmax()) if area.any() else None
+        most = area >= area.max(initial=0.0) * (1 - SAME)
+        return int(np.where(most, self.idle, -1.0).argmax()) if area.any() else None
 
     def _passing(self, index: int) -> NDArray[np.int64]:
         return np.arange(self.after[index] + 1, self.before[index]) % len(self.level)

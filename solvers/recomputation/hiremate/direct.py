@@ -28,7 +28,7 @@ from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
 from ..hierarchy.option import Option, forward_outputs, plain_option
 from ..hierarchy.passes import bytes_of
 from ..hierarchy.piece import Piece
-from .rk_checkmate import cluster_graph
+from .rk_checkmate import cluster_graph, halves
 
 ALONE = Machine()
 """A device without links, of any size."""
@@ -65,7 +65,7 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
             beyond = max(0, budget.peak - budget.save - passing)
             asked = _with_workspace(ordered, cluster.turn, beyond)
             outcome, solution = _solved(name, asked, budget.peak + inputs, seconds)
-        return outcome, None if solution is None else cluster.halves(runs_of(solution.schedule))
+        return outcome, None if solution is None else halves(piece, cluster, runs_of(solution.schedule))
 
     return options_on_grid(piece, budgets, seconds, search)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ....graphs.draft import Draft
 from ....graphs.graph import Kind, Mode, Operation, Phase
+from ....planner.schedule.sequence import Run
 from ...milp import solve as milp
 from ...milp.result import Settings
 from ..checkmate.part import Loss, PartGraph, part_graph
@@ -34,7 +35,7 @@ def options_of(
         result = milp.solve(staged.program, Settings(gap=budgets.gap, threads=1), time_limit=seconds)
         if result.x is None:
             return result.outcome, None
-        return result.outcome, cluster.halves(staged.runs.sequence(result.x))
+        return result.outcome, halves(piece, cluster, staged.runs.sequence(result.x))
 
     return options_on_grid(piece, budgets, seconds, search)
 
@@ -47,6 +48,13 @@ def cluster_graph(piece: Piece) -> PartGraph:
     rows = [(o, _row(piece, o)) for o in range(piece.operations)]
     loss = Loss(sorted(forward_outputs(piece)))
     return part_graph(draft, rows[: piece.forward], loss, rows[piece.forward :], sorted(lasting(piece)))
+
+
+def halves(piece: Piece, cluster: PartGraph, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """Of a sequence of the cluster's graph: the runs up to the loss and those behind it, numbered as in
+    the piece, modes too."""
+    forward, backward = ([(o, piece.ways[o][mode].mode) for o, mode in half] for half in cluster.halves(runs))
+    return forward, backward
 
 
 def _row(piece: Piece, operation: int) -> Operation:

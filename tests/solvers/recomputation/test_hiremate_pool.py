@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
-from memplan.graphs.graph import Graph, Kind
+from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import PLAIN
@@ -230,3 +230,20 @@ def test_an_interruption_of_the_whole_graphs_solver_gives_its_best_so_far(
     assert answer.interrupted
     expected = honest(Problem(graph, budget), Options(5.0)).schedule
     assert simulate(graph, answer.schedule, budget=budget).figures == simulate(graph, expected).figures
+
+
+@pytest.mark.parametrize("leaf", ["rk-checkmate", "checkmate", "h-ilp"])
+def test_modes_keep_their_numbers_where_others_are_left_out(leaf: str) -> None:
+    """Fast forward is mode 2 behind a mode on the host, which clusters leave out."""
+    graph = chain(8, seed=4)
+    columns = graph.operations
+    shifted = {
+        o: (Mode("host", 99.0, 0, tuple(columns.writes[o].tolist()), on_host=True), *modes)
+        for o, modes in columns.modes.items()
+    }
+    moved = replace(graph, operations=replace(columns, modes=shifted))
+    budget = int(0.6 * memory_floor(graph) + 0.4 * baseline(graph).peak)
+    times = [solve(one, budget, leaf=leaf, top=3, lower=4, peaks=2, saves=2) for one in (graph, moved)]
+    assert shifted
+    assert times[0] is not None
+    assert times[1] == pytest.approx(times[0])

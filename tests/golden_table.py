@@ -154,6 +154,7 @@ def _bounds(problem: Problem) -> Iterator[tuple[str, float]]:
     yield "operations", time_bound(graph)
     if machine is not None:
         yield "offloading", offload_bound(graph, machine, budget).seconds
+        yield "any-order offloading", offload_bound(graph, machine, budget, order="any").seconds
         if len(graph.operations) <= 12:
             yield "weight-offload", weight_offload_bound(graph, machine, budget).seconds
     yield "residency", residency_bound(graph, budget).bound.seconds

@@ -28,7 +28,8 @@ class Piece:
     ways: how it can run on the device, the plain way first; their `writes` are tensors of the piece.
     reads: the tensors of the piece it reads or changes. once: it can't run again. until: nor can it behind
     the first run of this operation, as what it touches changes then. early: it belongs to the cluster's first
-    pass, whatever is asked of that (it runs once, draws random numbers, or nobody reads what it makes).
+    pass, whatever is asked of that (it runs once, draws random numbers, adds to what no run remakes, or
+    nobody reads what it makes).
     fixes, uses: tensors that it makes and that no run remakes; those of them that it reads.
 
     Per tensor: size: bytes. makers: the operations of the piece that contribute to it, none where it is in
@@ -119,7 +120,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
         reads=tuple(tuple(local[x] for x in row) for row in reads),
         once=tuple(o in once for o in order),
         until=tuple(min((number[c] for c in changes.get(o, ())), default=len(order)) for o in order),
-        early=tuple(o in once or bool(random[o]) or idle[i] for i, o in enumerate(order)),
+        early=tuple(o in once or bool(random[o]) or idle[i] or bool(fixes[i]) for i, o in enumerate(order)),
         fixes=tuple(tuple(local[x] for x in row) for row in fixes),
         uses=tuple(tuple(local[x] for x in row) for row in uses),
         sizes=tuple(int(graph.tensors.bytes[x]) for x in used),

@@ -64,7 +64,7 @@ from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "7"
+VERSION = "8"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0

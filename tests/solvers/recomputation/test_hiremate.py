@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.repeats import without_repeats
@@ -313,3 +313,28 @@ def test_a_finished_answer_does_not_depend_on_the_seconds_given(solver: ModuleTy
             solver.solve(Problem(graph, memory_floor(graph)), Options(seconds, solver.Settings(cache="off")))
         named.add(refusal.value.least)
     assert len(named - {None}) == 1
+
+
+def test_a_sum_of_which_one_part_can_not_be_made_again_is_whole_before_it_is_read() -> None:
+    """o0 changes w in place, so its part of s is kept; o1 and o2 add theirs in the first pass, or never."""
+    draft = Draft("partly once")
+    batch, w = draft.tensor("batch", 2, Kind.INPUT), draft.tensor("w", 2, Kind.PARAMETER)
+    s, t1, t2, t3, t4 = (draft.tensor(f"t{size}{n}", size) for n, size in enumerate((1, 3, 2, 1, 4)))
+    rows = (
+        ("o0", Phase.FORWARD, [], [s], [w]),
+        ("o1", Phase.FORWARD, [w], [s, t1], []),
+        ("o2", Phase.FORWARD, [t1], [s, t2], []),
+        ("o3", Phase.FORWARD, [t1, s], [t3], []),
+        ("change1", Phase.BACKWARD, [s], [], [batch]),
+        ("o4", Phase.FORWARD, [t1], [t3, t4], []),
+        ("change0", Phase.UPDATE, [t2], [], [s]),
+        ("change2", Phase.BACKWARD, [t3], [], [batch]),
+        ("last0", Phase.UPDATE, [t4], [], []),
+    )
+    for name, phase, reads, writes, mutates in rows:
+        draft.operation(name, time=1.0, phase=phase, reads=reads, writes=writes, mutates=mutates)
+    graph = draft.graph([t2, s])
+    piece = hierarchy_of(graph, tree_of("sequential", graph, 3, 4)).root.piece
+    adding = [o for o, fixed in enumerate(piece.fixes) if fixed]
+    assert len(adding) == 3
+    assert all(piece.early[o] for o in adding)

@@ -89,7 +89,7 @@ def u_net(operations: int) -> Graph:
         skips.append(x)
     for level in reversed(range(levels)):
         size = 1000 * (levels - level)
-        x = model.run(f"up.{level}/merge", [x, skips[level]], 2 * size)
+        x = model.run(f"up.{level}/merge", sorted({x, skips[level]}), 2 * size)
         for step in range(5):
             x = model.run(f"up.{level}/{step}", [x], size)
     return model.trained(x)

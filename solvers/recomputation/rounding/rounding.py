@@ -72,8 +72,10 @@ class _Rounds:
     def __init__(self, problem: Problem, options: Options) -> None:
         self.graph, self.limit, self.options = problem.graph, device_limit(problem), options
         self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
-        left = self.deadline - monotonic()
-        self.program = Search(self.graph, self.limit, "file", left, cancelled=options.cancelled)
+        half = (self.deadline - monotonic()) / 2  # the rest is for lower budgets
+        self.program = Search(
+            self.graph, self.limit, "file", half, tell=self._rises, cancelled=options.cancelled
+        )
         self.rows = rows_of(self.graph)
         self.best: RunFigures | None = None
         self.runs: Ints = np.zeros(0, np.int64)
@@ -81,6 +83,7 @@ class _Rounds:
 
     def run(self) -> None:
         self.program.run(whole=False)
+        self.program.deadline = self.deadline
         if self.program.best.extra == inf:
             return
         fractions: Floats | None = self.program.best.later.runs[0]
@@ -101,6 +104,11 @@ class _Rounds:
                 budget -= int(max(SLACK * excess, step))
                 step *= 2
             fractions = self.program.again_within(budget, more)
+
+    def _rises(self, extra: float) -> None:
+        """What the program has so far may do already."""
+        if extra < inf:
+            self._tried(self.program.best.later.runs[0])
 
     def _tried(self, fractions: Floats) -> tuple[int, list[int]]:
         """Bytes above the limit of the sequence with fewest, and the first run where that is, as a moment."""

@@ -116,7 +116,7 @@ def test_updates_move_unless_others_depend_on_them() -> None:
     assert Drops(graph).movable == set(updates)
     changed = load_graph(FOLDER / "nothing-but-an-update.json")
     drops = Drops(changed)
-    assert [run for run, _mode in drops.runs(set(), [0] * len(changed.operations))] == [0]
+    assert [run for run, _mode in drops.runs] == [0]
 
 
 def test_not_found_names_the_smallest_budget_that_was() -> None:

@@ -39,6 +39,16 @@ class Life:
     cyclic: bool = False
 
 
+class Touch(NamedTuple):
+    """What a run does to a tensor. bits: its contributions, none where it makes nothing of it. memory: where
+    it writes. reads: from which memory, None where it does not. mutates: it changes it in place."""
+
+    bits: tuple[int, ...]
+    memory: Memory
+    reads: Memory | None
+    mutates: bool
+
+
 def turn_length(runs: int) -> int:
     return 2 * runs + 1
 
@@ -56,43 +66,68 @@ def position_of(moment: int) -> int:
     return moment // 2
 
 
+def touches_of(graph: Graph, operation: int, mode: int) -> dict[int, Touch]:
+    """Per tensor that a run touches."""
+    memory, from_host = _memories(graph, operation, mode)
+    bits: dict[int, list[int]] = {}
+    for x, bit in graph.contributions(operation, mode):
+        bits.setdefault(x, []).append(bit)
+    mutated = graph.mutate_lists[operation]
+    inputs = dict.fromkeys(graph.read_lists[operation] + mutated)
+    return {
+        x: Touch(
+            tuple(bits.get(x, ())),
+            memory,
+            (Memory.HOST if x in from_host else memory) if x in inputs else None,
+            x in mutated,
+        )
+        for x in dict.fromkeys([*bits, *inputs])
+    }
+
+
 def lives(graph: Graph, runs: Sequence[Run]) -> list[Life]:
-    """All lives, tensor by tensor is not guaranteed; in each the uses stand in order.
+    """All lives, tensor by tensor; in each the uses stand in order."""
+    known: dict[Run, dict[int, Touch]] = {}
+    touches: list[list[tuple[int, Touch]]] = [[] for _ in range(len(graph.tensors))]
+    for position, run in enumerate(runs):
+        if run not in known:
+            known[run] = touches_of(graph, *run)
+        for x, touch in known[run].items():
+            touches[x].append((run_moment(position), touch))
+    return [life for x, row in enumerate(touches) for life in lives_of(graph, x, row)]
+
+
+def lives_of(graph: Graph, x: int, touches: Sequence[tuple[int, Touch]]) -> list[Life]:
+    """The lives of one tensor, the last first. touches: with their moments, in order.
 
     A backward scan like that of schedule/sequence.py: a tensor dies where nobody needs it before it is made
     anew.
     """
-    whole, persistent, resident = graph.whole_contributions, graph.persistent.tolist(), graph.resident
-    need = [0] * len(whole)
-    for tensor in graph.results:
-        need[tensor] = whole[tensor]
-    open_lives: dict[int, Life] = {x: Life(x, stays=True) for x in graph.results}
-    there = resident.tolist()
-    for x, is_there in enumerate(there):
-        if is_there:
-            open_lives[x] = Life(x, cyclic=persistent[x], stays=not persistent[x])
-    done: list[Life] = []
-    for position in range(len(runs) - 1, -1, -1):
-        operation, mode_index = runs[position]
-        moment = run_moment(position)
-        memory, from_host = _memories(graph, operation, mode_index)
-        for x, bit in graph.contributions(operation, mode_index):
-            life = open_lives.setdefault(x, Life(x))
-            if need[x] == whole[x] or not life.uses:
-                life.uses.append(Use(moment, memory, True))
+    whole, resident, is_result = graph.whole_contributions[x], graph.resident.item(x), x in graph.results
+    need, life, done = (whole if is_result else 0), None, list[Life]()
+    if resident:
+        cyclic = graph.persistent.item(x)
+        life = Life(x, cyclic=cyclic, stays=not cyclic)
+    elif is_result:
+        life = Life(x, stays=True)
+    for moment, touch in reversed(touches):
+        for bit in touch.bits:
+            life = life or Life(x)
+            if need == whole or not life.uses:
+                life.uses.append(Use(moment, touch.memory, True))
             life.born = moment
-            need[x] &= ~bit
-            if not need[x]:
-                done.append(open_lives.pop(x))
-        mutated = graph.mutate_lists[operation]
-        for x in dict.fromkeys(graph.read_lists[operation] + mutated):
-            life = open_lives.setdefault(x, Life(x))
-            where = Memory.HOST if x in from_host else memory
-            life.uses.append(Use(moment, where, x in mutated))
-            need[x] = whole[x]
-    done.extend(open_lives.values())
-    for life in done:
-        life.uses.reverse()
+            need &= ~bit
+            if not need:
+                done.append(life)
+                life = None
+        if touch.reads is not None:
+            life = life or Life(x)
+            life.uses.append(Use(moment, touch.reads, touch.mutates))
+            need = whole
+    if life:
+        done.append(life)
+    for each in done:
+        each.uses.reverse()
     return done
 
 

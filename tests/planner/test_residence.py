@@ -110,8 +110,8 @@ def test_an_update_on_the_host_brings_the_gradient_down_and_the_weight_up() -> N
     ] == [
         prefetch(w),
         offload(d),
-        delete(d),
         delete(w),
+        delete(d),
         compute(2, HOST_MODE),
         delete(d, HOST),
     ]

@@ -1,13 +1,13 @@
-"""Annealing over what is away, and which updates run on the host, for a fixed sequence of runs.
+"""Annealing over what is made again, what is away, and which updates run on the host.
 
 A move lets a tensor stay that was away, sending others away where the memory is tightest until all fits; or
-sends one away; or moves an update across the bus; or changes how early prefetches start. It is judged by the
-compiled simulator, and taken back by the opposite changes.
+sends one away; or lets one go to be made again, or stay instead; or moves an update across the bus; or
+changes where transfers stand. It is judged by the compiled simulator, and taken back by the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import exp
 from random import Random
@@ -17,8 +17,11 @@ import numpy as np
 
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place
-from .fill import spans
-from .state import Outcome, State, absences
+from ....planner.schedule.sequence import Run
+from .again import Again
+from .fill import ends_of
+from .spill import has_disk, may_lie_on_disk
+from .state import Absence, Outcome, State
 
 HOT, COLD = 0.5, 5e-3
 """The temperature at both ends, in what a move changes at first (the median of those that make it slower)."""
@@ -27,17 +30,25 @@ _SAMPLE = 40
 
 _VICTIMS = 6
 _FARTHEST = 6
-_PLACE = 0.2
-"""The share of moves that change where a transfer stands, and nothing else."""
+_TIME, _UPDATE, _AGAIN, _DISK, _PLACE = 0.02, 0.13, 0.15, 0.1, 0.2
+"""The shares of moves that change how early fetches start; where an update runs; what is made again; which of
+host and disk something is on; and where a transfer stands. The rest let something leave or stay."""
+
+_WHOLE, _EXCHANGE = 0.3, 0.15
+"""The shares of the rest that concern all absences of a tensor; and those where another leaves instead."""
+
+_DEEPER = 0.3
+"""The share of activations that leave for the disk, where something does."""
+
 _LOOK_AHEADS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 6.0)
 
 
 @dataclass(frozen=True)
 class Snapshot:
+    runs: list[Run]
     away: dict[Place, Memory]
     leave: dict[Place, int]
     shift: dict[Place, int]
-    modes: dict[int, int]
     outcome: Outcome
 
 
@@ -47,197 +58,196 @@ class Anneal:
     def __init__(self, state: State, outcome: Outcome, host_modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
         self.switchable = {p: host_modes[o] for p, (o, _m) in enumerate(state.runs) if o in host_modes}
-        self._list_absences()
+        self.disk = has_disk(state) and Memory.DISK in state.away.values()
+        self.again = Again(state, self.random)
         self.best = self.snapshot()
         self.tried = 0
+        state.forget()
 
     def run(self, progress: Callable[[], float]) -> None:
         """Until `progress` reaches 1. The best is then in `state`."""
         change = self._usual_change()
-        while (done := progress()) < 1.0 and self.absences:
+        while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.again.optional):
             self.tried += 1
             temperature = HOT * (COLD / HOT) ** done * change
-            undo = self._move()
-            if undo is None:
+            before = self.now
+            if not self._move():
+                self._undo(before)
                 continue
-            outcome = self.state.evaluate(self.look_ahead, self.reserve)
-            worse = outcome.seconds - self.now.seconds
+            outcome = self.state.evaluate(self.now.look_ahead, self.now.reserve)
+            worse = outcome.seconds - before.seconds
             if outcome.excess or (
                 worse > 0 and self.random.random() >= exp(-worse / max(temperature, 1e-300))
             ):
-                undo()
+                self._undo(before)
                 continue
             self.now = outcome
+            self.state.forget()
             if outcome.seconds < self.best.outcome.seconds * (1 - 1e-9):
                 self.best = self.snapshot()
         self.restore(self.best)
 
+    def _undo(self, before: Outcome) -> None:
+        self.state.rollback(0)
+        self.now = before
+
     def _usual_change(self) -> float:
         """Seconds; the moves are taken back."""
         slower: list[float] = []
-        for _ in range(_SAMPLE if self.absences else 0):
-            undo = self._move()
-            if undo is not None:
-                outcome = self.state.evaluate(self.look_ahead, self.reserve)
-                if outcome.seconds > self.now.seconds * (1 + 1e-9):
-                    slower.append(outcome.seconds - self.now.seconds)
-                undo()
+        before = self.now
+        for _ in range(_SAMPLE if len(self.state.absence_rows) else 0):
+            if self._move():
+                outcome = self.state.evaluate(self.now.look_ahead, self.now.reserve)
+                if outcome.seconds > before.seconds * (1 + 1e-9):
+                    slower.append(outcome.seconds - before.seconds)
+            self._undo(before)
         return median(slower) if slower else 1e-3 * self.now.seconds
 
     def snapshot(self) -> Snapshot:
-        modes = {position: self.state.runs[position][1] for position in self.switchable}
         state = self.state
-        return Snapshot(dict(state.away), dict(state.leave), dict(state.shift), modes, self.now)
+        return Snapshot(list(state.runs), dict(state.away), dict(state.leave), dict(state.shift), self.now)
 
     def restore(self, snapshot: Snapshot) -> None:
         state = self.state
-        for position, mode in snapshot.modes.items():
-            if state.runs[position][1] != mode:
-                state.switch([position], mode)
+        state.switch({position: mode for position, (_operation, mode) in enumerate(snapshot.runs)})
         state.keep([where for where in state.away if where not in snapshot.away])
-        state.send([where for where in snapshot.away if where not in state.away])
+        state.send_as(snapshot.away)
         for change, now, then in (
             (state.delay, state.leave, snapshot.leave),
             (state.move, state.shift, snapshot.shift),
         ):
             for where in [*now, *then]:
-                if now.get(where) != then.get(where):
-                    change(where, then.get(where))
+                change(where, then.get(where))
+        state.forget()
         self.now = snapshot.outcome
 
-    # ── moves ───────────────────────────────────────────────────────────────────────────────────
+    # ── moves: whether the state was changed as meant; if not, it is to be rolled back ────────────
 
-    @property
-    def look_ahead(self) -> float:
-        return self.now.look_ahead
-
-    @property
-    def reserve(self) -> float:
-        return self.now.reserve
-
-    def _move(self) -> Callable[[], None] | None:
-        """Change the state; how to take it back, None where nothing was changed."""
+    def _move(self) -> bool:
         draw = self.random.random()
-        if draw < 0.02:
-            return self._time()
-        if draw > 1.0 - _PLACE:
-            return self._place_otherwise()
-        if draw < 0.15 and self.switchable:
-            return self._switch()
-        number = self.random.randrange(len(self.absences))
-        moved = [number]
-        if draw < 0.45:
-            moved = self._of_life[self.absences[number].life]
-        if self._place(number) not in self.state.away:
-            return self._leave([i for i in moved if self._place(i) not in self.state.away])
-        moved = [i for i in moved if self._place(i) in self.state.away]
-        if draw < 0.3:
-            return self._exchange(moved)
-        return self._stay(moved)
+        for share, move in (
+            (_TIME, self._time),
+            (_UPDATE * bool(self.switchable), self._switch),
+            (_AGAIN * bool(self.again.optional), self._make_again),
+            (_DISK * self.disk, self._lie_elsewhere),
+            (_PLACE, self._place_otherwise),
+        ):
+            if draw < share:
+                return move()
+            draw -= share
+        return self._leave_or_stay()
 
-    def _place(self, number: int) -> Place:
-        return self.absences[number].tensor, self.absences[number].after
+    def _time(self) -> bool:
+        self.now = self.now._replace(look_ahead=self.random.choice(_LOOK_AHEADS))
+        return True
 
-    def _time(self) -> Callable[[], None]:
-        before = self.now
-        self.now = before._replace(look_ahead=self.random.choice(_LOOK_AHEADS))
-
-        def undo() -> None:
-            self.now = before
-
-        return undo
-
-    def _switch(self) -> Callable[[], None] | None:
+    def _switch(self) -> bool:
         position = self.random.choice(list(self.switchable))
         before = self.state.runs[position][1]
-        self.state.switch([position], 0 if before else self.switchable[position])
+        self.state.switch({position: 0 if before else self.switchable[position]})
+        return self.state.demand <= self._limit
 
-        def undo() -> None:
-            self.state.switch([position], before)
+    def _make_again(self) -> bool:
+        """What is made again, or no longer; in the room that comes free others stay."""
+        changed = self.again.change()
+        return bool(changed) and self._fit(changed) and self._fill(changed)
 
-        if self.state.demand > self.state.instance.limits[0]:
-            undo()
-            return None
-        return undo
+    def _leave_or_stay(self) -> bool:
+        """One absence, or all of its tensor."""
+        absence, other, state = self._any_absence(), self._any_absence(), self.state
+        if absence is None or other is None:
+            return False
+        draw = self.random.random()
+        moved = state.absences_of(absence.tensor) if draw < _WHOLE else [absence]
+        if absence.place not in state.away:
+            self._send(moved)
+            return True
+        if draw < _EXCHANGE:  # another tensor leaves for as much
+            self._send(state.absences_of(other.tensor))
+        state.keep([each.place for each in moved])
+        return self._fit({absence.tensor})
 
-    def _place_otherwise(self) -> Callable[[], None] | None:
+    def _send(self, absences: Sequence[Absence]) -> None:
+        """Those that are not away already."""
+        deeper = self.disk and self.random.random() < _DEEPER
+        for each in absences:
+            if each.place not in self.state.away:
+                to_disk = deeper and not self.state.cyclic[each.tensor]
+                self.state.send([each.place], Memory.DISK if to_disk else Memory.HOST)
+
+    def _lie_elsewhere(self) -> bool:
+        """On the disk instead of the host, or the reverse."""
+        absence, state = self._any_absence(), self.state
+        if absence is None or absence.place not in state.away:
+            return False
+        on_disk = state.away[absence.place] == Memory.DISK
+        state.send([absence.place], Memory.HOST if on_disk else Memory.DISK)
+        return on_disk or may_lie_on_disk(state, absence.tensor)
+
+    def _place_otherwise(self) -> bool:
         """Let a copy down, or a fetch, stand elsewhere."""
-        absence, state = self.random.choice(self.absences), self.state
-        out = (absence.tensor, absence.after)
-        if out not in state.away:
-            return None
-        runs = len(state.runs)
+        state = self.state
+        absence = self._any_absence()
+        if absence is None or absence.place not in state.away:
+            return False
+        runs, farther = len(state.runs), self.random.randint(-_FARTHEST, _FARTHEST)
         if self.random.random() < 0.3:
-            before = state.leave.get(out)
-            slot = (absence.after + 1 + self.random.randint(-_FARTHEST, _FARTHEST)) % (runs + 1)
-            state.delay(out, None if slot == absence.after + 1 else slot)
-            return lambda: state.delay(out, before)
-        back = (absence.tensor, absence.before % runs)
-        if back not in state.life_of:
-            return None
-        before = state.shift.get(back)
-        shift = (before or 0) + self.random.randint(-_FARTHEST, _FARTHEST)
-        state.move(back, shift or None)
-        return lambda: state.move(back, before)
+            slot = (absence.after + 1 + farther) % (runs + 1)
+            state.delay(absence.place, None if slot == absence.after + 1 else slot)
+        elif absence.before == runs and not state.cyclic[absence.tensor]:
+            return False
+        else:
+            back = (absence.tensor, absence.before % runs)
+            state.move(back, (state.shift.get(back, 0) + farther) or None)
+        return True
 
-    def _leave(self, numbers: Sequence[int]) -> Callable[[], None]:
-        places = [self._place(number) for number in numbers]
-        self.state.send(places)
-        return lambda: self.state.keep(places)
+    # ── memory ──────────────────────────────────────────────────────────────────────────────────
 
-    def _exchange(self, numbers: Sequence[int]) -> Callable[[], None] | None:
-        """Let these stay and another tensor leave for as much."""
-        other = self._of_life[self.random.choice(self.absences).life]
-        leaving = [i for i in other if self._place(i) not in self.state.away and i not in numbers]
-        sent = self._leave(leaving)
-        kept = self._stay(numbers)
-        if kept is None:
-            sent()
-            return None
+    @property
+    def _limit(self) -> float:
+        return float(self.state.instance.limits[0])
 
-        def undo() -> None:
-            kept()
-            sent()
+    def _fit(self, staying: Collection[int]) -> bool:
+        """While it is too much, send another tensor away that is there at the worst moment."""
+        state, sent = self.state, 0
+        while state.demand > self._limit:
+            worst = int(state.curve.argmax())
+            victim = self._covering(worst, staying)
+            if victim is None or sent == _VICTIMS:
+                return False
+            self._send([victim])
+            sent += 1
+        return True
 
-        return undo
+    def _fill(self, changed: Collection[int]) -> bool:
+        """Let some tensors stay in the room there is."""
+        state = self.state
+        for _ in range(_VICTIMS):
+            absence = self._any_absence()
+            if absence is None or absence.place not in state.away or absence.tensor in changed:
+                continue
+            mark = state.mark()
+            state.keep([absence.place])
+            if state.demand > self._limit:
+                state.rollback(mark)
+        return True
 
-    def _stay(self, numbers: Sequence[int]) -> Callable[[], None] | None:
-        """Keep these on the device; while that is too much, send another away that is there at the worst
-        moment."""
-        kept = [self._place(number) for number in numbers]
-        self.state.keep(kept)
-        sent: list[Place] = []
+    def _any_absence(self) -> Absence | None:
+        rows = self.state.absence_rows
+        return Absence(*rows[self.random.randrange(len(rows))].item()) if len(rows) else None
 
-        def undo() -> None:
-            self.state.keep(sent)
-            self.state.send(kept)
-
-        limit = self.state.instance.limits[0]
-        while self.state.demand > limit:
-            worst = int(self.state.curve.argmax())
-            there = [i for i in self._covering(worst) if i not in numbers]
-            if not there or len(sent) == _VICTIMS:
-                undo()
-                return None
-            victim = self._place(self.random.choice(there))
-            self.state.send([victim])
-            sent.append(victim)
-        return undo
-
-    def _covering(self, moment: int) -> Iterator[int]:
-        """The tensors that could leave and are there at a moment."""
-        inside = (self._starts <= moment) & (moment < self._ends)
-        around = (self._starts <= moment + self.state.turn) & (moment + self.state.turn < self._ends)
-        for number in np.flatnonzero(inside | around).tolist():
-            if self._place(number) not in self.state.away:
-                yield number
-
-    def _list_absences(self) -> None:
-        self.absences = absences(self.state)
-        self._of_life: dict[int, list[int]] = {}
-        for number, absence in enumerate(self.absences):
-            self._of_life.setdefault(absence.life, []).append(number)
-        ends = [list(spans(self.state, absence)) for absence in self.absences]
-        self._starts = np.array([parts[0][0] for parts in ends], np.int64)
-        lengths = [sum(high - low for low, high in parts) for parts in ends]
-        self._ends = self._starts + np.array(lengths, np.int64)
+    def _covering(self, moment: int, staying: Collection[int]) -> Absence | None:
+        """One of a tensor that could leave and is there at a moment."""
+        state, rows = self.state, self.state.absence_rows
+        starts, ends = ends_of(state, rows)
+        around = (starts <= moment + state.turn) & (moment + state.turn < ends)
+        there = np.flatnonzero(((starts <= moment) & (moment < ends)) | around).tolist()
+        self.random.shuffle(there)
+        last = None
+        for number in there:
+            absence = Absence(*rows[number].item())
+            if absence.place not in state.away:
+                if absence.tensor not in staying:
+                    return absence
+                last = absence
+        return last

@@ -2,7 +2,7 @@
 
 The same rules as planner/residence/transfers.py and planner/residence/residence.py, on arrays. `moves` are
 what does not depend on where prefetches stand; `fetches` are the prefetches, each with the use that it is
-for.
+for. Rows of either with a negative slot or use are not used. Near-linear in all these and the runs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.arrays import Ints
-from ....graphs.compiled import compiled
+from ....graphs.arrays import Floats, Ints
+from ....graphs.compiled import compiled, inner
 
 MOVE = np.dtype([(name, np.int64) for name in ("slot", "rank", "order", "verb", "tensor", "where")])
 FETCH = np.dtype(
@@ -26,32 +26,69 @@ FETCH = np.dtype(
 READ, PREFETCH = 4, 6
 """The ranks of what is fetched, among the steps before one run (planner/residence/residence.py)."""
 
+_FEW = 12
+"""So many rows are sorted by insertion."""
+
 
 @compiled
-def place(
+def assemble(
+    moves: Any,
     fetches: Any,
-    starts: NDArray[np.float64],
-    curve: Ints,
+    ways: Ints,
+    starts: Floats,
+    curves: tuple[Ints, Ints],
+    caps: tuple[float, float],
     look_ahead: float,
-    cap: float,
+    initial: NDArray[np.uint8],
+) -> Ints:
+    """The schedule's steps: rows (verb, way or tensor, memory). ways: per run, negative where it is absent.
+    starts: of runs, in seconds. curves: bytes on the device and on the host by moment, with every fetch just
+    before its use; caps: what early ones keep within. initial: where tensors lie at first, completed by what
+    is fetched in the turn before."""
+    order = _in_order_of_need(fetches)
+    moments = np.empty(len(order), np.int64)
+    _place(fetches, order, starts, (curves[0].copy(), curves[1].copy()), caps, look_ahead, moments)
+    return _merge(moves, fetches, order, moments, len(curves[0]), ways, initial)
+
+
+@inner
+def _in_order_of_need(fetches: Any) -> Ints:
+    keys, rows = np.empty(len(fetches), np.int64), np.empty(len(fetches), np.int64)
+    count = 0
+    for row in range(len(fetches)):
+        if fetches[row].use >= 0:
+            keys[count], rows[count] = fetches[row].use << 32 | fetches[row].tensor, row
+            count += 1
+    return rows[np.argsort(keys[:count])]
+
+
+@inner
+def _place(
+    fetches: Any,
+    order: Ints,
+    starts: Floats,
+    curves: tuple[Ints, Ints],
+    caps: tuple[float, float],
+    look_ahead: float,
     moments: Ints,
 ) -> None:
-    """moments: per fetch, that of the slot where it stands. fetches: by use; one with a shift stands so many
-    slots later, out of the order of need. curve: changed."""
-    turn, period = len(curve), starts[-1]
+    """moments: per fetch, that of the slot where it stands. order: by use; one with a shift stands so many
+    slots later, out of the order of need. What comes from the disk lies on the host until its use. curves:
+    changed."""
+    turn, period = len(curves[0]), starts[-1]
     due = np.inf
     for turns in range(1, -1, -1):
-        for index in range(len(fetches) - 1, -1, -1):
-            use = fetches[index].use
-            due = min(due, starts[use // 2] + turns * period) - look_ahead * fetches[index].seconds
+        for index in range(len(order) - 1, -1, -1):
+            fetch = fetches[order[index]]
+            due = min(due, starts[fetch.use // 2] + turns * period) - look_ahead * fetch.seconds
             if due < -period:
                 moments[index] = -turn
                 continue
             base = 0 if due >= 0 else -1
             moments[index] = base * turn + 2 * (np.searchsorted(starts, due - base * period, "right") - 1)
     before = -turn
-    for index in range(len(fetches)):
-        fetch = fetches[index]
+    for index in range(len(order)):
+        fetch = fetches[order[index]]
         moment = moments[index]
         if fetch.shift:
             slots = turn // 2 + 1
@@ -61,61 +98,108 @@ def place(
             moment = max(moment, before)
         moment = min(max(moment, fetch.earliest), fetch.use - 1)
         moment += moment % turn % 2
-        for tight in range(fetch.use - 2, moment - 1, -1):
-            if curve[tight % turn] + fetch.size > cap:
+        for memory in range(2 if fetch.from_disk else 1):
+            tight = _last_above(curves[memory], moment, fetch.use - 1, caps[memory] - fetch.size)
+            if tight >= moment:
                 moment = min(tight + 1, fetch.use - 1)
                 moment += moment % turn % 2
-                break
-        for covered in range(moment, fetch.use - 1):
-            curve[covered % turn] += fetch.size
+        for memory in range(2 if fetch.from_disk else 1):
+            for low, high in _within(moment, fetch.use - 1, turn):
+                for covered in range(low, high):
+                    curves[memory][covered] += fetch.size
         moments[index] = moment
         if not fetch.shift:
             before = moment
 
 
-@compiled
-def merge(
+@inner
+def _last_above(curve: Ints, start: int, end: int, limit: float) -> int:
+    """The last moment from `start` to `end` (excluded) with more than that, or start − 1."""
+    turn = len(curve)
+    (low, high), (after, last) = _within(start, end, turn)
+    for moment in range(last - 1, after - 1, -1):
+        if curve[moment] > limit:
+            return end - (last - moment)
+    for moment in range(high - 1, low - 1, -1):
+        if curve[moment] > limit:
+            return start + moment - low
+    return start - 1
+
+
+@inner
+def _within(start: int, end: int, turn: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Two parts of one turn: that in the turn of `start`, and what goes beyond it, if anything. It is less
+    than a turn."""
+    low = start % turn
+    high = low + max(0, end - start)
+    return (low, min(high, turn)), (0, max(high - turn, 0))
+
+
+@inner
+def _merge(
     moves: Any,
     fetches: Any,
+    order: Ints,
     moments: Ints,
     turn: int,
     ways: Ints,
-    steps: Ints,
-    starts: NDArray[np.uint8],
-) -> int:
-    """The schedule's steps and their number; starts: where tensors lie at first, completed by what is
-    fetched in the turn before. moves: unused ones have a negative slot."""
+    initial: NDArray[np.uint8],
+) -> Ints:
+    """All steps, slot by slot; within one by rank, then by the moment that asks for them, then by tensor."""
+    most, slots = len(moves) + 2 * len(order), len(ways) + 1
+    keys, slot_of, rows = np.empty(most, np.int64), np.empty(most, np.int64), np.empty((most, 3), np.int64)
     count = 0
-    total = len(moves) + 2 * len(fetches)
-    keys = np.empty(total, np.int64)
-    rows = np.empty((total, 3), np.int64)
     for index in range(len(moves)):
         move = moves[index]
         if move.slot >= 0:
-            keys[count] = ((move.slot * 8 + move.rank) << 34) + move.order
+            slot_of[count], keys[count] = move.slot, _key(move.rank, move.order, move.tensor)
             rows[count, 0], rows[count, 1], rows[count, 2] = move.verb, move.tensor, move.where
             count += 1
-    for index in range(len(fetches)):
-        fetch, moment = fetches[index], moments[index]
+    for index in range(len(order)):
+        fetch, moment = fetches[order[index]], moments[index]
         start = moment % turn
-        order = start + fetch.use - moment
         if moment < 0:
-            starts[fetch.tensor] |= 1
-        if fetch.from_disk:
-            keys[count] = ((start // 2 * 8 + READ) << 34) + order
-            rows[count, 0], rows[count, 1], rows[count, 2] = 3, fetch.tensor, 1
+            initial[fetch.tensor] |= 1
+        for memory in range(1 if fetch.from_disk else 0, -1, -1):
+            slot_of[count] = start // 2
+            keys[count] = _key(READ if memory else PREFETCH, start + fetch.use - moment, fetch.tensor)
+            rows[count, 0], rows[count, 1], rows[count, 2] = 3, fetch.tensor, memory
             count += 1
-        keys[count] = ((start // 2 * 8 + PREFETCH) << 34) + order
-        rows[count, 0], rows[count, 1], rows[count, 2] = 3, fetch.tensor, 0
-        count += 1
-    order_of = np.argsort(keys[:count], kind="mergesort")
-    filled, done = 0, 0
-    for slot in range(len(ways) + 1):
-        while done < count and keys[order_of[done]] >> 34 < (slot + 1) * 8:
-            steps[filled] = rows[order_of[done]]
-            filled += 1
-            done += 1
-        if slot < len(ways):
-            steps[filled, 0], steps[filled, 1], steps[filled, 2] = 0, ways[slot], 0
-            filled += 1
-    return filled
+    first = np.zeros(slots + 1, np.int64)
+    for index in range(count):
+        first[slot_of[index] + 1] += 1
+    for slot in range(slots):
+        first[slot + 1] += first[slot]
+    sorted_rows, filled = np.empty(count, np.int64), first.copy()
+    for index in range(count):
+        sorted_rows[filled[slot_of[index]]] = index
+        filled[slot_of[index]] += 1
+    steps, length = np.empty((count + len(ways), 3), np.int64), 0
+    for slot in range(slots):
+        inside = sorted_rows[first[slot] : first[slot + 1]]
+        _sort(inside, keys)
+        for index in inside:
+            steps[length] = rows[index]
+            length += 1
+        if slot < len(ways) and ways[slot] >= 0:
+            steps[length, 0], steps[length, 1], steps[length, 2] = 0, ways[slot], 0
+            length += 1
+    return steps[:length]
+
+
+@inner
+def _key(rank: int, order: int, tensor: int) -> int:
+    return (rank << 32 | order) << 26 | tensor
+
+
+@inner
+def _sort(rows: Ints, keys: Ints) -> None:
+    if len(rows) > _FEW:
+        rows[:] = rows[np.argsort(keys[rows])]
+        return
+    for place in range(1, len(rows)):
+        row = rows[place]
+        while place and keys[rows[place - 1]] > keys[row]:
+            rows[place] = rows[place - 1]
+            place -= 1
+        rows[place] = row

@@ -1,7 +1,7 @@
-"""Which activations are made again: a set of tensors to drop when forward ends, and the runs that follow.
+"""Which activations can be made again, and the order of all first runs.
 
-A dropped tensor is made again right before the first operation of the backward part that needs it, with what
-that needs and is dropped too; from then on it stays. So what crosses from block to block is the last to drop
+A dropped tensor is made again right before the use that needs it, with what that needs and is dropped too;
+from then on it stays (slots.py). So what crosses from block to block is the last to drop
 (graphs/structure/chain.py): without it all blocks would be made again at once, and stay. Updates move behind
 the last run that touches what they change, unless somebody behind them in the file depends on them. Linear in
 the runs.
@@ -9,26 +9,25 @@ the runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from ....graphs.graph import Graph, Phase
 from ....graphs.structure.chain import chain_of
-from ....planner.schedule.schedule import PLAIN
-from ....planner.schedule.sequence import Run, prune
+from ....planner.schedule.sequence import Run, in_plain_mode
 
 
 class Drops:
-    """boundary: the first operation that is not forward. makers: per tensor that may be dropped the operation
-    that makes it. movable: updates that may run as soon as what they touch is done with."""
+    """boundary: the first operation that is not forward; where no phases are told, that with most to keep.
+    makers: per tensor that may be dropped the operation that makes it. movable: updates that may run as soon
+    as what they touch is done with."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         behind = np.flatnonzero(graph.operations.phase != Phase.FORWARD)
-        self.boundary = int(behind[0]) if len(behind) else len(graph.operations)
+        self.boundary = int(behind[0]) if len(behind) else _fullest(graph)
         self.movable = _movable(graph)
         results, resident = set(graph.results), graph.resident
         changed = graph.mutators.counts() > 0
@@ -52,21 +51,21 @@ class Drops:
     def passing(self) -> frozenset[int]:
         """What may be dropped and nobody needs in the backward part, unless for a dropped tensor."""
         last = self._last_readers
-        return frozenset(x for x in self.makers if last[x] < self.boundary and x not in self._crossing)
+        return frozenset(x for x in self.makers if last[x] < self.boundary and x not in self.crossing)
 
     @cached_property
     def saved(self) -> list[int]:
         """What may be dropped and is needed in the backward part: inside blocks first, by price."""
         graph, last = self.graph, self._last_readers
         across = [x for x in self.makers if last[x] >= self.boundary and graph.tensors.bytes[x] > 0]
-        return sorted(across, key=lambda x: (x in self._crossing, self.price(x), x))
+        return sorted(across, key=lambda x: (x in self.crossing, self.price(x), x))
 
     def price(self, x: int) -> float:
         """Seconds per byte of making it again from what makes it."""
         return float(self.graph.repeat_seconds[self.makers[x]]) / float(self.graph.tensors.bytes[x])
 
     @cached_property
-    def _crossing(self) -> frozenset[int]:
+    def crossing(self) -> frozenset[int]:
         chain = chain_of(self.graph)
         return chain.shared | {block.output for block in chain.blocks if block.output is not None}
 
@@ -74,26 +73,25 @@ class Drops:
     def _last_readers(self) -> list[int]:
         return [max(readers, default=-1) for readers in self.graph.consumers.lists()]
 
-    def runs(self, dropped: AbstractSet[int], modes: Sequence[int]) -> list[Run]:
-        """The sequence where these are made again. modes: per operation the mode of its first run."""
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The file's order, each movable update behind the last run that touches what it changes or reads."""
         graph = self.graph
-        missing = set(self.passing) | set(dropped)
-        order = list(range(self.boundary))
-        recomputed = [False] * len(order)
-        updates: list[int] = []
-        for operation in range(self.boundary, len(graph.operations)):
-            if operation in self.movable:
-                updates.append(operation)
-                continue
-            for maker in self._needed(operation, missing):
-                order.append(maker)
-                recomputed.append(True)
-            order.append(operation)
-            recomputed.append(False)
-        runs = [(o, PLAIN if repeat else modes[o]) for o, repeat in zip(order, recomputed, strict=True)]
-        return prune(graph, self._with_updates(runs, updates, modes))
+        runs = [operation for operation in range(len(graph.operations)) if operation not in self.movable]
+        last = [-1] * len(graph.tensors)
+        for position, operation in enumerate(runs):
+            for x in (*graph.input_lists[operation], *graph.operations.writes[operation].tolist()):
+                last[x] = position
+        behind: dict[int, list[int]] = {}
+        for update in sorted(self.movable):
+            position = max((last[x] for x in graph.input_lists[update]), default=len(runs) - 1)
+            behind.setdefault(position, []).append(update)
+        order = [*behind.get(-1, ())]
+        for position, operation in enumerate(runs):
+            order += [operation, *behind.get(position, ())]
+        return in_plain_mode(order)
 
-    def _needed(self, operation: int, missing: set[int]) -> Iterator[int]:
+    def needed(self, operation: int, missing: set[int]) -> Iterator[int]:
         """What must run again before an operation, in order; what that makes is missing no longer."""
         stack = [(operation, iter(self.graph.read_lists[operation]))]
         while stack:
@@ -109,24 +107,15 @@ class Drops:
                 missing.difference_update(self.graph.operations.writes[reader].tolist())
                 yield reader
 
-    def _with_updates(self, runs: list[Run], updates: list[int], modes: Sequence[int]) -> list[Run]:
-        """Each behind the last run that touches what it changes or makes what it reads."""
-        graph = self.graph
-        last = [-1] * len(graph.tensors)
-        for position, (operation, mode) in enumerate(runs):
-            for x in graph.input_lists[operation]:
-                last[x] = position
-            for x, _bit in graph.contributions(operation, mode):
-                last[x] = position
-        behind: dict[int, list[Run]] = {}
-        for update in updates:
-            touched = graph.input_lists[update]
-            position = max((last[x] for x in touched), default=len(runs) - 1)
-            behind.setdefault(position, []).append((update, modes[update]))
-        first = behind.get(-1, [])
-        return first + [
-            each for position, run in enumerate(runs) for each in (run, *behind.get(position, ()))
-        ]
+
+def _fullest(graph: Graph) -> int:
+    """The operation during which the plain order keeps most bytes that are not there anyway."""
+    change = np.zeros(len(graph.operations) + 1, np.int64)
+    for x, producers in enumerate(graph.producers.lists()):
+        if producers and not graph.resident[x]:
+            change[producers[0]] += graph.tensors.bytes[x]
+            change[max([*graph.consumers[x].tolist(), *producers]) + 1] -= graph.tensors.bytes[x]
+    return int(np.cumsum(change).argmax())
 
 
 def _movable(graph: Graph) -> frozenset[int]:

@@ -10,46 +10,51 @@ that move, there is then work for the others to come in. No simulation is needed
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Ints
-from .state import Absence, State
+from ....graphs.compiled import compiled
+from .state import ABSENCE, Absence, State
 
 
-def spans(state: State, absence: Absence) -> Iterator[tuple[int, int]]:
-    """The moments from … to (excluded), within one turn, at which the tensor would be there if it stayed."""
-    start, end = 2 * absence.after + 2, 2 * absence.before
-    runs = len(state.runs)
-    if absence.before < runs:
-        yield start, end
-    elif absence.before == runs and not state.lives[absence.life].cyclic:
-        yield start, state.turn
-    else:
-        yield start, state.turn
-        yield 0, 2 * (absence.before - runs)
-
-
-def fits(state: State, curve: Ints, absence: Absence, cap: float) -> bool:
-    size = int(state.graph.tensors.bytes[absence.tensor])
-    return all(high <= low or int(curve[low:high].max()) + size <= cap for low, high in spans(state, absence))
+def ends_of(state: State, absences: Any) -> tuple[Ints, Ints]:
+    """The moments from … to (excluded) at which each tensor would be there if it stayed: beyond the turn
+    where it goes around. absences: rows (tensor, after, before)."""
+    before, runs = absences["before"], len(state.runs)
+    return 2 * absences["after"] + 2, 2 * before + (before >= runs) * (state.turn - 2 * runs)
 
 
 def send_all(state: State, chosen: Iterable[Absence]) -> None:
-    state.send([(absence.tensor, absence.after) for absence in chosen])
+    state.send([absence.place for absence in chosen])
 
 
 def fill(state: State, chosen: Iterable[Absence], cap: float) -> None:
     """Strike out absences while the memory stays below `cap`. chosen: absences, by preference."""
-    curve, kept = state.curve.copy(), list[Absence]()
-    for absence in dict.fromkeys(chosen):
-        if fits(state, curve, absence, cap):
-            size = int(state.graph.tensors.bytes[absence.tensor])
-            for low, high in spans(state, absence):
-                curve[low:high] += size
-            kept.append(absence)
-    state.keep([(absence.tensor, absence.after) for absence in kept])
+    listed = list(dict.fromkeys(chosen))
+    rows = np.array(listed, ABSENCE)
+    starts, ends = ends_of(state, rows)
+    kept = _fitting(starts, ends, state.graph.tensors.bytes[rows["tensor"]], state.curve.copy(), cap)
+    state.keep([listed[number].place for number in np.flatnonzero(kept)])
+
+
+@compiled
+def _fitting(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float) -> NDArray[np.bool_]:
+    """Which stay, if the first that fit do. curve: changed."""
+    kept, turn = np.zeros(len(starts), np.bool_), len(curve)
+    for number in range(len(starts)):
+        fits = True
+        for moment in range(starts[number], ends[number]):
+            if curve[moment % turn] + sizes[number] > cap:
+                fits = False
+                break
+        if fits:
+            kept[number] = True
+            for moment in range(starts[number], ends[number]):
+                curve[moment % turn] += sizes[number]
+    return kept
 
 
 def shortest_first(state: State, chosen: Sequence[Absence]) -> list[Absence]:
@@ -67,12 +72,12 @@ def orders(state: State, chosen: Sequence[Absence]) -> Iterator[list[Absence]]:
     """Orders of preference: the shortest first; whole persistent tensors, evenly spread, last or first."""
     shortest = shortest_first(state, chosen)
     yield shortest
-    passing = [absence for absence in shortest if not state.lives[absence.life].cyclic]
-    by_life: dict[int, list[Absence]] = {}
+    passing = [absence for absence in shortest if not state.cyclic[absence.tensor]]
+    by_tensor: dict[int, list[Absence]] = {}
     for absence in sorted(chosen, key=lambda absence: absence.after):
-        if state.lives[absence.life].cyclic:
-            by_life.setdefault(absence.life, []).append(absence)
-    whole = [absence for life in _spread(list(by_life)) for absence in by_life[life]]
+        if state.cyclic[absence.tensor]:
+            by_tensor.setdefault(absence.tensor, []).append(absence)
+    whole = [absence for tensor in _spread(list(by_tensor)) for absence in by_tensor[tensor]]
     if whole:
         yield [*passing, *whole, *shortest]
         yield [*whole, *passing, *shortest]

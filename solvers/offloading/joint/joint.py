@@ -1,25 +1,25 @@
 """Joint recomputation and offloading on any graph: what is kept, made again or moved, and where updates run.
 
-    graph ──drops──▶ runs ──fill──▶ what stays ──assemble, replay──▶ seconds
-              ▲                         ▲
-       start: shares and kinds       anneal: one tensor or update at a time
+    graph ──drops──▶ runs ──fill──▶ what stays ──slots──▶ state ──assemble, replay──▶ seconds
+              ▲                         ▲                   ▲
+              start: shares and kinds ──┘         anneal: a few tensors or an update at a time
 
 Minimises the steady-state period itself, by the rules of the simulator, within the device's budget and the
 host's capacity. Two phases share the time: greedy starts over how much is made again and how many updates
 run on the CPU, then annealing of the best, or of a schedule that another solver found. Nothing is proven
 here; the gap is to the bounds.
 
-Assumed: links both ways. The search itself keeps the file's order of first runs, but for updates, and makes
-a dropped tensor again once, before backward first needs it; from a schedule of another solver it keeps the
-runs as they are. Tensors move whole. No paper has this: the method is ours; why, in docs/offloading.md.
+Assumed: links both ways. First runs keep the file's order, but for updates, or that of the other solver's
+schedule. A tensor can be made again where slots.py has a place for it, and once more wherever that schedule
+does so. Tensors move whole. No paper has this: the method is ours; why, in docs/offloading.md.
 
-    drops.py      begin here: which activations are made again, and the runs that follow
-    state.py      a point of the search: runs, what is away when, where updates run
+    drops.py      begin here: which activations a start makes again, and the runs that follow
+    state.py      a point of the search: runs, what is away when, where updates run; rows.py, its tables
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk
-    anneal.py     moves from there
+    anneal.py     moves from there; slots.py and again.py, those that change what is made again
     assemble.py   from a state to the steps of its schedule, compiled; planner/replay, their period
 
-Per evaluation O(steps · turns) in compiled code: 0.1 ms for 150 operations, some milliseconds for 3,500.
+Per evaluation O(steps · turns) in compiled code: 0.3 ms for 1,300 operations and 1,900 transfers and deletes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from ....graphs.errors import InputError
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.residence.absences import residence_of
+from ....planner.residence.residence import Residence
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
 from ...links import worth_moving
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .anneal import Anneal
-from .start import LOOK_AHEADS, Start, Starts, host_modes
-from .state import State
+from .drops import Drops
+from .slots import Slots
+from .start import LOOK_AHEADS, Starts, host_modes
+from .state import Outcome, State
 
 NAME = "joint"
 
@@ -108,23 +111,28 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
     graph, limit = problem.graph, device_limit(problem)
     machine = problem.machine or graph.machine or Machine()
     clock, interrupted, bound = _Clock(options), False, time_bound(graph)
-    starts = Starts(graph, machine, limit, lambda: _go_on(clock, starts))
+    drops = Drops(graph)
+    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts))
     try:
-        if schedules:
-            starts.offer([read for schedule in schedules if (read := _read(problem, machine, schedule))])
-        else:
+        if not schedules:
             starts.search()
     except KeyboardInterrupt:
         interrupted = True
-    start = starts.best
-    if start is None or start.outcome.excess:
+    if starts.best:
+        options.report(f"{NAME}: {starts.best.outcome.seconds:.6g} s before annealing")
+    given = [residence_of(graph, each) for each in schedules]
+    if starts.best:
+        given.append(starts.best.residence)
+    opened = _opened(problem, machine, given, drops)
+    if opened is None:
         if schedules:
             return _fastest(problem, schedules, interrupted)
         raise _refusal(problem, limit, starts, interrupted)
-    options.report(f"{NAME}: {start.outcome.seconds:.6g} s before annealing")
-    anneal = Anneal(start.state, start.outcome, host_modes(graph), settings.seed)
+    anneal = Anneal(*opened, host_modes(graph), settings.seed)
     moves = min(
-        _MOST_MOVES, _MOST_RUNS // max(1, len(graph.operations)), settings.moves * len(anneal.absences)
+        _MOST_MOVES,
+        _MOST_RUNS // max(1, len(graph.operations)),
+        settings.moves * len(anneal.state.absence_rows),
     )
 
     def progress() -> float:
@@ -146,18 +154,28 @@ def _go_on(clock: _Clock, starts: Starts) -> bool:
     return clock.share < _START_SHARE and (clock.limit < inf or starts.tried < _MOST_CHOICES)
 
 
-def _read(problem: Problem, machine: Machine, schedule: Schedule) -> Start | None:
-    """A schedule's decisions as a start, with the look-ahead that suits them best."""
-    residence = residence_of(problem.graph, schedule)
-    sizes = problem.graph.tensors.bytes
-    smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in residence.away)])
-    state = State(problem.graph, machine, device_limit(problem), residence.runs, smallest=smallest)
-    away = [where for where in residence.away if where in state.life_of]
-    state.tier = {where: residence.away[where] for where in away}
-    state.send(away)
-    outcomes = [state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS]
-    best = min(outcomes, key=lambda outcome: (outcome.excess, outcome.seconds))
-    return None if best.excess else Start(None, state, best)
+def _opened(
+    problem: Problem, machine: Machine, residences: Iterable[Residence], drops: Drops
+) -> tuple[State, Outcome] | None:
+    """The fastest of these decisions with slots for what could be made again, by the look-ahead that suits
+    best; without slots where the fetches don't fit among them. None where they don't fit at all."""
+    found: list[tuple[State, Outcome]] = []
+    for residence in residences:
+        slots = Slots(drops, residence.runs)
+        plain = list(residence.runs), [*range(len(residence.runs))]
+        for runs, places in ((slots.runs, slots.places), plain):
+            places = [*places, -1]
+            away = {(x, places[after]): memory for (x, after), memory in residence.away.items()}
+            state = State(problem.graph, machine, device_limit(problem), runs)
+            state.send_as(away)
+            sizes = problem.graph.tensors.bytes
+            state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in away)])
+            outcomes = [state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS]
+            best = min(outcomes, key=lambda outcome: (outcome.excess, outcome.seconds))
+            if not best.excess:
+                found.append((state, best))
+                break
+    return min(found, key=lambda each: each[1].seconds, default=None)
 
 
 def _fastest(

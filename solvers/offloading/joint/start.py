@@ -9,7 +9,7 @@ the best that become smaller; then the tensors of like name are all dropped, or 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -17,15 +17,15 @@ import numpy as np
 
 from ....graphs.graph import Graph, Phase
 from ....graphs.machine import Machine, Memory
-from ....planner.residence.residence import Place
+from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.schedule import PLAIN
-from ....planner.schedule.sequence import Run
 from ...links import worth_moving
 from ..layers.host_ways import ways_on_host
 from .drops import Drops
 from .fill import fill, orders, send_all
+from .slots import Slots
 from .spill import spill
-from .state import Outcome, State, absences
+from .state import ABSENT, Outcome, State
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
 FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
@@ -33,6 +33,9 @@ FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
 
 WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
 """Of the steps from there."""
+
+LEVELS = 16
+"""Of shares of bytes, for which the runs that make the tensors again have places of their own."""
 
 NEGLIGIBLE = 2e-3
 """Of the budget: tensors that take less than that all together never leave."""
@@ -49,11 +52,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Start:
-    """choice: None for a schedule that came from elsewhere."""
+    """residence: its decisions, without runs that are absent."""
 
-    choice: Choice | None
-    state: State
+    choice: Choice
     outcome: Outcome
+    residence: Residence
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -67,13 +70,19 @@ class Starts:
     complete: no choice was left out because time was over. proceed: false once it is.
     """
 
-    def __init__(self, graph: Graph, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
-        self.graph, self.machine, self.budget, self.proceed = graph, machine, budget, proceed
-        self.drops = Drops(graph)
+    def __init__(self, drops: Drops, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
+        self.drops, self.machine, self.budget, self.proceed = drops, machine, budget, proceed
+        self.graph = graph = drops.graph
         self.host_modes = host_modes(graph)
         negligible = _smallest(graph, budget)
         self.smallest = sorted({max(negligible, worth_moving(machine)), negligible, 1}, reverse=True)
         """What may leave has so many bytes: more of it where the budget can't be met without."""
+        runs = drops.runs
+        self.slots = Slots(
+            drops, runs, [self.choice(level / LEVELS, 0.0).dropped for level in range(1, LEVELS + 1)]
+        )
+        self._places = [(run[0], place) for run, place in zip(runs, self.slots.places, strict=True)]
+        self.state = State(graph, machine, budget, self.slots.runs)
         self.best: Start | None = None
         self.least = inf
         self.complete = True
@@ -102,10 +111,6 @@ class Starts:
     @property
     def tried(self) -> int:
         return len(self._tried)
-
-    def offer(self, starts: Iterable[Start]) -> None:
-        """Take the best of these, made elsewhere."""
-        self.best = min(starts, key=lambda start: start.worth, default=self.best)
 
     def attempt(self, choice: Choice) -> bool:
         """Whether it is the best so far."""
@@ -137,45 +142,50 @@ class Starts:
         """The best choice with the tensors of one kind all on one side, largest kinds first."""
         for kind in kinds(self.drops.saved, self.graph):
             for more in (True, False):
-                chosen = self.best.choice if self.best else None
-                if chosen is not None:
+                if self.best:
+                    chosen = self.best.choice
                     dropped = chosen.dropped | kind if more else chosen.dropped - kind
                     yield Choice(dropped, chosen.on_host)
 
     def _worth(self, choice: Choice) -> Start | None:
-        modes = [PLAIN] * len(self.graph.operations)
-        for operation in choice.on_host:
-            modes[operation] = self.host_modes[operation]
-        runs = self.drops.runs(choice.dropped, modes)
-        state = self._all_away(runs)
+        state = self.state
+        state.keep(list(state.away))
+        modes = dict.fromkeys(range(len(state.runs)), ABSENT)
+        modes.update(
+            (place, self.host_modes[o] if o in choice.on_host else PLAIN) for o, place in self._places
+        )
+        modes.update(dict.fromkeys(self.slots.again(choice.dropped), PLAIN))
+        state.switch(modes)
+        self._send_all()
         if state.demand > self.budget:
-            least = _least(state)
+            least = self._least()
             if least == inf and self.least == inf:
-                least = _least(State(self.graph, self.machine, self.budget, runs))
+                state.keep(list(state.away))
+                least = self._least()
             self.least = min(self.least, least)
             return None
-        found = min(self._fillings(state), key=lambda found: found[0])
-        (excess, _seconds), outcome, away = found
-        if excess:  # the host is too small: perhaps nothing has to leave
-            staying = State(self.graph, self.machine, self.budget, runs)
-            self.least = min(self.least, _least(staying))
-            outcome = staying.evaluate(LOOK_AHEADS[0])
-            return None if outcome.excess else Start(choice, staying, outcome)
+        outcome, away = min(self._fillings(), key=lambda found: (found[0].excess, found[0].seconds))
         state.keep([where for where in state.away if where not in away])
-        state.send([where for where in away if where not in state.away])
-        return Start(choice, state, outcome)
+        state.send_as(away)
+        if outcome.excess:  # the host is too small: perhaps nothing has to leave
+            state.keep(list(away))
+            self.least = min(self.least, self._least())
+            outcome = state.evaluate(LOOK_AHEADS[0])
+        return None if outcome.excess else Start(choice, outcome, state.residence)
 
-    def _all_away(self, runs: Sequence[Run]) -> State:
+    def _send_all(self) -> None:
         """With as little moving as meets the budget, if anything does."""
-        for smallest in self.smallest[:-1]:
-            state = State(self.graph, self.machine, self.budget, runs, all_away=True, smallest=smallest)
+        state = self.state
+        for smallest in self.smallest:
+            state.smallest = smallest
+            state.send_all()
             if state.demand <= self.budget:
-                return state
-        return State(self.graph, self.machine, self.budget, runs, all_away=True)
+                return
 
-    def _fillings(self, state: State) -> Iterator[tuple[tuple[float, float], Outcome, dict[Place, Memory]]]:
+    def _fillings(self) -> Iterator[tuple[Outcome, dict[Place, Memory]]]:
         """What filling comes to, by several orders, with and without room left for early fetches."""
-        everything = absences(state)
+        state = self.state
+        everything = state.absences
         largest = float(self.graph.tensors.bytes[[absence.tensor for absence in everything]].max(initial=0))
         for order in orders(state, everything):
             for room in ROOMS:
@@ -183,18 +193,17 @@ class Starts:
                 fill(state, order, max(state.demand, self.budget - room * largest))
                 spill(state)
                 for look_ahead in LOOK_AHEADS:
-                    outcome = state.evaluate(look_ahead)
-                    yield (outcome.excess, outcome.seconds), outcome, dict(state.away)
+                    yield state.evaluate(look_ahead), dict(state.away)
 
-
-def _least(state: State) -> float:
-    """The device bytes with which it holds as it is; ∞ where another memory is too small."""
-    limits = state.instance.limits
-    before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
-    spill(state)
-    holds = not state.evaluate(LOOK_AHEADS[0]).excess
-    limits[Memory.DEVICE] = before
-    return state.demand if holds else inf
+    def _least(self) -> float:
+        """The device bytes with which it holds as it is; ∞ where another memory is too small."""
+        state = self.state
+        limits = state.instance.limits
+        before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
+        spill(state)
+        holds = not state.evaluate(LOOK_AHEADS[0]).excess
+        limits[Memory.DEVICE] = before
+        return state.demand if holds else inf
 
 
 def _smallest(graph: Graph, budget: int) -> int:

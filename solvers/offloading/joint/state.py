@@ -1,26 +1,37 @@
-"""One point of the joint search: a sequence of runs, what is away when, which updates run on the host.
+"""One point of the joint search: which runs take place, what is away when, which updates run on the host.
 
-    lives, flags ──life_levels──▶ rows of each life (kept) ──place, merge──▶ steps ──replay──▶ seconds
+    runs, flags ──lives_of, life_levels──▶ rows of each tensor (kept) ──assemble──▶ steps ──replay──▶ seconds
 
-A change touches few lives; their rows are looked up or made once, all the rest is compiled.
+A change touches few tensors; their rows are looked up or made once, all the rest is compiled. Every change is
+written down, and taken back by `rollback`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.arrays import Ints
+from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
 from ....planner.replay.instance import Instance, Ways
 from ....planner.replay.replay import replay
-from ....planner.residence.demand import add_workspace, fetches_of, occupied, start_times
-from ....planner.residence.lives import Life, Use, lives, position_of, turn_length
+from ....planner.residence.demand import fetches_of, occupied
+from ....planner.residence.lives import (
+    Life,
+    Touch,
+    lives_of,
+    position_of,
+    run_moment,
+    touches_of,
+    turn_length,
+)
 from ....planner.residence.residence import (
     PREFETCH,
     READ,
@@ -32,21 +43,35 @@ from ....planner.residence.residence import (
 )
 from ....planner.schedule.schedule import Initial, Schedule, Verb
 from ....planner.schedule.sequence import Run
-from .assemble import FETCH, MOVE, merge, place
+from .assemble import FETCH, MOVE, assemble
+from .rows import Rows
+
+ABSENT = -1
+"""The mode of a run that may take place there, and does not."""
+
+
+_SAID = (0, 1, 2, 3, 4)
+"""The memories, as bits, in which a schedule can say that a tensor starts."""
+
+ABSENCE = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
 
 
 class Absence(NamedTuple):
     """Between two uses of a tensor on the device. before: beyond the runs' number for a use in the next turn;
     the number itself for the end of the turn."""
 
-    life: int
     tensor: int
     after: int
     before: int
 
+    @property
+    def place(self) -> Place:
+        return self.tensor, self.after
+
 
 class Outcome(NamedTuple):
-    """seconds: the period. excess: bytes above a limit, at worst. look_ahead, reserve: with which."""
+    """seconds: the period. excess: bytes above a limit, at worst; ∞ where a tensor would start where no
+    schedule can say. look_ahead, reserve: with which."""
 
     seconds: float
     excess: float
@@ -54,20 +79,24 @@ class Outcome(NamedTuple):
     reserve: float = 0.0
 
 
-class _Rows(NamedTuple):
-    """What one life adds. spans: moments on the device. start: memories when a turn starts, as bits."""
+class _Made(NamedTuple):
+    """What one tensor adds. spans, host_spans: moments on the device and on the host. start: memories when a
+    turn starts, as bits. absences: in which it can leave."""
 
     moves: Any
     fetches: Any
     spans: tuple[tuple[int, int], ...]
+    host_spans: tuple[tuple[int, int], ...]
     start: int
+    absences: Any
 
 
 class State:
-    """runs: with modes. away: per place where the tensor is meanwhile. tier: where it goes, if not to the
-    host; set before it is sent. leave: per place before which run the copy down stands, if not at once.
-    shift: per place of a use how many slots later its fetch stands than look-ahead and order of need say.
-    Change them by `send`, `keep`, `delay`, `move` and `switch`, then `evaluate`.
+    """runs: with modes, ABSENT ones among them. away: per place where the tensor is meanwhile. leave: per
+    place before which run the copy down stands, if not at once. shift: per place of a use how many slots
+    later its fetch stands than look-ahead and order of need say. Change them by `send`, `keep`, `delay`,
+    `move` and `switch`, then `evaluate`. A place that is no absence as the runs are now has no effect, until
+    it is one again.
 
     all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave.
     """
@@ -83,84 +112,96 @@ class State:
         smallest: int = 1,
     ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
-        self.runs, self.smallest = list(runs), smallest
+        self.runs, self._smallest = list(runs), smallest
         self.away: dict[Place, Memory] = {}
-        self.tier: dict[Place, Memory] = {}
         self.leave: dict[Place, int] = {}
         self.shift: dict[Place, int] = {}
         self.ways = Ways(graph)
         self.instance: Instance = self.ways.instance(machine, budget)
         self.turn = turn_length(len(self.runs))
-        moving = graph.tensors.bytes > 0
-        moving[_read_on_host(graph)] = True  # without bytes they have to be there too
-        self.lives = [life for life in lives(graph, self.runs) if moving[life.tensor]]
-        self.touching: dict[int, list[int]] = {}
-        for number, life in enumerate(self.lives):
-            for use in life.uses:
-                self.touching.setdefault(position_of(use.moment), []).append(number)
-        self.life_of = {
-            (life.tensor, position_of(use.moment)): number
-            for number, life in enumerate(self.lives)
-            for use in life.uses
-        }
-        unused = [number for number, life in enumerate(self.lives) if life.cyclic and not life.uses]
-        self.life_of.update({(self.lives[number].tensor, -1): number for number in unused})
-        self._kept: dict[tuple[Any, ...], _Rows] = {}
-        self._size_arrays()
+        self._sizes: list[int] = graph.tensors.bytes.tolist()
+        self._known: dict[Run, dict[int, Touch]] = {}
+        self._touched = self._positions()
+        self._kept: dict[tuple[Any, ...], _Made] = {}
+        self._journal: list[tuple[dict[Place, Any] | None, Place, Any]] = []
+        self._read_runs()
+        self._clear(len(graph.tensors))
+        for x in self._touched:
+            self._renew(x)
         if all_away:
-            self.away.update({(absence.tensor, absence.after): Memory.HOST for absence in absences(self)})
-            self.away.update({(self.lives[number].tensor, -1): Memory.HOST for number in unused})
-        for number in range(len(self.lives)):
-            self._renew(number, fresh=True)
+            self.send_all()
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, places: Iterable[Place]) -> None:
+    def send(self, places: Iterable[Place], to: Memory = Memory.HOST) -> None:
         """Let tensors leave after these uses."""
-        changed = list(places)
-        self.away.update({where: self.tier.get(where, Memory.HOST) for where in changed})
-        self._renew_all(self.life_of[where] for where in changed)
+        self._change(self.away, dict.fromkeys(places, to))
+
+    def send_as(self, away: Mapping[Place, Memory]) -> None:
+        """Let tensors leave, each to where it says."""
+        self._change(self.away, away)
 
     def keep(self, places: Iterable[Place]) -> None:
         """Let tensors stay after these uses."""
-        changed = [where for where in places if self.away.pop(where, None) is not None]
-        self._renew_all(self.life_of[where] for where in changed)
+        self._change(self.away, dict.fromkeys(places))
 
     def delay(self, where: Place, slot: int | None) -> None:
         """Let the copy down for this absence stand before another run; None: at once."""
-        _put(self.leave, where, slot)
-        self._renew(self.life_of[where])
+        self._change(self.leave, {where: slot})
 
     def move(self, where: Place, shift: int | None) -> None:
         """Let the fetch for this use stand so many slots later, whatever the others do; None: as it comes."""
-        _put(self.shift, where, shift)
-        self._renew(self.life_of[where])
+        self._change(self.shift, {where: shift})
 
-    def switch(self, positions: Iterable[int], mode: int) -> None:
-        """Run what stands there in another mode, on the other side of the bus."""
-        lives_touched: list[int] = []
-        for position in positions:
-            operation, _mode = self.runs[position]
-            self.runs[position] = (operation, mode)
-            lives_touched += self.touching.get(position, [])
-            self._sequence[position] = self.ways.number[operation, mode]
-        self.starts = np.array(start_times(self.graph, self.runs))
-        for number in lives_touched:
-            life = self.lives[number]
-            life.uses = [self._moved(use) for use in life.uses]
-        self._renew_all(lives_touched)
+    def switch(self, modes: Mapping[int, int]) -> None:
+        """Run what stands at these positions in other modes, on the other side of the bus, or not at all."""
+        touched = set[int]()
+        for position, mode in modes.items():
+            operation, before = self.runs[position]
+            if before != mode:
+                self._journal.append((None, (operation, position), before))
+                touched.update(self._put_run(position, (operation, mode)))
+        self._renew_all(touched)
 
-    def _moved(self, use: Use) -> Use:
-        operation, mode = self.runs[position_of(use.moment)]
-        modes = self.graph.operations.modes.get(operation, ())
-        if not modes:
-            return use
-        on_host = mode > 0 and modes[mode - 1].on_host
-        return use._replace(memory=Memory.HOST if on_host else Memory.DEVICE)
+    def mark(self) -> int:
+        """For `rollback`."""
+        return len(self._journal)
 
-    def starts_on(self, tensor: int) -> int:
-        """The memories where it lies at first, as bits, with every fetch in the turn of its use."""
-        return int(self._starts[tensor])
+    def rollback(self, mark: int) -> None:
+        """Take back what was changed since then."""
+        touched = set[int]()
+        while len(self._journal) > mark:
+            table, where, before = self._journal.pop()
+            if table is None:
+                touched.update(self._put_run(where[1], (self.runs[where[1]][0], before)))
+            else:
+                _put(table, where, before)
+                touched.add(where[0])
+        self._renew_all(touched)
+
+    def forget(self) -> None:
+        """What was changed until now stays."""
+        self._journal.clear()
+
+    def _change(self, table: dict[Place, Any], values: Mapping[Place, Any]) -> None:
+        touched = set[int]()
+        for where, value in values.items():
+            before = table.get(where)
+            if before != value:
+                self._journal.append((table, where, before))
+                _put(table, where, value)
+                touched.add(where[0])
+        self._renew_all(touched)
+
+    def _put_run(self, position: int, run: Run) -> Iterable[int]:
+        """What the operation touches."""
+        moment = run_moment(position)
+        self.curve[moment] += self._workspace(run) - self._workspace(self.runs[position])
+        self.runs[position] = run
+        self.sequence[position] = self._way(run)
+        self._durations[position] = self._seconds(run)
+        self._lined_up, self._current = False, None
+        return self._touches((run[0], 0)).keys()
 
     # ── what it comes to ────────────────────────────────────────────────────────────────────────
 
@@ -169,23 +210,95 @@ class State:
         """Device bytes at the worst moment with every fetch just before its use."""
         return int(self.curve.max(initial=0))
 
+    @property
+    def starts(self) -> Floats:
+        """When each run starts on the compute queue were nothing waited for, and when the last ends."""
+        self._line_up()
+        return self._starts
+
+    @property
+    def absences(self) -> list[Absence]:
+        """Between which uses on the device a tensor can be away: not between a run and the next."""
+        return [Absence(*row) for row in self.absence_rows.tolist()]
+
+    @property
+    def absence_rows(self) -> Any:
+        """The same as an array: fields tensor, after, before."""
+        if self._current is None:
+            rows = self._absences.used
+            self._current = rows[(rows["after"] >= 0) & self._useful(rows)]
+        return self._current
+
+    def absences_of(self, tensor: int) -> list[Absence]:
+        if tensor not in self._made:  # it has no bytes
+            return []
+        found = self._made[tensor].absences
+        return [Absence(*row) for row in found[self._useful(found)].tolist()]
+
+    def _useful(self, rows: Any) -> NDArray[np.bool_]:
+        """The tensor is large enough, and some run takes place between the two, as always between turns."""
+        self._line_up()
+        before, runs = rows["before"], len(self.runs)
+        apart = (before > runs) | (self._before[np.minimum(before, runs)] > self._before[rows["after"] + 1])
+        return apart & (self.graph.tensors.bytes[rows["tensor"]] >= self._smallest)
+
+    @property
+    def smallest(self) -> int:
+        """Bytes of a tensor that can leave."""
+        return self._smallest
+
+    @smallest.setter
+    def smallest(self, size: int) -> None:
+        self._smallest, self._current = size, None
+
+    def send_all(self) -> None:
+        """Let leave whatever can."""
+        unused = [(x, -1) for x, positions in self._touched.items() if not positions and self.cyclic[x]]
+        self.send([*(absence.place for absence in self.absences), *unused])
+
+    def present(self, tensor: int) -> list[tuple[int, Touch]]:
+        """The runs that touch it, by position, and how."""
+        found: list[tuple[int, Touch]] = []
+        for position in self._touched.get(tensor, ()):
+            run = self.runs[position]
+            touch = self._touches(run).get(tensor) if run[1] != ABSENT else None
+            if touch is not None:
+                found.append((position, touch))
+        return found
+
+    def starts_on(self, tensor: int) -> int:
+        """The memories where it lies at first, as bits, with every fetch in the turn of its use."""
+        return int(self._initial[tensor])
+
     def evaluate(self, look_ahead: float, reserve: float = 0.0) -> Outcome:
+        result = self._replayed(look_ahead, reserve)
+        return Outcome(float(result[0]), inf if self._unsaid else float(result[1]), look_ahead, reserve)
+
+    def peaks(self, look_ahead: float) -> Floats:
+        """Bytes at most in each memory, and pinned."""
+        return self._replayed(look_ahead, 0.0)[2:]
+
+    def _replayed(self, look_ahead: float, reserve: float) -> Floats:
         steps, starts = self.steps(look_ahead, reserve)
         result = np.zeros(6)
         replay(self.instance, steps, starts, result, TURNS)
-        return Outcome(float(result[0]), float(result[1]), look_ahead, reserve)
+        return result
 
     def steps(self, look_ahead: float, reserve: float) -> tuple[Ints, NDArray[np.uint8]]:
         """Rows (verb, way or tensor, memory) and per tensor where it is at first."""
-        used = self._fetches[self._fetches["use"] >= 0]
-        fetches = used[np.argsort(used["use"], kind="stable")]
-        moments = np.zeros(len(fetches), np.int64)
-        cap = float(self.instance.limits[0]) - reserve
-        place(fetches, self.starts, self.curve.copy(), min(look_ahead, 1e9), cap, moments)
-        rows = np.zeros((len(self._moves) + 2 * len(fetches) + len(self.runs), 3), np.int64)
-        starts = self._starts.copy()
-        count = merge(self._moves, fetches, moments, self.turn, self._sequence, rows, starts)
-        return rows[:count], starts
+        starts = self._initial.copy()
+        device, host = self.instance.limits[:2].tolist()
+        steps = assemble(
+            self._moves.used,
+            self._fetches.used,
+            self.sequence,
+            self.starts,
+            (self.curve, self.host_curve),
+            (device - reserve, host),
+            min(look_ahead, 1e9),
+            starts,
+        )
+        return steps, starts
 
     def schedule(self, outcome: Outcome) -> Schedule:
         """The schedule that was evaluated."""
@@ -198,87 +311,165 @@ class State:
         columns = steps[:, 0].astype(np.uint8), steps[:, 1].astype(np.int32), steps[:, 2].astype(np.int32)
         return Schedule(*columns, Initial(at[2], at[4], at[3]))
 
+    @property
+    def residence(self) -> Residence:
+        """The decisions alone, by the runs that take place."""
+        present = [position for position, run in enumerate(self.runs) if run[1] != ABSENT]
+        number = {-1: -1, **{position: index for index, position in enumerate(present)}}
+        away = {(x, number[after]): to for (x, after), to in self.away.items() if after in number}
+        return Residence([self.runs[position] for position in present], away)
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────────────
+
+    def _positions(self) -> dict[int, list[int]]:
+        """Per tensor that takes part: the runs, ABSENT ones too, that touch it in some mode."""
+        graph = self.graph
+        self.cyclic: list[bool] = graph.persistent.tolist()
+        moving = graph.tensors.bytes > 0
+        moving[_read_on_host(graph)] = True  # without bytes they have to be there too
+        there = moving & graph.resident
+        there[[x for x in graph.results if moving[x]]] = True
+        touched: dict[int, list[int]] = {x: [] for x in np.flatnonzero(there).tolist()}
+        for position, (operation, _mode) in enumerate(self.runs):
+            for x in self._touches((operation, 0)):
+                if moving[x]:
+                    touched.setdefault(x, []).append(position)
+        return touched
+
+    def _touches(self, run: Run) -> dict[int, Touch]:
+        if run not in self._known:
+            self._known[run] = touches_of(self.graph, *run)
+        return self._known[run]
+
+    def _read_runs(self) -> None:
+        runs = self.runs
+        self.sequence = np.array([self._way(run) for run in runs], np.int64)
+        self._durations = np.array([self._seconds(run) for run in runs], np.float64)
+        self._starts, self._before = np.zeros(len(runs) + 1), np.zeros(len(runs) + 1, np.int64)
+        self._lined_up = False
+        self.curve = np.zeros(self.turn, np.int64)
+        self.host_curve = np.zeros(self.turn, np.int64)
+        self.curve[1::2] = [self._workspace(run) for run in runs]
+
+    def _line_up(self) -> None:
+        if not self._lined_up:
+            np.cumsum(self._durations, out=self._starts[1:])
+            np.cumsum(self.sequence != ABSENT, out=self._before[1:])
+            self._lined_up = True
+
+    def _way(self, run: Run) -> int:
+        return ABSENT if run[1] == ABSENT else self.ways.number[run]
+
+    def _on_device(self, run: Run) -> bool:
+        operation, mode = run
+        return mode == 0 or (mode > 0 and not self.graph.operations.modes[operation][mode - 1].on_host)
+
+    def _seconds(self, run: Run) -> float:
+        return self.graph.seconds(*run) if self._on_device(run) else 0.0
+
+    def _workspace(self, run: Run) -> int:
+        return self.graph.workspace(*run) if self._on_device(run) else 0
+
     # ── rows ────────────────────────────────────────────────────────────────────────────────────
 
-    def _size_arrays(self) -> None:
-        moves = [0, *np.cumsum([self._most_moves(number) for number in range(len(self.lives))]).tolist()]
-        fetches = [0, *np.cumsum([len(life.uses) + 1 for life in self.lives]).tolist()]
-        self._move_places, self._fetch_places = moves, fetches
-        self._moves = np.zeros(moves[-1], MOVE)
-        self._fetches = np.zeros(fetches[-1], FETCH)
-        self._starts = np.where(self.graph.resident, 1, 0).astype(np.uint8)
-        self.curve = np.zeros(self.turn, np.int64)
-        add_workspace(self.curve, self.graph, self.runs)
-        self._sequence = np.array([self.ways.number[run] for run in self.runs], np.int64)
-        self.starts = np.array(start_times(self.graph, self.runs))
-        self._spans: list[tuple[tuple[int, int], ...]] = [()] * len(self.lives)
+    def _clear(self, tensors: int) -> None:
+        self._moves, self._fetches = Rows(MOVE, "slot", tensors), Rows(FETCH, "use", tensors)
+        self._initial = np.where(self.graph.resident, 1, 0).astype(np.uint8)
+        self._unsaid, self._made = set[int](), dict[int, _Made]()
+        self._absences, self._current = Rows(ABSENCE, "after", tensors), None
 
-    def _most_moves(self, number: int) -> int:
-        """How many rows a life may have: copies and deletes in two memories, with the disk in three."""
-        life = self.lives[number]
-        modes = self.graph.operations.modes
-        turns = any(self.runs[position_of(use.moment)][0] in modes for use in life.uses)
-        moving = bool(absences_of(self, number)) or turns or life.cyclic
-        return 6 * (len(life.uses) + 2) if moving else 2
+    def _renew_all(self, tensors: Iterable[int]) -> None:
+        for x in sorted(tensors):
+            if x in self._touched:
+                self._renew(x)
 
-    def _renew_all(self, numbers: Iterable[int]) -> None:
-        for number in dict.fromkeys(numbers):
-            self._renew(number)
+    def _renew(self, x: int) -> None:
+        """Put the rows of a tensor in their places."""
+        made, before, size = self._rows(x), self._made.get(x), self._sizes[x]
+        if made is before:
+            return
+        for curve, old, new in (
+            (self.curve, before.spans if before else (), made.spans),
+            (self.host_curve, before.host_spans if before else (), made.host_spans),
+        ):
+            for low, high in old:
+                curve[low:high] -= size
+            for low, high in new:
+                curve[low:high] += size
+        self._moves.put(x, made.moves)
+        self._fetches.put(x, made.fetches)
+        if self.cyclic[x]:
+            self._initial[x] = made.start
+            (self._unsaid.discard if made.start in _SAID else self._unsaid.add)(x)
+        self._absences.put(x, made.absences)
+        self._current = None
+        self._made[x] = made
 
-    def _renew(self, number: int, *, fresh: bool = False) -> None:
-        """Put the rows of a life in their places."""
-        life = self.lives[number]
-        rows = self._rows(number, life)
-        size = int(self.graph.tensors.bytes[life.tensor])
-        for low, high in () if fresh else self._spans[number]:
-            self.curve[low:high] -= size
-        for low, high in rows.spans:
-            self.curve[low:high] += size
-        self._spans[number] = rows.spans
-        start, end = self._move_places[number], self._move_places[number + 1]
-        self._moves["slot"][start:end] = -1
-        self._moves[start : start + len(rows.moves)] = rows.moves
-        start, end = self._fetch_places[number], self._fetch_places[number + 1]
-        self._fetches["use"][start:end] = -1
-        self._fetches[start : start + len(rows.fetches)] = rows.fetches
-        if life.cyclic:
-            self._starts[life.tensor] = rows.start
-
-    def _rows(self, number: int, life: Life) -> _Rows:
-        places = [(life.tensor, position_of(use.moment)) for use in life.uses] or [(life.tensor, -1)]
-        wishes = tuple((self.away.get(w), self.leave.get(w), self.shift.get(w)) for w in places)
-        key = (number, wishes, tuple(use.memory for use in life.uses))
+    def _rows(self, x: int) -> _Made:
+        positions = self._touched[x]
+        places = [(x, position) for position in positions] or [(x, -1)]
+        modes = tuple([self.runs[position][1] for position in positions])
+        wishes = tuple([(self.away.get(w), self.leave.get(w), self.shift.get(w)) for w in places])
+        key = (x, modes, wishes)
         if key not in self._kept:
-            away = {where: memory for where in places if (memory := self.away.get(where)) is not None}
-            leave = {where: slot for where in places if (slot := self.leave.get(where)) is not None}
-            self._kept[key] = self._made(Residence(self.runs, away, leave), life)
+            self._kept[key] = self._make(x, places)
         return self._kept[key]
 
-    def _made(self, residence: Residence, life: Life) -> _Rows:
-        levels = life_levels(residence, life)
-        device, host, _disk = levels
-        steps = list(life_steps(life.tensor, levels, self.turn))
-        read = {piece.start % self.turn // 2 for piece in host.pieces if piece.fetched}
-        fetched = list(fetches_of(life, device, self.turn))
-        slots = {fetch.use % self.turn // 2 for fetch in fetched}
-        moves = [
-            (item.slot, item.rank, item.order, *item.step)
-            for item in steps
-            if item.rank != PREFETCH and not (item.rank == READ and item.slot in slots)
-        ]
-        rows = np.zeros(len(fetched), FETCH)
-        size = int(self.graph.tensors.bytes[life.tensor])
-        for row, fetch in zip(rows, fetched, strict=True):
-            from_disk = fetch.use // 2 in read
-            earliest = max(0, fetch.earliest) if from_disk else fetch.earliest
-            links = self.machine.links
-            path = (links.h2d, links.disk_read) if from_disk else (links.h2d,)
-            seconds = sum(link.seconds(float(size)) for link in path if link)
-            row["tensor"], row["use"], row["earliest"] = life.tensor, fetch.use, earliest
-            row["size"], row["seconds"], row["from_disk"] = size, seconds, from_disk
-            row["shift"] = self.shift.get((life.tensor, position_of(fetch.use)), 0)
-        start = sum(1 << memory for memory in memories_at_start(levels, self.turn))
-        return _Rows(np.array(moves, MOVE), rows, tuple(occupied(life, device, self.turn)), start)
+    def _make(self, x: int, places: list[Place]) -> _Made:
+        away = {where: memory for where in places if (memory := self.away.get(where)) is not None}
+        leave = {where: slot for where in places if (slot := self.leave.get(where)) is not None}
+        residence = Residence(self.runs, away, leave)
+        touches = [(run_moment(position), touch) for position, touch in self.present(x)]
+        moves, fetches = list[tuple[int, ...]](), list[tuple[Any, ...]]()
+        spans, host_spans = list[tuple[int, int]](), list[tuple[int, int]]()
+        absences, start = list[Absence](), 0
+        for life in reversed(lives_of(self.graph, x, touches)):
+            levels = life_levels(residence, life)
+            device, host, _disk = levels
+            read = {piece.start % self.turn // 2 for piece in host.pieces if piece.fetched}
+            fetched = list(fetches_of(life, device, self.turn))
+            slots = {fetch.use % self.turn // 2 for fetch in fetched}
+            moves += [
+                (item.slot, item.rank, item.order, *item.step)
+                for item in life_steps(x, levels, self.turn)
+                if item.rank != PREFETCH and not (item.rank == READ and item.slot in slots)
+            ]
+            fetches += [self._fetch(x, *fetch[1:], fetch.use // 2 in read) for fetch in fetched]
+            spans += occupied(life, device, self.turn)
+            host_spans += occupied(replace(life, born=self.turn), host, self.turn)
+            absences += self._absences_of(life)
+            if life.cyclic:
+                start = sum(1 << memory for memory in memories_at_start(levels, self.turn))
+        return _Made(
+            np.array(moves, MOVE),
+            np.array(fetches, FETCH),
+            tuple(spans),
+            tuple(host_spans),
+            start,
+            np.array(absences, ABSENCE),
+        )
+
+    def _fetch(self, x: int, use: int, earliest: int, from_disk: bool) -> tuple[Any, ...]:
+        links, size = self.machine.links, self._sizes[x]
+        path = (links.h2d, links.disk_read) if from_disk else (links.h2d,)
+        seconds = sum(link.seconds(float(size)) for link in path if link)
+        shift = self.shift.get((x, position_of(use)), 0)
+        return x, use, max(0, earliest) if from_disk else earliest, size, shift, seconds, from_disk
+
+    def _absences_of(self, life: Life) -> list[Absence]:
+        fixed = self.graph.resident[life.tensor] and not life.cyclic
+        if fixed:
+            return []
+        uses = [use for use in life.uses if use.memory == Memory.DEVICE]
+        complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not life.cyclic else 0
+        positions = [position_of(use.moment) for use in uses[complete:]]
+        following = positions[1:]
+        if life.cyclic:
+            following += [position + len(self.runs) for position in positions[:1]]
+        elif life.stays:
+            following += [len(self.runs)]
+        pairs = zip(positions, following, strict=False)
+        return [Absence(life.tensor, after, before) for after, before in pairs if before > after + 1]
 
 
 def _read_on_host(graph: Graph) -> list[int]:
@@ -291,31 +482,8 @@ def _read_on_host(graph: Graph) -> list[int]:
     return found
 
 
-def _put(table: dict[Place, int], where: Place, value: int | None) -> None:
+def _put(table: dict[Place, Any], where: Place, value: Any) -> None:
     if value is None:
         table.pop(where, None)
     else:
         table[where] = value
-
-
-def absences(state: State) -> list[Absence]:
-    """Between which uses on the device a tensor can be away: not between a run and the next."""
-    return [absence for number in range(len(state.lives)) for absence in absences_of(state, number)]
-
-
-def absences_of(state: State, number: int) -> list[Absence]:
-    """Those of one life."""
-    life, runs = state.lives[number], len(state.runs)
-    fixed = state.graph.resident[life.tensor] and not life.cyclic
-    if fixed or state.graph.tensors.bytes[life.tensor] < state.smallest:
-        return []
-    uses = [use for use in life.uses if use.memory == Memory.DEVICE]
-    complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not life.cyclic else 0
-    positions = [position_of(use.moment) for use in uses[complete:]]
-    following = positions[1:]
-    if life.cyclic:
-        following += [position + runs for position in positions[:1]]
-    elif life.stays:
-        following += [runs]
-    pairs = zip(positions, following, strict=False)
-    return [Absence(number, life.tensor, after, before) for after, before in pairs if before > after + 1]

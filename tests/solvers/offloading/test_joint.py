@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.updates import with_updates
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.sequence import prune
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import worth_moving
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.drops import Drops
+from memplan.solvers.offloading.joint.slots import Slots
 from memplan.solvers.offloading.joint.start import host_modes
-from memplan.solvers.offloading.joint.state import State
+from memplan.solvers.offloading.joint.state import ABSENT, State
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry
 
@@ -51,27 +54,31 @@ def test_whatever_is_dropped_the_runs_hold(name: str, seed: int) -> None:
     graph, random = GRAPHS[name], Random(seed)
     drops, hosts = Drops(graph), host_modes(graph)
     dropped = {x for x in drops.saved if random.random() < 0.6}
-    modes = [hosts[o] if o in hosts and random.random() < 0.5 else 0 for o in range(len(graph.operations))]
-    runs = drops.runs(dropped, modes)
-    state = State(graph, LINKED, 2**50, runs, all_away=random.random() < 0.5)
+    slots = Slots(drops, drops.runs)
+    state = State(graph, LINKED, 2**50, slots.runs, all_away=random.random() < 0.5)
+    state.switch(dict.fromkeys(slots.again(dropped), 0))
+    state.switch(
+        {p: hosts[o] for p, (o, _m) in enumerate(state.runs) if o in hosts and random.random() < 0.5}
+    )
     outcome = state.evaluate(1.0)
     figures = simulate(graph, state.schedule(outcome), machine=LINKED).figures
     assert figures.time == pytest.approx(outcome.seconds, rel=1e-6)
-    assert len(runs) >= len(graph.operations)
-    assert {run for run, _mode in runs} == set(range(len(graph.operations)))
+    runs = [run for run in state.runs if run[1] != ABSENT]
+    assert prune(graph, runs) == runs, "nothing is made again for nobody"
+    assert {operation for operation, _mode in runs} == set(range(len(graph.operations)))
 
 
 def test_what_is_dropped_is_not_there_at_the_loss() -> None:
     graph = chain(8, uniform=True)
     drops = Drops(graph)
-    modes = [0] * len(graph.operations)
     inside = drops.saved[:8]
+    slots = Slots(drops, drops.runs, [set(inside)])
+    state = State(graph, LINKED, 2**50, slots.runs)
+    kept = state.demand
     assert {graph.tensors.name[x] for x in inside} == {f"a{i}" for i in range(1, 9)}, "boundaries come last"
-    kept, gone = (
-        State(graph, LINKED, 2**50, drops.runs(set(chosen), modes)).demand for chosen in ((), inside)
-    )
+    state.switch(dict.fromkeys(slots.again(set(inside)), 0))
     assert kept == baseline(graph).peak
-    assert kept - gone == 7 * MiB, "one block's own tensor is there at a time"
+    assert kept - state.demand == 7 * MiB, "one block's own tensor is there at a time"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -170,3 +177,26 @@ def test_a_tensor_that_latency_makes_dear_stays_where_another_can_go() -> None:
     assert moved(graph, Machine(links=Links(rate, rate)), 17 * MiB) == {1}
     assert moved(graph, slow, 17 * MiB) == {8}
     assert moved(graph, slow, 8 * MiB) == {8, 1}, "nothing else meets the budget"
+
+
+def test_without_phases_what_waits_longest_is_made_again() -> None:
+    """A trace whose kernels are all called forward: recomputation is found all the same."""
+    graph = GRAPHS["chain"]
+    forward = replace(graph.operations, phase=np.full_like(graph.operations.phase, Phase.FORWARD))
+    untold = replace(graph, operations=forward)
+    slow = Machine(links=Links(d2h=0.01 * MiB, h2d=0.01 * MiB))
+    floor, peak = memory_floor(graph), baseline(graph).peak
+    times = [
+        registry.solve("joint", Problem(each, (floor + peak) // 2, slow), 2.0, bound_seconds=0.0).figures.time
+        for each in (graph, untold)
+    ]
+    assert times[1] <= 1.1 * times[0] < 2 * time_bound(graph)
+
+
+def test_activations_go_to_the_disk_where_the_host_holds_none() -> None:
+    graph = many_and_few()
+    disks = replace(LINKED.links, d2h=2.0 * MiB, h2d=2.0 * MiB, disk_read=2.0 * MiB, disk_write=2.0 * MiB)
+    small = Machine(host_capacity=8 * MiB, disk_capacity=2**40, links=disks)
+    figures = registry.solve("joint", Problem(graph, 10 * MiB, small), 1.0, bound_seconds=0.0).figures
+    assert figures.host_peak <= 8 * MiB
+    assert figures.disk_peak >= 6 * MiB

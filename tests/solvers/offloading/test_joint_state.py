@@ -10,7 +10,7 @@ from memplan.planner.residence.demand import Demand
 from memplan.planner.residence.residence import Residence
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.offloading.joint.state import State, absences
+from memplan.solvers.offloading.joint.state import State
 from test_residence import HOST_MODE, LINKED, random_runs, training
 
 
@@ -20,8 +20,8 @@ def test_any_changes(seed: int) -> None:
     graph = training(random.randint(2, 5), frozen=random.randint(0, 3), result=random.random() < 0.3)
     state = State(graph, LINKED, 2**40, random_runs(graph, random))
     for _ in range(12):
-        options = absences(state)
-        chosen = [(absence.tensor, absence.after) for absence in random.sample(options, min(3, len(options)))]
+        options = state.absences
+        chosen = [absence.place for absence in random.sample(options, min(3, len(options)))]
         updates = [p for p, (o, _m) in enumerate(state.runs) if o in graph.operations.modes]
         match random.randrange(5):
             case 0:
@@ -35,7 +35,9 @@ def test_any_changes(seed: int) -> None:
                 for where in chosen:
                     state.move(where, random.choice([None, random.randint(-5, 5) or None]))
             case _:
-                state.switch(random.sample(updates, min(1, len(updates))), random.choice([0, HOST_MODE]))
+                state.switch(
+                    dict.fromkeys(random.sample(updates, min(1, len(updates))), random.choice([0, HOST_MODE]))
+                )
         demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.leave))
         assert state.demand == demand.peak
         budget = random.choice([2**40, demand.peak, demand.peak + random.randint(0, 30)])

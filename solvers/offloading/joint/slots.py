@@ -1,0 +1,135 @@
+"""Where a tensor could be made again: runs that are absent at first, before uses that are waited for long.
+
+A tensor that waits long for a use could go, and be made again before it, with what that needs. Three answers
+to "what is missing then" give the slots: that tensor alone; all that waits but what crosses from block to
+block; and all. So a tensor has a slot at its own use, one where its block is made again, and one where
+everything is; which take place is the search's to say (again.py). Linear in runs and uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+
+import numpy as np
+
+from ....graphs.graph import Graph
+from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run
+from .drops import Drops
+from .state import ABSENT
+
+_LONG = 8
+"""A gap is long from so many runs on."""
+
+
+class Slots:
+    """runs: the given ones and ABSENT ones among them. places: where each of the given ones stands there.
+
+    choices: sets of tensors to drop that must have slots of their own, beside those of all.
+    """
+
+    def __init__(self, drops: Drops, runs: Sequence[Run], choices: Iterable[AbstractSet[int]] = ()) -> None:
+        self._drops, self._given = drops, runs
+        slots: list[set[int]] = [set() for _ in runs]
+        waits = _waits(drops, runs)
+        for x, (_after, before) in waits.items():
+            slots[before].add(drops.makers[x])
+        made = [self._again(dropped) for dropped in choices]
+        leaving = (drops.makers.keys() - drops.crossing, drops.makers.keys())
+        made += [_made_again(drops, runs, self._at_once(tensors, waits)) for tensors in leaving]
+        for position, maker in chain(*made):
+            slots[position].add(maker)
+        until = _until(drops.graph, runs)
+        self.runs: list[Run] = []
+        self.places: list[int] = []
+        self._of: dict[int, list[tuple[int, int]]] = {}
+        for position, run in enumerate(runs):
+            for maker in sorted(slots[position]):
+                if position <= until[maker]:
+                    self._of.setdefault(maker, []).append((position, len(self.runs)))
+                    self.runs.append((maker, ABSENT))
+            self.places.append(len(self.runs))
+            self.runs.append(run)
+
+    def again(self, dropped: AbstractSet[int]) -> list[int]:
+        """Which ABSENT runs take place where these tensors are dropped: where they are needed, or before."""
+        found = [
+            max((slot for slot in self._of.get(maker, ()) if slot[0] <= position), default=None)
+            for position, maker in self._again(dropped)
+        ]
+        return [slot[1] for slot in found if slot]
+
+    def _again(self, dropped: AbstractSet[int]) -> Iterator[tuple[int, int]]:
+        """What runs again where these go at the boundary, with all that only they need."""
+        boundary = [position for position, run in enumerate(self._given) if run[0] == self._drops.boundary]
+        going = dict.fromkeys(boundary[:1], dropped | self._drops.passing)
+        return _made_again(self._drops, self._given, going)
+
+    def _at_once(
+        self, tensors: AbstractSet[int], waits: Mapping[int, tuple[int, int]]
+    ) -> Mapping[int, AbstractSet[int]]:
+        """Where these go if each does as soon as its longest wait begins, or after its last use."""
+        graph, last = self._drops.graph, dict[int, int]()
+        for position, (operation, _mode) in enumerate(self._given):
+            touched = (*graph.read_lists[operation], *graph.operations.writes[operation].tolist())
+            last.update(dict.fromkeys(touched, position))
+        going: dict[int, set[int]] = {}
+        for x in tensors & last.keys():
+            going.setdefault(waits[x][0] + 1 if x in waits else last[x] + 1, set()).add(x)
+        return going
+
+
+def _waits(drops: Drops, runs: Sequence[Run]) -> dict[int, tuple[int, int]]:
+    """Per tensor that could be made again and waits long, the runs at both ends of its longest wait."""
+    graph, longest, last = drops.graph, dict[int, tuple[int, int]](), dict[int, int]()
+    for position, (operation, _mode) in enumerate(runs):
+        read = graph.read_lists[operation]
+        for x in read:
+            if x in drops.makers and x in last and position - last[x] >= _LONG:
+                before, after = longest.get(x, (0, 0))
+                if position - last[x] > after - before:
+                    longest[x] = (last[x], position)
+        last.update(dict.fromkeys((*read, *graph.operations.writes[operation].tolist()), position))
+    return longest
+
+
+def _made_again(
+    drops: Drops, runs: Sequence[Run], going: Mapping[int, AbstractSet[int]]
+) -> Iterator[tuple[int, int]]:
+    """Pairs (position, maker): what has to run again before each run. going: what goes before a run, and
+    stays once it is made again."""
+    missing = set[int]()
+    for position, (operation, _mode) in enumerate(runs):
+        missing |= going.get(position, set())
+        for maker in drops.needed(operation, missing):
+            yield position, maker
+        missing.difference_update(drops.graph.operations.writes[operation].tolist())
+
+
+def _until(graph: Graph, runs: Sequence[Run]) -> list[int]:
+    """Per operation the position of the first run behind its own that changes what it touches: no other run
+    of it may stand behind that."""
+    first = np.full(len(graph.operations), len(runs))
+    for position in range(len(runs) - 1, -1, -1):
+        first[runs[position][0]] = position
+    until = [len(runs)] * len(graph.operations)
+    for operation in range(len(graph.operations)):
+        touched = {*graph.read_lists[operation], *graph.operations.writes[operation].tolist()}
+        changes = [int(first[m]) for x in touched for m in graph.mutators[x].tolist() if m > operation]
+        until[operation] = min(changes, default=len(runs))
+    return until
+
+
+def optional(graph: Graph, runs: Sequence[Run]) -> list[int]:
+    """The positions of runs that may take place or not: all but the first of each operation that does, where
+    nobody changes what they make."""
+    done, found = set[int](), list[int]()
+    for position, (operation, mode) in enumerate(runs):
+        changed = any(len(graph.mutators[x]) for x in graph.operations.writes[operation].tolist())
+        if mode == ABSENT or (operation in done and mode == PLAIN and not changed):
+            found.append(position)
+        else:
+            done.add(operation)
+    return found

@@ -149,6 +149,7 @@ class Starts:
 
     def _worth(self, choice: Choice) -> Start | None:
         state = self.state
+        state.forget()
         state.keep(list(state.away))
         modes = dict.fromkeys(range(len(state.runs)), ABSENT)
         modes.update(

@@ -56,6 +56,10 @@ _SAID = (0, 1, 2, 3, 4)
 ABSENCE = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
 
 
+_MOST_KEPT = 100_000
+"""Rows of one tensor that are kept to be used again: some hundred MB at most."""
+
+
 class Absence(NamedTuple):
     """Between two uses of a tensor on the device. before: beyond the runs' number for a use in the next turn;
     the number itself for the end of the turn."""
@@ -412,6 +416,8 @@ class State:
         wishes = tuple([(self.away.get(w), self.leave.get(w), self.shift.get(w)) for w in places])
         key = (x, modes, wishes)
         if key not in self._kept:
+            if len(self._kept) == _MOST_KEPT:
+                self._kept.clear()
             self._kept[key] = self._make(x, places)
         return self._kept[key]
 

@@ -126,7 +126,8 @@ def _run(
 
 def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:
     try:
-        answer = joint.improved(problem, options, [answer.schedule for answer, _figures in outcomes.answers])
+        known = [(answer.schedule, figures.time) for answer, figures in outcomes.answers]
+        answer = joint.improved(problem, options, known)
     except Exception as error:
         return replace(outcomes.fastest, notes=(*_notes(outcomes), told("joint", error)))
     return replace(answer, notes=(*_notes(outcomes), *answer.notes))

@@ -50,6 +50,9 @@ NAME = "joint"
 _START_SHARE = 0.5
 """Of the time limit, for the starts."""
 
+_READ_SHARE = 0.1
+"""Of the time limit: behind that no other schedule is read where one will do to start from."""
+
 _MOST_MOVES, _MOST_RUNS, _MOST_CHOICES = 200_000, 50_000_000, 60
 """Without a time limit: moves of the annealing, runs that they replay, and starts."""
 
@@ -71,13 +74,37 @@ class Settings:
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    require_links(NAME, problem)
-    return plain_if_fastest(problem) or _search(problem, options, ())
+    machine = require_links(NAME, problem)
+    plain = plain_if_fastest(problem)
+    if plain is not None:
+        return plain
+    clock, limit, drops = _Clock(options), device_limit(problem), Drops(problem.graph)
+    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts))
+    interrupted = False
+    try:
+        starts.search()
+    except KeyboardInterrupt:
+        interrupted = True
+    best = starts.best
+    opened = _opened(problem, [best.residence], drops, clock) if best else None
+    if best is None or opened is None:
+        raise _refusal(problem, limit, starts, interrupted)
+    options.report(f"{NAME}: {best.outcome.seconds:.6g} s before annealing")
+    found, interrupted = _annealed(problem, options, clock, opened, interrupted)
+    return _answer(problem, found, clock, interrupted)
 
 
-def improved(problem: Problem, options: Options, schedules: Iterable[Schedule]) -> Answer:
-    """Annealing of the fastest of these schedules; never slower than that."""
-    return _search(problem, options, tuple(schedules))
+def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule, float]]) -> Answer:
+    """Annealing of the fastest of these schedules; never slower than that. known: with their seconds."""
+    clock, drops = _Clock(options), Drops(problem.graph)
+    ordered = sorted(known, key=lambda each: each[1])
+    residences = (residence_of(problem.graph, schedule) for schedule, _seconds in ordered)
+    opened, found, interrupted = _opened(problem, residences, drops, clock), ordered[0][0], False
+    if opened:
+        annealed, interrupted = _annealed(problem, options, clock, opened, False)
+        if _seconds(problem, annealed) < ordered[0][1]:
+            found = annealed
+    return _answer(problem, found, clock, interrupted)
 
 
 def require_links(name: str, problem: Problem) -> Machine:
@@ -106,28 +133,12 @@ class _Clock:
         return inf if self.options.cancelled() else (monotonic() - self.begin) / max(self.limit, 1e-9)
 
 
-def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...]) -> Answer:
+def _annealed(
+    problem: Problem, options: Options, clock: _Clock, opened: tuple[State, Outcome], interrupted: bool
+) -> tuple[Schedule, bool]:
+    """The best schedule from there, and whether it was ended by Ctrl-C."""
     settings: Settings = options.settings or Settings()
-    graph, limit = problem.graph, device_limit(problem)
-    machine = problem.machine or graph.machine or Machine()
-    clock, interrupted, bound = _Clock(options), False, time_bound(graph)
-    drops = Drops(graph)
-    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts))
-    try:
-        if not schedules:
-            starts.search()
-    except KeyboardInterrupt:
-        interrupted = True
-    if starts.best:
-        options.report(f"{NAME}: {starts.best.outcome.seconds:.6g} s before annealing")
-    given = [residence_of(graph, each) for each in schedules]
-    if starts.best:
-        given.append(starts.best.residence)
-    opened = _opened(problem, machine, given, drops)
-    if opened is None:
-        if schedules:
-            return _fastest(problem, schedules, interrupted)
-        raise _refusal(problem, limit, starts, interrupted)
+    graph, bound = problem.graph, time_bound(problem.graph)
     anneal = Anneal(*opened, host_modes(graph), settings.seed)
     moves = min(
         _MOST_MOVES,
@@ -146,8 +157,7 @@ def _search(problem: Problem, options: Options, schedules: tuple[Schedule, ...])
     except KeyboardInterrupt:
         interrupted = True
         anneal.restore(anneal.best)
-    found = anneal.state.schedule(anneal.best.outcome)
-    return _fastest(problem, (found, *schedules), interrupted, cut_short=clock.share >= 1.0)
+    return anneal.state.schedule(anneal.best.outcome), interrupted
 
 
 def _go_on(clock: _Clock, starts: Starts) -> bool:
@@ -155,39 +165,39 @@ def _go_on(clock: _Clock, starts: Starts) -> bool:
 
 
 def _opened(
-    problem: Problem, machine: Machine, residences: Iterable[Residence], drops: Drops
+    problem: Problem, residences: Iterable[Residence], drops: Drops, clock: _Clock
 ) -> tuple[State, Outcome] | None:
     """The fastest of these decisions with slots for what could be made again, by the look-ahead that suits
     best; without slots where the fetches don't fit among them. None where they don't fit at all."""
-    found: list[tuple[State, Outcome]] = []
+    graph, machine = problem.graph, problem.machine or problem.graph.machine or Machine()
+    sizes, found = graph.tensors.bytes, list[tuple[State, Outcome]]()
     for residence in residences:
         slots = Slots(drops, residence.runs)
         plain = list(residence.runs), [*range(len(residence.runs))]
-        for runs, places in ((slots.runs, slots.places), plain):
-            places = [*places, -1]
+        for runs, positions in ((slots.runs, slots.places), plain):
+            places = [*positions, -1]
             away = {(x, places[after]): memory for (x, after), memory in residence.away.items()}
-            state = State(problem.graph, machine, device_limit(problem), runs)
+            state = State(graph, machine, device_limit(problem), runs)
             state.send_as(away)
-            sizes = problem.graph.tensors.bytes
             state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in away)])
             outcomes = [state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS]
             best = min(outcomes, key=lambda outcome: (outcome.excess, outcome.seconds))
             if not best.excess:
                 found.append((state, best))
                 break
+        if found and clock.share >= _READ_SHARE:
+            break
     return min(found, key=lambda each: each[1].seconds, default=None)
 
 
-def _fastest(
-    problem: Problem, schedules: Iterable[Schedule], interrupted: bool, *, cut_short: bool = False
-) -> Answer:
+def _seconds(problem: Problem, schedule: Schedule) -> float:
     limit, machine = device_limit(problem), problem.machine
+    return simulate(problem.graph, schedule, budget=limit, machine=machine).figures.time
 
-    def seconds(schedule: Schedule) -> float:
-        return simulate(problem.graph, schedule, budget=limit, machine=machine).figures.time
 
-    status = Status.FEASIBLE if cut_short or interrupted else Status.HEURISTIC
-    return Answer(min(schedules, key=seconds), status, time_bound(problem.graph), interrupted)
+def _answer(problem: Problem, schedule: Schedule, clock: _Clock, interrupted: bool) -> Answer:
+    status = Status.FEASIBLE if clock.share >= 1.0 or interrupted else Status.HEURISTIC
+    return Answer(schedule, status, time_bound(problem.graph), interrupted)
 
 
 def _refusal(problem: Problem, limit: int, starts: Starts, interrupted: bool) -> BaseException:

@@ -101,7 +101,7 @@ def test_never_slower_than_its_start() -> None:
     graph = GRAPHS["trained"]
     problem = Problem(graph, memory_floor(graph, LINKED) * 2, LINKED)
     start = registry.solve("zero-infinity", problem, bound_seconds=0.0)
-    answer = joint.improved(problem, Options(0.5), [start.schedule])
+    answer = joint.improved(problem, Options(0.5), [(start.schedule, start.figures.time)])
     assert (
         simulate(graph, answer.schedule, budget=problem.budget, machine=LINKED).figures.time
         <= start.figures.time

@@ -223,9 +223,9 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
 
         return SimpleNamespace(Settings=module.Settings, solve=solve)
 
-    def improved(problem: Problem, options: Options, starts: list[Schedule]) -> Answer:
+    def improved(problem: Problem, options: Options, known: list[tuple[Schedule, float]]) -> Answer:
         asked["last"] = options.settings
-        return Answer(starts[0], Status.HEURISTIC)
+        return Answer(known[0][0], Status.HEURISTIC)
 
     monkeypatch.setattr(moving, "module_of", module_of)
     monkeypatch.setattr(moving.joint, "improved", improved)

@@ -20,6 +20,7 @@ FETCH = np.dtype(
     [
         *((name, np.int64) for name in ("tensor", "use", "earliest", "size", "shift")),
         ("seconds", np.float64),
+        ("read_seconds", np.float64),
         ("from_disk", np.bool_),
     ]
 )
@@ -46,8 +47,9 @@ def assemble(
     before its use; caps: what early ones keep within. initial: where tensors lie at first, completed by what
     is fetched in the turn before."""
     order = _in_order_of_need(fetches)
-    moments = np.empty(len(order), np.int64)
-    _place(fetches, order, starts, (curves[0].copy(), curves[1].copy()), caps, look_ahead, moments)
+    moments = np.empty((len(order), 2), np.int64)
+    _want(fetches, order, starts, look_ahead, len(curves[0]), moments)
+    _place(fetches, order, (curves[0].copy(), curves[1].copy()), caps, moments)
     return _merge(moves, fetches, order, moments, len(curves[0]), ways, initial)
 
 
@@ -63,53 +65,78 @@ def _in_order_of_need(fetches: Any) -> Ints:
 
 
 @inner
-def _place(
-    fetches: Any,
-    order: Ints,
-    starts: Floats,
-    curves: tuple[Ints, Ints],
-    caps: tuple[float, float],
-    look_ahead: float,
-    moments: Ints,
-) -> None:
-    """moments: per fetch, that of the slot where it stands. order: by use; one with a shift stands so many
-    slots later, out of the order of need. What comes from the disk lies on the host until its use. curves:
-    changed."""
-    turn, period = len(curves[0]), starts[-1]
-    due = np.inf
+def _want(fetches: Any, order: Ints, starts: Floats, look_ahead: float, turn: int, moments: Ints) -> None:
+    """moments: per fetch those of the slots where the copy up and the read from the disk should stand: each
+    queue served backwards in time, twice around the cycle. order: by use."""
+    due = due_read = np.inf
     for turns in range(1, -1, -1):
         for index in range(len(order) - 1, -1, -1):
             fetch = fetches[order[index]]
-            due = min(due, starts[fetch.use // 2] + turns * period) - look_ahead * fetch.seconds
-            if due < -period:
-                moments[index] = -turn
-                continue
-            base = 0 if due >= 0 else -1
-            moments[index] = base * turn + 2 * (np.searchsorted(starts, due - base * period, "right") - 1)
-    before = -turn
+            due = min(due, starts[fetch.use // 2] + turns * starts[-1]) - look_ahead * fetch.seconds
+            if fetch.from_disk:
+                due_read = min(due_read, due) - look_ahead * fetch.read_seconds
+            moments[index, 0] = _slot_before(due, starts, turn)
+            moments[index, 1] = _slot_before(due_read, starts, turn)
+
+
+@inner
+def _slot_before(due: float, starts: Floats, turn: int) -> int:
+    """The moment of the last slot that starts at or before a time within the last turn and this."""
+    if due < -starts[-1]:
+        return -turn
+    base = 0 if due >= 0 else -1
+    return base * turn + 2 * (np.searchsorted(starts, due - base * starts[-1], "right") - 1)
+
+
+@inner
+def _place(
+    fetches: Any, order: Ints, curves: tuple[Ints, Ints], caps: tuple[float, float], moments: Ints
+) -> None:
+    """moments: those that are wanted become those that the memories have room for. A fetch with a shift
+    stands so many slots later, out of the order of need. What comes from the disk lies on the host from its
+    read to its use. curves: changed."""
+    device, host = curves
+    turn = len(device)
+    before = before_read = -turn
     for index in range(len(order)):
         fetch = fetches[order[index]]
-        moment = moments[index]
+        moment = moments[index, 0]
         if fetch.shift:
             slots = turn // 2 + 1
             slot = moment // turn * slots + moment % turn // 2 + fetch.shift
             moment = slot // slots * turn + slot % slots * 2
         else:
             moment = max(moment, before)
-        moment = min(max(moment, fetch.earliest), fetch.use - 1)
-        moment += moment % turn % 2
-        for memory in range(2 if fetch.from_disk else 1):
-            tight = _last_above(curves[memory], moment, fetch.use - 1, caps[memory] - fetch.size)
-            if tight >= moment:
-                moment = min(tight + 1, fetch.use - 1)
-                moment += moment % turn % 2
-        for memory in range(2 if fetch.from_disk else 1):
-            for low, high in _within(moment, fetch.use - 1, turn):
-                for covered in range(low, high):
-                    curves[memory][covered] += fetch.size
-        moments[index] = moment
+        moment = _fitting(fetch, moment, device, caps[0])
+        if fetch.from_disk:
+            read = _fitting(fetch, min(max(moments[index, 1], before_read), moment), host, caps[1])
+            before_read = moments[index, 1] = read
+            moment = max(moment, read)
+            _occupy(host, read, fetch.use - 1, fetch.size)
+        _occupy(device, moment, fetch.use - 1, fetch.size)
+        moments[index, 0] = moment
         if not fetch.shift:
             before = moment
+
+
+@inner
+def _fitting(fetch: Any, moment: int, curve: Ints, cap: float) -> int:
+    """The first slot from that moment on, and not before the copy can be fetched, from which it fits."""
+    turn = len(curve)
+    moment = min(max(moment, fetch.earliest), fetch.use - 1)
+    moment += moment % turn % 2
+    tight = _last_above(curve, moment, fetch.use - 1, cap - fetch.size)
+    if tight >= moment:
+        moment = min(tight + 1, fetch.use - 1)
+        moment += moment % turn % 2
+    return moment
+
+
+@inner
+def _occupy(curve: Ints, start: int, end: int, size: int) -> None:
+    for low, high in _within(start, end, len(curve)):
+        for moment in range(low, high):
+            curve[moment] += size
 
 
 @inner
@@ -156,11 +183,12 @@ def _merge(
             rows[count, 0], rows[count, 1], rows[count, 2] = move.verb, move.tensor, move.where
             count += 1
     for index in range(len(order)):
-        fetch, moment = fetches[order[index]], moments[index]
-        start = moment % turn
-        if moment < 0:
+        fetch = fetches[order[index]]
+        if moments[index, 0] < 0:
             initial[fetch.tensor] |= 1
-        for memory in range(1 if fetch.from_disk else 0, -1, -1):
+        for memory in range(2 if fetch.from_disk else 1):
+            moment = moments[index, memory]
+            start = moment % turn
             slot_of[count] = start // 2
             keys[count] = _key(READ if memory else PREFETCH, start + fetch.use - moment, fetch.tensor)
             rows[count, 0], rows[count, 1], rows[count, 2] = 3, fetch.tensor, memory

@@ -457,10 +457,10 @@ class State:
 
     def _fetch(self, x: int, use: int, earliest: int, from_disk: bool) -> tuple[Any, ...]:
         links, size = self.machine.links, self._sizes[x]
-        path = (links.h2d, links.disk_read) if from_disk else (links.h2d,)
-        seconds = sum(link.seconds(float(size)) for link in path if link)
+        seconds = links.h2d.seconds(float(size)) if links.h2d else 0.0
+        read = links.disk_read.seconds(float(size)) if from_disk and links.disk_read else 0.0
         shift = self.shift.get((x, position_of(use)), 0)
-        return x, use, max(0, earliest) if from_disk else earliest, size, shift, seconds, from_disk
+        return x, use, max(0, earliest) if from_disk else earliest, size, shift, seconds, read, from_disk
 
     def _absences_of(self, life: Life) -> list[Absence]:
         fixed = self.graph.resident[life.tensor] and not life.cyclic

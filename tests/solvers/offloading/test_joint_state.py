@@ -28,6 +28,9 @@ def test_any_changes(seed: int) -> None:
                 state.send(chosen)
             case 1:
                 state.keep(chosen)
+            case 2 if random.random() < 0.5:
+                deeper = [where for where in chosen if not state.cyclic[where[0]]]
+                state.send(deeper, Memory.DISK)
             case 2:
                 for where in chosen:
                     state.delay(where, random.choice([None, random.randint(0, len(state.runs))]))

@@ -108,17 +108,8 @@ class Anneal:
         return Snapshot(list(state.runs), dict(state.away), dict(state.leave), dict(state.shift), self.now)
 
     def restore(self, snapshot: Snapshot) -> None:
-        state = self.state
-        state.switch({position: mode for position, (_operation, mode) in enumerate(snapshot.runs)})
-        state.keep([where for where in state.away if where not in snapshot.away])
-        state.send_as(snapshot.away)
-        for change, now, then in (
-            (state.delay, state.leave, snapshot.leave),
-            (state.move, state.shift, snapshot.shift),
-        ):
-            for where in [*now, *then]:
-                change(where, then.get(where))
-        state.forget()
+        """Also where a move was interrupted half way."""
+        self.state.reset(snapshot.runs, snapshot.away, snapshot.leave, snapshot.shift)
         self.now = snapshot.outcome
 
     # ── moves: whether the state was changed as meant; if not, it is to be rolled back ────────────

@@ -41,16 +41,17 @@ def assemble(
     caps: tuple[float, float],
     look_ahead: float,
     initial: NDArray[np.uint8],
-) -> Ints:
-    """The schedule's steps: rows (verb, way or tensor, memory). ways: per run, negative where it is absent.
-    starts: of runs, in seconds. curves: bytes on the device and on the host by moment, with every fetch just
-    before its use; caps: what early ones keep within. initial: where tensors lie at first, completed by what
-    is fetched in the turn before."""
+    steps: Ints,
+) -> int:
+    """Fill `steps`: rows (verb, way or tensor, memory); their number. ways: per run, negative where it is
+    absent. starts: of runs, in seconds. curves: bytes on the device and on the host by moment, with every
+    fetch just before its use; caps: what early ones keep within. initial: where tensors lie at first,
+    completed by what is fetched in the turn before."""
     order = _in_order_of_need(fetches)
     moments = np.empty((len(order), 2), np.int64)
     _want(fetches, order, starts, look_ahead, len(curves[0]), moments)
     _place(fetches, order, (curves[0].copy(), curves[1].copy()), caps, moments)
-    return _merge(moves, fetches, order, moments, len(curves[0]), ways, initial)
+    return _merge(moves, fetches, order, moments, len(curves[0]), ways, initial, steps)
 
 
 @inner
@@ -75,17 +76,18 @@ def _want(fetches: Any, order: Ints, starts: Floats, look_ahead: float, turn: in
             due = min(due, starts[fetch.use // 2] + turns * starts[-1]) - look_ahead * fetch.seconds
             if fetch.from_disk:
                 due_read = min(due_read, due) - look_ahead * fetch.read_seconds
-            moments[index, 0] = _slot_before(due, starts, turn)
-            moments[index, 1] = _slot_before(due_read, starts, turn)
+            _put_slot_before(due, starts, turn, moments[index, 0:1])
+            _put_slot_before(due_read, starts, turn, moments[index, 1:2])
 
 
 @inner
-def _slot_before(due: float, starts: Floats, turn: int) -> int:
-    """The moment of the last slot that starts at or before a time within the last turn and this."""
+def _put_slot_before(due: float, starts: Floats, turn: int, moment: Ints) -> None:
+    """moment: takes that of the last slot that starts at or before a time within the last turn and this."""
     if due < -starts[-1]:
-        return -turn
+        moment[0] = -turn
+        return
     base = 0 if due >= 0 else -1
-    return base * turn + 2 * (np.searchsorted(starts, due - base * starts[-1], "right") - 1)
+    moment[0] = base * turn + 2 * (np.searchsorted(starts, due - base * starts[-1], "right") - 1)
 
 
 @inner
@@ -171,7 +173,8 @@ def _merge(
     turn: int,
     ways: Ints,
     initial: NDArray[np.uint8],
-) -> Ints:
+    steps: Ints,
+) -> int:
     """All steps, slot by slot; within one by rank, then by the moment that asks for them, then by tensor."""
     most, slots = len(moves) + 2 * len(order), len(ways) + 1
     keys, slot_of, rows = np.empty(most, np.int64), np.empty(most, np.int64), np.empty((most, 3), np.int64)
@@ -202,7 +205,7 @@ def _merge(
     for index in range(count):
         sorted_rows[filled[slot_of[index]]] = index
         filled[slot_of[index]] += 1
-    steps, length = np.empty((count + len(ways), 3), np.int64), 0
+    length = 0
     for slot in range(slots):
         inside = sorted_rows[first[slot] : first[slot + 1]]
         _sort(inside, keys)
@@ -212,7 +215,7 @@ def _merge(
         if slot < len(ways) and ways[slot] >= 0:
             steps[length, 0], steps[length, 1], steps[length, 2] = 0, ways[slot], 0
             length += 1
-    return steps[:length]
+    return length
 
 
 @inner

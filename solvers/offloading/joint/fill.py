@@ -36,14 +36,15 @@ def fill(state: State, chosen: Iterable[Absence], cap: float) -> None:
     listed = list(dict.fromkeys(chosen))
     rows = np.array(listed, ABSENCE)
     starts, ends = ends_of(state, rows)
-    kept = _fitting(starts, ends, state.graph.tensors.bytes[rows["tensor"]], state.curve.copy(), cap)
+    kept = np.zeros(len(listed), np.bool_)
+    _fit(starts, ends, state.graph.tensors.bytes[rows["tensor"]], state.curve.copy(), cap, kept)
     state.keep([listed[number].place for number in np.flatnonzero(kept)])
 
 
 @compiled
-def _fitting(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float) -> NDArray[np.bool_]:
-    """Which stay, if the first that fit do. curve: changed."""
-    kept, turn = np.zeros(len(starts), np.bool_), len(curve)
+def _fit(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float, kept: NDArray[np.bool_]) -> None:
+    """kept: set where a tensor stays, if the first that fit do. curve: changed."""
+    turn = len(curve)
     for number in range(len(starts)):
         fits = True
         for moment in range(starts[number], ends[number]):
@@ -54,7 +55,6 @@ def _fitting(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float) -> 
             kept[number] = True
             for moment in range(starts[number], ends[number]):
                 curve[moment % turn] += sizes[number]
-    return kept
 
 
 def shortest_first(state: State, chosen: Sequence[Absence]) -> list[Absence]:

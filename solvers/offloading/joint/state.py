@@ -8,7 +8,7 @@ written down, and taken back by `rollback`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
@@ -117,9 +117,9 @@ class State:
     ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
         self.runs, self._smallest = list(runs), smallest
-        self.away: dict[Place, Memory] = {}
-        self.leave: dict[Place, int] = {}
-        self.shift: dict[Place, int] = {}
+        self.away: dict[Place, Memory]
+        self.leave: dict[Place, int]
+        self.shift: dict[Place, int]
         self.ways = Ways(graph)
         self.instance: Instance = self.ways.instance(machine, budget)
         self.turn = turn_length(len(self.runs))
@@ -128,10 +128,7 @@ class State:
         self._touched = self._positions()
         self._kept: dict[tuple[Any, ...], _Made] = {}
         self._journal: list[tuple[dict[Place, Any] | None, Place, Any]] = []
-        self._read_runs()
-        self._clear(len(graph.tensors))
-        for x in self._touched:
-            self._renew(x)
+        self.reset(self.runs, {}, {}, {})
         if all_away:
             self.send_all()
 
@@ -182,6 +179,20 @@ class State:
                 _put(table, where, before)
                 touched.add(where[0])
         self._renew_all(touched)
+
+    def reset(
+        self,
+        runs: Sequence[Run],
+        away: Mapping[Place, Memory],
+        leave: Mapping[Place, int],
+        shift: Mapping[Place, int],
+    ) -> None:
+        """Begin anew with these decisions, whatever is half done. runs: the same in other modes."""
+        self.runs, self.away, self.leave, self.shift = list(runs), dict(away), dict(leave), dict(shift)
+        self.forget()
+        self._read_runs()
+        self._clear(len(self.graph.tensors))
+        self._renew_all(self._touched)
 
     def forget(self) -> None:
         """What was changed until now stays."""
@@ -292,7 +303,9 @@ class State:
         """Rows (verb, way or tensor, memory) and per tensor where it is at first."""
         starts = self._initial.copy()
         device, host = self.instance.limits[:2].tolist()
-        steps = assemble(
+        most = len(self._moves.used) + 2 * len(self._fetches.used) + len(self.runs)
+        steps = np.empty((most, 3), np.int64)
+        count = assemble(
             self._moves.used,
             self._fetches.used,
             self.sequence,
@@ -301,8 +314,9 @@ class State:
             (device - reserve, host),
             min(look_ahead, 1e9),
             starts,
+            steps,
         )
-        return steps, starts
+        return steps[:count], starts
 
     def schedule(self, outcome: Outcome) -> Schedule:
         """The schedule that was evaluated."""

@@ -10,6 +10,7 @@ from memplan.planner.residence.demand import Demand
 from memplan.planner.residence.residence import Residence
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint.anneal import Anneal
 from memplan.solvers.offloading.joint.state import State
 from test_residence import HOST_MODE, LINKED, random_runs, training
 
@@ -56,3 +57,23 @@ def test_the_plain_runs_take_the_plain_time() -> None:
     graph = training(3)
     state = State(graph, Machine(links=LINKED.links), 2**40, in_plain_mode(range(len(graph.operations))))
     assert state.evaluate(1.0).seconds == pytest.approx(float(graph.operations.time.sum()))
+
+
+def test_an_interruption_half_way_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between what a change writes down and the rows that follow from it."""
+    graph = training(5)
+    state = State(graph, LINKED, 2**40, in_plain_mode(range(len(graph.operations))))
+    anneal = Anneal(state, state.evaluate(1.0), {}, seed=0)
+    steps = state.steps(1.0, 0.0)[0].tolist()
+
+    def interrupted(_tensors: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(state, "_renew_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.send([absence.place for absence in state.absences])
+    anneal.restore(anneal.best)
+    assert not state.away
+    assert state.steps(1.0, 0.0)[0].tolist() == steps
+    simulate(graph, state.schedule(anneal.now), machine=LINKED)

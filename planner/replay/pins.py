@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ...graphs.arrays import Ints
-from ...graphs.compiled import compiled
+from ...graphs.compiled import compiled, inner
 from ..simulator.pinned import PINNED
 from .instance import Instance
 
 Flags = NDArray[np.bool_]
 _PINNED = PINNED
+_CROSS, _MAKE, _DROP = range(3)
+"""What happens to a copy on the host: it crosses the link; a step makes it; it is deleted."""
 
 
 @compiled
@@ -19,61 +23,69 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     """Per step where its copies stand in the flags behind it: whether the copy on the host that it makes, if
     any, is pinned; a run on the host has one for each of its writes. Then per tensor whether the
     copy is that is there when a turn starts. All false where pinned memory has no limit."""
-    ways, members, tensors = instance.ways, instance.members, instance.tensors
+    ways, tensors = instance.ways, instance.tensors
     count, length = len(tensors), len(steps)
-    first = np.zeros(length + 1, np.int64)
+    first, most = np.zeros(length + 1, np.int64), 2 * length
     for index in range(length):
         verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
         made = 0
-        if verb == 0 and ways[target].host:
-            made = (ways[target].writes_end - ways[target].writes_start) // 2
+        if verb == 0:
+            most += ways[target].host_reads_end - ways[target].host_reads_start
+            if ways[target].host:
+                made = (ways[target].writes_end - ways[target].writes_start) // 2
         elif verb > 1 and where == 1:
             made = 1
         first[index + 1] = first[index] + made
     flags, at_start = np.zeros(first[length], np.bool_), np.zeros(count, np.bool_)
     if np.isinf(instance.limits[_PINNED]):
         return first, flags, at_start
+    events = np.empty(most + first[length], np.int64)
+    events = events[: _events(ways, instance.members, steps, events)]
     will, crossed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    for index in range(length - 1, -1, -1):
-        _before(instance, steps, index, will)
-    for index in range(length):
-        _behind(instance, steps, index, crossed)
+    for place in range(len(events) - 1, -1, -1):
+        if events[place] & 3 != _MAKE:
+            will[events[place] >> 2] = events[place] & 3 == _CROSS
+    for event in events:
+        if event & 3 != _MAKE:
+            crossed[event >> 2] = event & 3 == _CROSS
     for x in range(count):
         at_start[x] = tensors[x].persistent and (will[x] or crossed[x])
         will[x] = tensors[x].persistent and will[x]
-    for index in range(length - 1, -1, -1):
-        verb, target = steps[index, 0], steps[index, 1]
-        if verb > 1:
-            _before(instance, steps, index, will)
-        for place in range(first[index], first[index + 1]):
-            x = target if verb > 1 else members[ways[target].writes_start + 2 * (place - first[index])]
-            flags[place] = will[x]
-        if verb <= 1:
-            _before(instance, steps, index, will)
+    made = first[length]
+    for place in range(len(events) - 1, -1, -1):
+        x, kind = events[place] >> 2, events[place] & 3
+        if kind == _MAKE:
+            made -= 1
+            flags[made] = will[x]
+        else:
+            will[x] = kind == _CROSS
     return first, flags, at_start
 
 
-@compiled
-def _before(instance: Instance, steps: Ints, index: int, will: Flags) -> None:
-    """Whether copies that are there before a step will cross the link, from whether those behind it will."""
-    verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
-    if verb == 1 and where == 1:
-        will[target] = False
-    else:
-        _behind(instance, steps, index, will)
-
-
-@compiled
-def _behind(instance: Instance, steps: Ints, index: int, crossed: Flags) -> None:
-    """Note what crosses in a step; a copy that it deletes has crossed for nothing."""
-    verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
-    if verb == 0:
-        way = instance.ways[target]
-        if not way.host:
-            for place in range(way.host_reads_start, way.host_reads_end):
-                crossed[instance.members[place]] = True
-    elif verb == 1:
+@inner
+def _events(ways: Any, members: Ints, steps: Ints, events: Ints) -> int:
+    """Fill `events` with 4 · tensor + kind for what happens to copies on the host, in order; their number."""
+    length = 0
+    for index in range(len(steps)):
+        verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
+        if verb == 0:
+            way = ways[target]
+            low, high, each, kind = way.host_reads_start, way.host_reads_end, 1, _CROSS
+            if way.host:
+                low, high, each, kind = way.writes_start, way.writes_end, 2, _MAKE
+            for place in range(low, high, each):
+                events[length] = members[place] << 2 | kind
+                length += 1
+            continue
+        if verb == 1:
+            if where == 1:
+                events[length] = target << 2 | _DROP
+                length += 1
+            continue
         if where == 1:
-            crossed[target] = False
-    elif (verb == 2 and where == 1) or (verb == 3 and where == 0):
-        crossed[target] = True
+            events[length] = target << 2 | _MAKE
+            length += 1
+        if (verb == 2 and where == 1) or (verb == 3 and where == 0):
+            events[length] = target << 2 | _CROSS
+            length += 1
+    return length

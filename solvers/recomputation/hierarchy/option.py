@@ -52,11 +52,11 @@ def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> 
     outputs = forward_outputs(piece)
     fresh = range(piece.forward, piece.operations)
     back = pass_of(piece, backward, lasting(piece), frozenset(fresh))
-    used = {x for x in outputs if x in back.reads}
+    used = {x for x in back.reads if _forward_makes(piece, x)}
     every = frozenset(range(piece.forward))
     return Option(
-        pass_of(piece, forward, outputs | back.starts, every),
-        pass_of(piece, forward, outputs | back.starts),
+        pass_of(piece, forward, outputs | used | back.starts, every),
+        pass_of(piece, forward, outputs | used | back.starts),
         pass_of(piece, forward, used | back.starts),
         back,
         bytes_of(piece, back.starts),
@@ -64,33 +64,31 @@ def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> 
 
 
 def advance_of(piece: Piece) -> Advance:
-    """Each operation once, in the lightest mode that makes what is needed."""
-    need = set(forward_outputs(piece))
-    first: list[Run] = []
-    recompute: list[Run] = []
+    """Each operation once, in the lightest mode that makes what is needed; results the first time."""
+    outputs = forward_outputs(piece)
+    results = {x for x, result in enumerate(piece.result) if result and _forward_makes(piece, x)}
+    need = outputs | results
+    runs: list[Run] = []
     for operation in range(piece.forward - 1, -1, -1):
         plain = piece.ways[operation][0]
         wanted = need.intersection(plain.writes)
         if not wanted and not piece.early[operation]:
             continue
-        mode = _lightest(piece, operation, wanted)
-        first.append((operation, mode))
-        recompute.append((operation, mode))
+        runs.append((operation, _lightest(piece, operation, wanted)))
         need.update(piece.reads[operation])
-    first.reverse()
-    recompute.reverse()
+    runs.reverse()
     early = frozenset(o for o in range(piece.forward) if piece.early[o])
-    outputs = forward_outputs(piece)
-    return Advance(pass_of(piece, first, outputs, early), pass_of(piece, recompute, outputs))
+    return Advance(pass_of(piece, runs, outputs | results, early), pass_of(piece, runs, outputs))
 
 
 def forward_outputs(piece: Piece) -> set[int]:
     """What the forward part makes and others read."""
-    return {
-        x
-        for x, makers in enumerate(piece.makers)
-        if piece.output[x] and any(o < piece.forward for o in makers)
-    }
+    return {x for x, output in enumerate(piece.output) if output and _forward_makes(piece, x)}
+
+
+def _forward_makes(piece: Piece, tensor: int) -> bool:
+    """All of it or a part: a sum to which other clusters add may be read by this one's backward alone."""
+    return any(o < piece.forward for o in piece.makers[tensor])
 
 
 def lasting(piece: Piece) -> set[int]:

@@ -64,7 +64,7 @@ from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "8"
+VERSION = "9"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0

@@ -30,11 +30,11 @@ def sequential(graph: Graph, top: int, lower: int) -> Tree:
     behind = fine.blocks[-1].forward.index(loss[0]) if loss else len(fine.blocks[-1].forward)
     middle = fine.blocks[-1].forward[behind:]
     blocks = [*fine.blocks[:-1], Block(fine.blocks[-1].forward[:behind], fine.blocks[-1].backward, None)]
-    place = {o: index for index, block in enumerate(blocks) for o in block.forward}
+    place = {o: index for index, block in enumerate(blocks) for o in (*block.forward, *block.backward)}
     coarse = coarser(graph, fine, top)
     branches: list[Branch] = []
     for block in coarse.blocks:
-        inside = sorted({place[o] for o in block.forward if o in place})
+        inside = sorted({place[o] for o in (*block.forward, *block.backward) if o in place})
         members = [Branch(blocks[i].forward, blocks[i].backward) for i in inside]
         forward = tuple(o for member in members for o in member.forward)
         grouped = tuple(members) if len(members) > 1 and len(forward) > lower else ()

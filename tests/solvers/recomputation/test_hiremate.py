@@ -36,6 +36,7 @@ from memplan.solvers.recomputation.hiremate import h_ilp, hiremate
 from memplan.solvers.recomputation.hiremate.bottom import LEVEL_SOLVERS
 from memplan.solvers.recomputation.hiremate.partitions import tree_of
 from memplan.solvers.registry import run as registry
+from odd_graphs import odd_graph
 from recomputing import recomputing
 from training_graphs import training
 
@@ -79,6 +80,37 @@ def test_hierarchies_of_random_graphs_stay_within_the_budget(
 ) -> None:
     name = "sequential" if top % 2 else "h-partition"
     solved(graph, between(graph, share), 4.0, partitioner=name, top=top, lower=lower, peaks=2, saves=2)
+
+
+def refusal(graph: Graph, **chosen: int | str) -> InfeasibleError:
+    """Of a byte."""
+    setting = hiremate.Settings(top=3, lower=4, peaks=2, saves=2, cache="off", **chosen)  # pyright: ignore
+    with pytest.raises(InfeasibleError) as caught:
+        hiremate.solve(Problem(graph, 1), Options(30.0, setting))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("random", "partitioner"),
+    [
+        pytest.param(200630, "h-partition", id="a sum of two clusters that one's backward reads"),
+        pytest.param(106, "sequential", id="results that nobody reads"),
+        pytest.param(1648, "sequential", id="a last block that is all loss and backward"),
+    ],
+)
+def test_whoever_has_too_little_is_told_what_is_enough(random: int, partitioner: str) -> None:
+    """The lightest schedule of plain clusters holds, and the budget that the refusal names is reached."""
+    source = Random(random)
+    if random == 200630:
+        source.random()
+    graph = odd_graph(source)
+    for leaf in ("plain", "h-ilp"):
+        least = refusal(graph, leaf=leaf, partitioner=partitioner).least
+        assert least is not None
+        found = solved(
+            graph, least, 30.0, leaf=leaf, partitioner=partitioner, top=3, lower=4, peaks=2, saves=2
+        )
+        assert found is not None
 
 
 @settings(max_examples=60)

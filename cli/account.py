@@ -84,8 +84,8 @@ def on_device(graph: Graph, schedule: Schedule, at: int) -> set[int]:
     there = set(graph.resident.nonzero()[0].tolist()) - away
     for verb, target, where in list(schedule.rows())[: at + 1]:
         if verb == Verb.COMPUTE:
-            if where == PLAIN or not graph.operations.modes[target][where - 1].on_host:
-                there.update(tensor for tensor, _bit in graph.contributions(target, where))
+            below = graph.made_on_host(target, where)
+            there.update(tensor for tensor, _bit in graph.contributions(target, where) if tensor not in below)
         elif where == Memory.DEVICE:
             (there.discard if verb == Verb.DELETE else there.add)(target)
     return there

@@ -55,8 +55,8 @@ class Mode:
     """Another way to run an operation, with the fields it changes already filled in.
 
     time: seconds.  workspace: bytes.  writes, reads_host: tensor indices; `reads_host` are read where
-    they lie in host memory.  on_host: runs on the CPU, inputs and outputs in host memory.
-    launch: seconds that the training thread takes to issue it.
+    they lie in host memory, `writes_host` (of `writes`) are made there.  on_host: runs on the CPU, inputs and
+    outputs in host memory.  launch: seconds that the training thread takes to issue it.
     """
 
     name: str
@@ -66,6 +66,17 @@ class Mode:
     reads_host: tuple[int, ...] = ()
     on_host: bool = False
     launch: float = 0.0
+    writes_host: tuple[int, ...] = ()
+
+    @property
+    def uses_host(self) -> bool:
+        """It runs on the CPU, or reads or writes host memory."""
+        return self.on_host or bool(self.reads_host) or bool(self.writes_host)
+
+    @property
+    def made_on_host(self) -> tuple[int, ...]:
+        """What it writes in host memory."""
+        return self.writes if self.on_host else self.writes_host
 
 
 class Tensor(NamedTuple):
@@ -273,3 +284,7 @@ class Graph:
     def on_host(self, operation: int, mode: int) -> bool:
         """Whether a run takes place on the CPU."""
         return mode != 0 and self.operations.modes[operation][mode - 1].on_host
+
+    def made_on_host(self, operation: int, mode: int) -> tuple[int, ...]:
+        """What a run writes in host memory. mode: 0, or k for the k-th."""
+        return () if mode == 0 else self.operations.modes[operation][mode - 1].made_on_host

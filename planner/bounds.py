@@ -22,7 +22,8 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
     While operation o runs, its inputs, outputs and workspace are on the device, and so is all that
     never leaves it: the batch, and, where nothing comes from the host, the persistent tensors that some
     operation needs there in each of its modes; others may lie on the host throughout. At the end the results
-    are there too, where nothing goes to the host. A mode that reads from, or runs on, the host needs less.
+    are there too, where nothing goes to the host and no mode makes them there. A mode that reads or writes
+    host memory, or runs on the host, needs less.
     """
     machine = machine or graph.machine
     links = machine.links if machine else Links()
@@ -31,7 +32,9 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
         always = graph.resident & (~graph.persistent | _needed(graph))
     extra = np.where(always, 0, graph.tensors.bytes)
     need = _needs(graph, extra, _Spans.none(graph))
-    results = 0 if links.d2h is not None else int(extra[list(graph.results)].sum())
+    below = {x for modes in graph.operations.modes.values() for mode in modes for x in mode.made_on_host}
+    stay = [] if links.d2h is not None else [x for x in graph.results if x not in below]
+    results = int(extra[stay].sum())
     return int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
 
 
@@ -75,7 +78,7 @@ def backward_once(graph: Graph) -> Graph:
 def uses_host(graph: Graph) -> bool:
     """An operation can be run in a way that uses the host."""
     ways = (mode for modes in graph.operations.modes.values() for mode in modes)
-    return any(mode.on_host or mode.reads_host for mode in ways)
+    return any(mode.uses_host for mode in ways)
 
 
 class _Spans(NamedTuple):
@@ -169,7 +172,10 @@ def _mode_need(graph: Graph, operation: int, mode: Mode, columns: _Columns) -> i
     if mode.on_host:
         return 0
     extra, first, last = columns
-    tensors = (*{*graph.input_lists[operation]}.difference(mode.reads_host), *mode.writes)
+    tensors = (
+        *{*graph.input_lists[operation]}.difference(mode.reads_host),
+        *{*mode.writes}.difference(mode.writes_host),
+    )
     return mode.workspace + sum(extra[x] for x in tensors if not first[x] <= operation <= last[x])
 
 

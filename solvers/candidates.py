@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
-from ..planner.bounds import memory_floor
+from ..planner.bounds import memory_floor, uses_host
 from ..planner.plain import baseline, plain_schedule
 from ..planner.replay.runs import figures_of_runs
 from ..planner.schedule.schedule import Schedule
@@ -79,9 +79,10 @@ def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleEr
 
 
 def own_bound(name: str, problem: Problem, seconds: float, order: OrderName, form: str) -> tuple[Bound, ...]:
-    """What a solver has proven for schedules without transfers, as an answer's `bounds`; nothing where it has
-    proven nothing. form: as of `Bound`."""
+    """What a solver has proven for schedules on the device alone, as an answer's `bounds`; nothing where
+    it has proven nothing. form: as of `Bound`."""
     if not 0.0 < seconds < inf:
         return ()
     machine = problem.machine or problem.graph.machine or Machine()
-    return (Bound(seconds, name, order, machine.links == Links(), form=form),)
+    on_device = machine.links == Links() and not uses_host(problem.graph)
+    return (Bound(seconds, name, order, on_device, form=form),)

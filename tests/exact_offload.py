@@ -226,7 +226,8 @@ class _Search:
         """Run the next computation, if its inputs are there."""
         turn, position = self.turn, state.slot
         needed = turn.needs[position]
-        made = sum(1 << k for k, life in enumerate(turn.lives) if life.first == position)
+        made = sum(1 << k for k, life in enumerate(turn.lives) if life.first == position and not life.direct)
+        below = sum(1 << k for k, life in enumerate(turn.lives) if life.born == position and life.direct)
         at_host = sum(1 << k for k, life in enumerate(turn.lives) if position in life.host_uses)
         if needed & ~made & ~state.device or needed & state.leaving or at_host & ~state.host:
             return
@@ -243,10 +244,14 @@ class _Search:
             if at_host & 1 << k:
                 start = max(start, state.host_ready[k])
         end = start + turn.seconds[position]
+        ready = tuple(end if below >> k & 1 else at for k, at in enumerate(new.host_ready))
         yield from self._after(
             new._replace(
                 slot=position + 1,
                 device=new.device | made,
+                host=new.host | below,
+                marked=new.marked | below,
+                host_ready=ready,
                 flying=new.flying & ~at_host,
                 compute=end,
                 steps=(new.steps, compute(*turn.runs[position])),

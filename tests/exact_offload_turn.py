@@ -21,12 +21,20 @@ def sequences(graph: Graph, recompute: bool) -> Iterator[list[Run]]:
     again = [o for o in range(count) if recompute and graph.operation(o).phase == Phase.FORWARD]
     again = [o for o in again if graph.operation(o).recompute and not graph.operation(o).mutates]
     for modes in product(*ways):
+        if not _alike(graph, modes):
+            continue
         for before in product(*((None, *(b for b in backward if b <= _ended(graph, o))) for o in again)):
             order: list[int] = []
             for operation in range(count):
                 order += [o for o, place in zip(again, before, strict=True) if place == operation]
                 order.append(operation)
             yield [(o, modes[o]) for o in order]
+
+
+def _alike(graph: Graph, modes: Sequence[int]) -> bool:
+    """All that make a tensor make it in the same memory."""
+    below = [graph.operation(o).modes[mode - 1].writes_host if mode else () for o, mode in enumerate(modes)]
+    return all(len({x in below[o] for o in row}) <= 1 for x, row in enumerate(graph.producers.lists()))
 
 
 def _ended(graph: Graph, operation: int) -> int:
@@ -58,7 +66,7 @@ class Life:
 
     first: the device run that begins it, born: that completes it; −1 of a persistent one. uses: device runs
     that need it on the device. host_uses: likewise in host memory. changed, host_changed: a run on that side
-    changes it.
+    changes it. direct: the device makes it in host memory.
     """
 
     tensor: int
@@ -70,6 +78,7 @@ class Life:
     changed: int | None = None
     host_changed: bool = False
     stays: bool = False
+    direct: bool = False
 
     @property
     def persistent(self) -> bool:
@@ -118,7 +127,8 @@ class Turn:
                 if not sizes[x]:
                     continue
                 if x not in open_lives or any(other == o for other, _mode in self.runs[:position]):
-                    open_lives[x] = Life(x, sizes[x], position, position, [], [])
+                    direct = way is not None and x in way.writes_host
+                    open_lives[x] = Life(x, sizes[x], position, position, [], [], direct=direct)
                     found.append(open_lives[x])
                 open_lives[x].born = position
         for o, _mode in self.host_runs:
@@ -172,7 +182,7 @@ class Turn:
         """Per run, the lives it needs on the device or makes there, as bits."""
         rows = [0] * len(self.runs)
         for k, life in enumerate(self.lives):
-            makers = () if life.persistent else range(life.first, life.born + 1)
+            makers = () if life.persistent or life.direct else range(life.first, life.born + 1)
             for position in (*life.uses, *makers):
                 rows[position] |= 1 << k
         return rows

@@ -220,7 +220,12 @@ class Walk:
         if step.verb == Verb.COMPUTE:
             o, known = step.target, 0 <= step.where <= len(self.operations[step.target].modes)
             mode = self.mode(step) if known else None
-            return mode is not None and not mode.on_host and x in mode.reads_host and o >= 0
+            return (
+                mode is not None
+                and not mode.on_host
+                and x in (*mode.reads_host, *mode.writes_host)
+                and o >= 0
+            )
         return step.target == x and (step.verb, step.where) in ((Verb.OFFLOAD, HOST), (Verb.PREFETCH, DEVICE))
 
     def crosses(self, x: int, first: int) -> bool:
@@ -263,13 +268,28 @@ class Walk:
             for x in operation.reads + operation.mutates
         }
 
-    def need_bytes(self, step: Step) -> int:
+    def outputs(self, step: Step) -> list[tuple[int, Memory]]:
+        """The copies that a compute step makes, or adds to."""
+        mode = self.mode(step)
+        return [(x, HOST if mode.on_host or x in mode.writes_host else DEVICE) for x in mode.writes]
+
+    def need_bytes(self, step: Step, memory: Memory) -> int:
         """What a compute step allocates: workspace, outputs that are not there, outputs made again."""
         mode = self.mode(step)
-        memory = HOST if mode.on_host else DEVICE
-        need = mode.workspace
-        for x in mode.writes:
-            if not self.present(x, memory) or step.target in self.copies[x, memory].contributions:
+        need = mode.workspace if (memory == HOST) == mode.on_host and memory != DISK else 0
+        for x, where in self.outputs(step):
+            if where == memory and (
+                not self.present(x, where) or step.target in self.copies[x, where].contributions
+            ):
+                need += self.tensors[x].bytes
+        return need
+
+    def new_pinned(self, step: Step) -> int:
+        """What it allocates of pinned memory. What the device makes again in host memory goes there too."""
+        mode, need = self.mode(step), 0
+        for x, memory in self.outputs(step):
+            again = self.present(x, memory) and step.target in self.copies[x, memory].contributions
+            if self.need_pinned(x, memory) or (again and x in mode.writes_host):
                 need += self.tensors[x].bytes
         return need
 
@@ -316,13 +336,10 @@ class Walk:
                 rules.add("reads-complete")
             if not self.fresh(x, memory):
                 rules.add("reads-fresh")
-        memory = HOST if self.mode(step).on_host else DEVICE
-        if self.live_bytes(memory) + self.need_bytes(step) > self.limit[memory]:
-            rules.add("capacity")
-        if (
-            self.pinned_bytes() + sum(self.need_pinned(x, memory) for x in self.mode(step).writes)
-            > self.pinned_limit
-        ):
+        for memory in (DEVICE, HOST):
+            if self.live_bytes(memory) + self.need_bytes(step, memory) > self.limit[memory]:
+                rules.add("capacity")
+        if self.pinned_bytes() + self.new_pinned(step) > self.pinned_limit:
             rules.add("capacity")
         return rules
 
@@ -383,21 +400,24 @@ class Walk:
         for copy in read:
             for transfer in copy.made_by:
                 self._wait(transfer, queue == "compute")
-        waits += [self.copies[x, memory].ready for x in mode.writes if self._added_in_place(step, x, memory)]
+        outputs = self.outputs(step)
+        waits += [self.copies[x, place].ready for x, place in outputs if self._added_in_place(step, x, place)]
         for x in self.operations[step.target].mutates:
             waits += self._await_users(x, memory)
-        pinned = [x for x in mode.writes if self.need_pinned(x, memory)]
-        waits += self._allocate(memory, self.need_bytes(step))
-        waits += self._allocate("pinned", sum(self.tensors[x].bytes for x in pinned))
+        pinned = [x for x, place in outputs if self.need_pinned(x, place)]
+        pinned_bytes = self.new_pinned(step)
+        for place in (DEVICE, HOST):
+            waits += self._allocate(place, self.need_bytes(step, place))
+        waits += self._allocate("pinned", pinned_bytes)
         launched = self.free["launch"] = max(self.free["launch"], self.fence) + mode.launch
         start = max([self.free[queue], self.fence, launched, *waits])
         end = self.free[queue] = start + mode.time
-        for x in mode.writes:
-            if not self.present(x, memory):
-                self.copies[x, memory] = Copy({step.target}, self.version[x], end, pinned=x in pinned)
-            elif self._added_in_place(step, x, memory):
-                self.copies[x, memory].contributions.add(step.target)
-                self.copies[x, memory].ready = end
+        for x, place in outputs:
+            if not self.present(x, place):
+                self.copies[x, place] = Copy({step.target}, self.version[x], end, pinned=x in pinned)
+            elif self._added_in_place(step, x, place):
+                self.copies[x, place].contributions.add(step.target)
+                self.copies[x, place].ready = end
         for x in self.operations[step.target].mutates:
             self.version[x] += 1
             self.copies[x, memory].version = self.version[x]

@@ -8,7 +8,7 @@ Whole seconds and bytes, links of a few bytes a second: small enough for exact_o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from memplan.graphs.draft import Draft
@@ -104,6 +104,27 @@ def _update(draft: Draft, random: Random, weight: int, gradient: int, states: bo
         recompute=False,
         modes=modes,
     )
+
+
+def direct_case(seed: int) -> Case:
+    """`small_case` where backward operations have modes that make outputs with bytes in host memory."""
+    case, random = small_case(seed), Random(seed)
+    graph = case.graph
+    sizes, modes = graph.tensors.bytes, dict(graph.operations.modes)
+    for o in range(len(graph.operations)):
+        operation = graph.operation(o)
+        made = [x for x in operation.writes if sizes[x]]
+        if operation.phase == Phase.BACKWARD and made and random.random() < 0.7:
+            below = tuple(random.sample(made, random.randint(1, len(made))))
+            seconds = operation.time + random.choice((0, 1, 1, 4))
+            modes[o] = (
+                Mode("direct", seconds, operation.workspace, operation.writes, writes_host=below),
+                *operation.modes,
+            )
+    graph = replace(graph, operations=replace(graph.operations, modes=modes))
+    low, high = memory_floor(graph, case.machine), baseline(graph).peak
+    budget = low + round((high - low) * random.choice((0.0, 0.1, 0.3, 0.6)))
+    return Case(f"{seed}:direct", graph, case.machine, budget)
 
 
 def small_case(seed: int) -> Case:

@@ -89,7 +89,7 @@ def random_graph(random: Random, most_operations: int = 7) -> Graph:
 
 
 def _mode(random: Random, name: str, reads: list[int], writes: list[int], mutates: list[int]) -> Mode:
-    return Mode(
+    mode = Mode(
         name,
         random.choice(SECONDS),
         random.choice((0, 0, 2)),
@@ -97,6 +97,8 @@ def _mode(random: Random, name: str, reads: list[int], writes: list[int], mutate
         tuple(some(random, [x for x in reads if x not in mutates], 2)) if chance(random, 0.5) else (),
         chance(random, 0.4),
     )
+    below = () if mode.on_host else mode.writes
+    return replace(mode, writes_host=tuple(some(random, below, 2)) if chance(random, 0.4) else ())
 
 
 def random_machine(random: Random) -> Machine:

@@ -8,14 +8,17 @@ from random import Random
 import pytest
 from exact_offload import optimum
 from memplan.graphs.draft import Draft
-from memplan.graphs.graph import Kind, Phase
+from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.residence.residence import Residence
 from memplan.planner.residence.transfers import placed
+from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
-from small_offload import small_case
+from memplan.solvers.bounds.offload.offload_bound import offload_bound
+from small_offload import direct_case, small_case
 
 STATES = 6_000
 
@@ -48,6 +51,56 @@ def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
         found = placed(case.graph, case.machine, case.budget, Residence(runs, away))
         if found is not None:
             assert found[1].time >= best.period * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 2))
+def test_no_random_choice_of_what_is_made_on_the_host_is_faster(seed: int) -> None:
+    case, random = direct_case(seed), Random(seed)
+    graph = case.graph
+    best = optimum(graph, case.machine, case.budget, states=STATES)
+    if not best.proven:
+        pytest.skip("given up")
+    modes = [len(graph.operation(o).modes) for o in range(len(graph.operations))]
+    gradients = [x for x in range(len(graph.tensors)) if graph.tensor(x).kind >= Kind.GRADIENT]
+    for _ in range(10):
+        runs = [(o, random.randint(0, count)) for o, count in enumerate(modes)]
+        uses = [(x, p) for p, (o, _m) in enumerate(runs) for x in graph.operation(o).writes if x in gradients]
+        away = {use: Memory.HOST for use in uses if random.random() < 0.3}
+        found = placed(graph, case.machine, case.budget, Residence(runs, away))
+        if found is not None:
+            assert found[1].time >= best.period * (1 - 1e-9)
+
+
+def test_a_gradient_that_finds_no_room_on_the_device() -> None:
+    """B makes g, 4 B, in 3 s on the device, in 5 s on the host: with 8 B beside w that is the only way.
+
+    With 7 B for w 4 B and x 3 B on the device g fits nowhere there; on the host U takes it, 1 s.
+    """
+    draft = Draft("room")
+    w, x, g = (
+        draft.tensor("w", 4, Kind.PARAMETER),
+        draft.tensor("x", 3),
+        draft.tensor("g", 4, Kind.PARAMETER_GRADIENT),
+    )
+    draft.operation("F", time=1, reads=[w], writes=[x], recompute=False)
+    draft.operation(
+        "B",
+        time=3,
+        reads=[w, x],
+        writes=[g],
+        phase=Phase.BACKWARD,
+        modes=[Mode("go", 5, 0, (g,), writes_host=(g,))],
+    )
+    host = Mode("host", 1, 0, (), on_host=True)
+    draft.operation("U", time=1, reads=[g], mutates=[w], phase=Phase.UPDATE, recompute=False, modes=[host])
+    graph, machine = draft.graph(), Machine(links=Links(d2h=4, h2d=4))
+    assert memory_floor(graph, machine) == 7
+    assert optimum(graph, machine, 11).period == 1 + 3 + 1
+    best = optimum(graph, machine, 7)
+    assert best.period == 1 + 5 + 1 + 1
+    assert best.schedule is not None
+    assert [step for step in best.schedule if step.verb == Verb.OFFLOAD] == []
+    assert offload_bound(graph, machine, 7).seconds <= best.period
 
 
 def test_a_tensor_that_is_away_while_the_peak_passes() -> None:

@@ -85,6 +85,7 @@ def _facts_of_operations(graph: Graph) -> Hashes:
                     mode.workspace,
                     [writes.index(x) for x in mode.writes],
                     [reads.index(x) for x in mode.reads_host],
+                    [writes.index(x) for x in mode.writes_host],
                 )
                 for mode in modes
             ]

@@ -36,7 +36,7 @@ _OPERATION_FIELDS = (
     ("name", "phase", "time"),
     ("launch", "workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
 )
-_MODE_FIELDS = (), ("time", "launch", "workspace", "writes", "reads_host", "on")
+_MODE_FIELDS = (), ("time", "launch", "workspace", "writes", "reads_host", "writes_host", "on")
 _GRAPH_FIELDS = ("format", "name", "tensors", "operations", "results"), ("source", "machine")
 _PLACES = {"device": False, "host": True}
 
@@ -144,6 +144,7 @@ def _modes(
                 tuple(indices(changes.get("reads_host", []), "reads_host", tensors)),
                 word(changes.get("on", "device"), "on", _PLACES),
                 seconds(changes["launch"], "launch") if "launch" in changes else launch,
+                tuple(indices(changes.get("writes_host", []), "writes_host", tensors)),
             )
         except ValueError as error:
             raise ValueError(f"mode {name!r}: {error}") from None

@@ -38,6 +38,16 @@ def validate(graph: Graph) -> None:
                     f"{_at(graph, operation)}: mode {mode.name!r} changes {_name(graph, extra)} in place "
                     "and so can't read it from the host"
                 )
+            if extra := set(mode.writes_host) - set(mode.writes):
+                raise ValueError(
+                    f"{_at(graph, operation)}: mode {mode.name!r} writes {_name(graph, extra)} to the host, "
+                    "which it does not write"
+                )
+            if mode.on_host and mode.writes_host:
+                raise ValueError(
+                    f"{_at(graph, operation)}: mode {mode.name!r} is on the host, where it writes all: "
+                    "leave 'writes_host' out"
+                )
 
 
 def _sums_are_finite(graph: Graph) -> None:

@@ -64,6 +64,8 @@ def _mode_row(operation: Operation, mode: Mode, names: Any) -> dict[str, Any]:
         row["writes"] = [names[tensor] for tensor in mode.writes]
     if mode.reads_host:
         row["reads_host"] = [names[tensor] for tensor in mode.reads_host]
+    if mode.writes_host:
+        row["writes_host"] = [names[tensor] for tensor in mode.writes_host]
     if mode.on_host:
         row["on"] = "host"
     return row

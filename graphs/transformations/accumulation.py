@@ -73,7 +73,15 @@ def _operations(draft: Draft, graph: Graph, tensors: Sequence[int], suffix: str,
 
     for index in range(len(graph.operations)):
         one = graph.operation(index)
-        modes = tuple(replace(m, writes=mapped(m.writes), reads_host=mapped(m.reads_host)) for m in one.modes)
+        modes = tuple(
+            replace(
+                mode,
+                writes=mapped(mode.writes),
+                reads_host=mapped(mode.reads_host),
+                writes_host=mapped(mode.writes_host),
+            )
+            for mode in one.modes
+        )
         phase = one.phase if one.phase != Phase.LOSS or last else Phase.FORWARD
         again = one._replace(
             name=one.name + suffix,

@@ -151,11 +151,14 @@ class _Recorder(Walk):
             self._go(life)
 
     def _compute(self, operation: int, mode_index: int) -> None:
-        memory = Memory.HOST if self.graph.on_host(operation, mode_index) else Memory.DEVICE
-        have = self.copies.have[memory]
-        made = [x for x, _bit in self.graph.contributions(operation, mode_index) if not have[x]]
+        have, below = self.copies.have[self._of], self.graph.made_on_host(operation, mode_index)
+        made = [
+            x
+            for x, _bit in self.graph.contributions(operation, mode_index)
+            if (x in below) == (self._of == Memory.HOST) and not have[x]
+        ]
         super()._compute(operation, mode_index)
-        if memory == self._of:
+        if self._of != Memory.DISK:
             self.there.update(dict.fromkeys(filter(self._noted, made), self.now))
 
     def _transfer(self, x: int, queue: Queue, target: Memory) -> None:

@@ -24,8 +24,9 @@ MOST_BITS = 62
 
 
 class Instance(NamedTuple):
-    """ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, mutates_…), `…_start` and
-    `…_end` being places in `members`; writes are pairs (tensor, its contribution as a bit).
+    """ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
+    `…_start` and `…_end` being places in `members`; writes are pairs (tensor, its contribution as a bit),
+    host_writes those that a way on the device makes in host memory.
     tensors: (size, whole, persistent, input).  limits: bytes per memory, and those pinned.
     copies: seconds, by queue, tensor.
     """
@@ -37,7 +38,7 @@ class Instance(NamedTuple):
     copies: NDArray[np.float64]
 
 
-_LISTS = ("reads", "host_reads", "writes", "mutates")
+_LISTS = ("reads", "host_reads", "writes", "host_writes", "mutates")
 _WAY = np.dtype(
     [("seconds", np.float64), ("launch", np.float64), ("workspace", np.int64), ("host", np.bool_)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
@@ -69,11 +70,13 @@ class Ways:
             below = set(mode.reads_host) if mode is not None else set[int]()
             mutates = graph.mutate_lists[operation]
             inputs = dict.fromkeys(graph.read_lists[operation] + mutates)
-            made = graph.contributions(operation, index)
+            direct = set(mode.writes_host) if mode is not None else set[int]()
+            made = [(x, min(bit, 1 << MOST_BITS)) for x, bit in graph.contributions(operation, index)]
             for name, values in (
                 ("reads", [x for x in inputs if x not in below]),
                 ("host_reads", [x for x in inputs if x in below]),
-                ("writes", [part for x, bit in made for part in (x, min(bit, 1 << MOST_BITS))]),
+                ("writes", [part for pair in made if pair[0] not in direct for part in pair]),
+                ("host_writes", [part for pair in made if pair[0] in direct for part in pair]),
                 ("mutates", mutates),
             ):
                 _append(members, row, name, values)

@@ -21,8 +21,9 @@ _CROSS, _MAKE, _DROP = range(3)
 @compiled
 def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     """Per step where its copies stand in the flags behind it: whether the copy on the host that it makes, if
-    any, is pinned; a run on the host has one for each of its writes. Then per tensor whether the
-    copy is that is there when a turn starts. All false where pinned memory has no limit."""
+    any, is pinned; a run on the host has one for each of its writes; what one on the device makes there is in
+    any case. Then per tensor whether the copy is that is there when a turn starts. All false where pinned
+    memory has no limit."""
     ways, tensors = instance.ways, instance.tensors
     count, length = len(tensors), len(steps)
     first, most = np.zeros(length + 1, np.int64), 2 * length
@@ -31,6 +32,7 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
         made = 0
         if verb == 0:
             most += ways[target].host_reads_end - ways[target].host_reads_start
+            most += ways[target].host_writes_end - ways[target].host_writes_start
             if ways[target].host:
                 made = (ways[target].writes_end - ways[target].writes_start) // 2
         elif verb > 1 and where == 1:
@@ -75,6 +77,9 @@ def _events(ways: Any, members: Ints, steps: Ints, events: Ints) -> int:
                 low, high, each, kind = way.writes_start, way.writes_end, 2, _MAKE
             for place in range(low, high, each):
                 events[length] = members[place] << 2 | kind
+                length += 1
+            for place in range(way.host_writes_start, way.host_writes_end, 2):
+                events[length] = members[place] << 2 | _CROSS
                 length += 1
             continue
         if verb == 1:

@@ -39,13 +39,14 @@ def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: F
 @compiled
 def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
     """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, were all deletes
-    immediate."""
+    immediate. A run that writes host memory from the device is two rows, the first for that room alone."""
     tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
     events = turn.events
     count, length = len(tensors), len(steps)
     have = np.zeros((3, count), np.int64)
     moving = _moving(instance, steps, starts, turn)
     first, flags, pinned = pins_of(instance, steps)
+    pins_limited = not np.isinf(limits[_PINNED])
     for x in range(count):
         for memory in range(3):
             if starts[x] >> memory & 1:
@@ -95,6 +96,31 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 if x >= 0:
                     events[at], events[at + 1] = event(OVERWRITE, x, memory), event(CHANGE, x, memory)
                     at += 2
+            if way.host_writes_end > way.host_writes_start:
+                below = again = 0
+                for place in range(way.host_writes_start, way.host_writes_end, 2):
+                    x, bit = members[place], members[place + 1]
+                    if not have[1, x]:
+                        below += tensors[x].size
+                        pinned[x] = pins_limited
+                    elif have[1, x] & bit:
+                        again += tensors[x].size
+                    else:
+                        events[at] = event(ADD, int(moving[x]), 1)
+                        at += 1
+                demand = int(settled[1]) + below + again
+                pinning = int(settled[_PINNED]) + below + again if pins_limited else 0
+                excess = max(excess, demand - limits[1], pinning - limits[_PINNED])
+                put(turn, row, queue, 1, demand, pinning, at, 0.0, 0.0)
+                settled[1] += below
+                settled[_PINNED] += below if pins_limited else 0
+                row += 1
+                for place in range(way.host_writes_start, way.host_writes_end, 2):
+                    x, bit = members[place], members[place + 1]
+                    if not have[1, x] & bit:
+                        have[1, x] |= bit
+                        events[at] = event(MAKE, int(moving[x]), 1)
+                        at += 1
             transient = way.workspace
             for place in range(way.writes_start, way.writes_end, 2):
                 x, bit = members[place], members[place + 1]
@@ -152,12 +178,14 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
 @compiled
 def _room_for(instance: Instance, steps: Ints) -> Turn:
     ways, tensors, most = instance.ways, len(instance.tensors), 3 * (len(steps) + len(instance.tensors))
+    rows = len(steps)
     for index in range(len(steps)):
         if steps[index, 0] == 0:
             way = ways[steps[index, 1]]
-            most += way.host_reads_end - way.reads_start + way.writes_end - way.writes_start
+            most += way.host_reads_end - way.reads_start + way.host_writes_end - way.writes_start
+            rows += way.host_writes_end > way.host_writes_start
             most += 2 * (way.mutates_end - way.mutates_start)
-    return empty_turn(len(steps), most, tensors)
+    return empty_turn(rows, most, tensors)
 
 
 @compiled
@@ -175,6 +203,8 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Tu
         elif verb == 0:
             way = ways[target]
             for place in range(way.reads_start if way.host else way.host_reads_start, way.host_reads_end):
+                moving[members[place]] = 0
+            for place in range(way.host_writes_start, way.host_writes_end, 2):
                 moving[members[place]] = 0
             if way.host:
                 for place in range(way.writes_start, way.writes_end, 2):

@@ -1,8 +1,8 @@
 """One turn as rows: what takes a queue, in list order, and what happens to copies before it.
 
 A row is a run or a transfer. Only copies of *moving* tensors are told apart, those that some transfer or some
-run on the host touches; all other tensors are bytes that rows demand. Deletes stand with the row behind them;
-a last row, without a queue, takes those at the end.
+run touches in host memory; all other tensors are bytes that rows demand. Deletes stand with the row behind
+them; a last row, without a queue, takes those at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUN, LAUNCH = range(2)
 
 READ, ADD, OVERWRITE, DROP, MAKE, CHANGE, MOVE, DROP_PINNED = range(8)
 """Events of a copy. READ: it is read. ADD: a contribution joins others. OVERWRITE: it is written while it is
-there. DROP, DROP_PINNED: it is deleted. MAKE: a run on the host makes it. CHANGE: a run changes it in place.
+there. DROP, DROP_PINNED: it is deleted. MAKE: a run makes it on the host. CHANGE: a run changes it in place.
 MOVE: a transfer makes it."""
 
 
@@ -54,7 +54,7 @@ def empty_turn(rows: int, events: int, moving: int) -> Turn:
         np.empty(moving, np.int64),
         np.zeros(3, np.int64),
         np.empty(rows + 2, np.int64),
-        np.empty(5 * (rows + 1), np.int64),
+        np.empty(6 * (rows + 1), np.int64),
     )
 
 

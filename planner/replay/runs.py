@@ -90,7 +90,7 @@ def _ways_of(graph: Graph) -> _Known | None:
     pairs = [(k, 0) for k in range(count)]
     modes = np.full(count, -1)
     for operation, own in operations.modes.items():
-        if any(mode.on_host or mode.reads_host for mode in own):
+        if any(mode.uses_host for mode in own):
             return None
         modes[operation] = len(pairs) - 1
         pairs += [(operation, mode) for mode in range(1, len(own) + 1)]

@@ -22,6 +22,7 @@ from .rows import (
     DROP,
     DROP_PINNED,
     EVENTS_END,
+    MAKE,
     MEMORY,
     MOVE,
     OVERWRITE,
@@ -34,11 +35,13 @@ from .rows import (
 _TURNS = 17
 _PINNED = PINNED
 _COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
-_HOLDS_SOURCE, _HOLDS_TARGET, _MADE, _MADE_BY_CPU = 0, 4, 8, 1 << 12
+_HOLDS_SOURCE, _HOLDS_TARGET, _MADE, _MADE_BY_CPU, _MADE_BY_DEVICE = 0, 4, 8, 1 << 12, 1 << 13
+_DEVICE = 5
 _BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
-"""The bits of a tensor's state: three times four for the transfer queues, one for the CPU, on the host."""
+"""The bits of a tensor's state: three times four for the transfer queues, one for the CPU and one for the
+device, on the host. Its newest rows: the CPU's, the four transfer queues', at _DEVICE the compute queue's."""
 
-_MAKERS = (2 << _MADE, 9 << _MADE | _MADE_BY_CPU, 4 << _MADE)
+_MAKERS = (2 << _MADE, 9 << _MADE | _MADE_BY_CPU | _MADE_BY_DEVICE, 4 << _MADE)
 _HOLDERS = (
     1 << _HOLDS_SOURCE | 2 << _HOLDS_TARGET,
     6 << _HOLDS_SOURCE | 9 << _HOLDS_TARGET,
@@ -66,7 +69,7 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     first, last = np.zeros(4, np.int64), np.zeros(4, np.int64)
     rests = np.zeros((4, 6), np.int64)
     held = np.zeros(4)
-    wanted = np.full(5, -1)
+    wanted = np.full(6, -1)
     left = np.empty(moving + 6 * (4 * drops + 8), np.int64)
     before = np.empty(len(left), np.int64)
     length = waits = 0
@@ -89,6 +92,8 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                     waiting = True
                     if makers & _MADE_BY_CPU:
                         wanted[0] = max(wanted[0], newest[tensor, 0])
+                    if makers & _MADE_BY_DEVICE:
+                        wanted[_DEVICE] = max(wanted[_DEVICE], newest[tensor, _DEVICE])
                     links = makers >> _MADE & 15
                     if kind == READ:
                         landed = links << _HOLDS_SOURCE | links << _HOLDS_TARGET
@@ -130,6 +135,9 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                     if queue == _CPU:
                         now |= _MADE_BY_CPU
                         newest[tensor, 0] = begin + row
+                    elif kind == MAKE:
+                        now |= _MADE_BY_DEVICE
+                        newest[tensor, _DEVICE] = begin + row
                 state[tensor] = now
             if row == count:
                 break
@@ -149,7 +157,7 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                 ledger, demand = _PINNED, int(rows[row, PINNED_DEMAND])
             turn.first[row] = waits
             if waiting:
-                for other in range(5):
+                for other in range(6):
                     if wanted[other] >= 0:
                         turn.waits[waits] = wanted[other] - begin
                         wanted[other] = -1

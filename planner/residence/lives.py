@@ -69,6 +69,7 @@ def position_of(moment: int) -> int:
 def touches_of(graph: Graph, operation: int, mode: int) -> dict[int, Touch]:
     """Per tensor that a run touches."""
     memory, from_host = _memories(graph, operation, mode)
+    to_host = graph.made_on_host(operation, mode)
     bits: dict[int, list[int]] = {}
     for x, bit in graph.contributions(operation, mode):
         bits.setdefault(x, []).append(bit)
@@ -77,7 +78,7 @@ def touches_of(graph: Graph, operation: int, mode: int) -> dict[int, Touch]:
     return {
         x: Touch(
             tuple(bits.get(x, ())),
-            memory,
+            Memory.HOST if x in to_host else memory,
             (Memory.HOST if x in from_host else memory) if x in inputs else None,
             x in mutated,
         )

@@ -1,12 +1,12 @@
-"""Which copies of which tensors are where, and which steps off the compute queue still use them.
+"""Which copies of which tensors are where, and which steps others must wait for still use them.
 
 A copy is a tensor in a memory. `have[memory][tensor]` is the set of contributions in that copy (bits,
 0: no copy); it is complete when it equals `whole[tensor]`. `stale` holds the copies made before their
 tensor was changed in place elsewhere.
 
-`made[copy]` says which steps off the compute queue made it (one a queue, the newest): a reader waits
-for them. `flights[copy]` says which transfers read or make it and have not been waited for: a delete
-waits for them. Both hold step numbers of this iteration, below 0 for the one before.
+`made[copy]` says which steps made it (one a queue, the newest), but for what the compute queue made on the
+device: a reader waits for them. `flights[copy]` says which transfers read or make it and have not been waited
+for: a delete waits for them. Both hold step numbers of this iteration, below 0 for the one before.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Copies:
             self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
 
     def contribute(self, copy: Copy, bit: int, queue: Queue, step: int, waits: list[int]) -> None:
-        """Step `step` on `queue` adds a contribution; off the compute queue others must know.
+        """Step `step` on `queue` adds a contribution; others must know, unless the device makes it there.
 
         One that is there already was made again and dropped: that concerns nobody.
         """
@@ -82,7 +82,7 @@ class Copies:
             return
         if self.have[memory][x]:
             waits.extend(self.made.get(copy, {}).values())
-        if queue != Queue.COMPUTE:
+        if queue != Queue.COMPUTE or memory != Memory.DEVICE:
             self.made.setdefault(copy, {})[queue] = step
         self.have[memory][x] |= bit
 

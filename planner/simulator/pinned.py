@@ -2,8 +2,8 @@
 
 A copy there lives from the step that makes it to its delete, around the turn's end too where it stays. It is
 pinned, all that time, where in this life a transfer from or to the device reads or fills it, or a computation
-on the device reads it where it lies. What goes between host and disk alone, and what only the CPU computes
-with, is not.
+on the device reads or writes it where it lies. What goes between host and disk alone, and what only the CPU
+computes with, is not.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
             modes = graph.operations.modes.get(x, ()) if where != PLAIN else ()
             for mode in modes[where - 1 : where]:
                 crossing.update(there[read] for read in mode.reads_host if read in there and not mode.on_host)
-                for made in mode.writes if mode.on_host else ():
+                for made in mode.made_on_host:
                     there.setdefault(made, (step, made))
+                crossing.update(there[made] for made in mode.writes_host)
         elif verb == Verb.DELETE:
             if where == Memory.HOST:
                 there.pop(x, None)

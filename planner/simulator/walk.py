@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from ...graphs.graph import Graph, Kind
@@ -91,7 +92,7 @@ class Walk:
         columns = graph.operations
         reads = graph.read_lists[operation]
         mutates = graph.mutate_lists[operation]
-        memory, queue, reads_host = Memory.DEVICE, Queue.COMPUTE, ()
+        memory, queue, reads_host, writes_host = Memory.DEVICE, Queue.COMPUTE, (), ()
         if mode_index == PLAIN:
             seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
             launch = columns.launch.item(operation)
@@ -101,7 +102,8 @@ class Walk:
             if not 0 < mode_index <= len(modes):
                 self._refuse("unknown-mode", f"the operation has no mode number {mode_index}")
             mode = modes[mode_index - 1]
-            seconds, transient, reads_host = mode.time, mode.workspace, mode.reads_host
+            seconds, transient = mode.time, mode.workspace
+            reads_host, writes_host = mode.reads_host, mode.writes_host
             launch, made = mode.launch, graph.contributions(operation, mode_index)
             if mode.on_host:
                 memory, queue = Memory.HOST, Queue.CPU
@@ -126,6 +128,9 @@ class Walk:
         for x in mutates:
             copies.await_users((memory, x), waits)
         kept = pinned = 0
+        if writes_host:
+            self._write_host([(x, bit) for x, bit in made if x in writes_host], waits)
+            made = [(x, bit) for x, bit in made if x not in writes_host]
         for x, bit in made:
             present = have[x]
             if not present:
@@ -146,6 +151,23 @@ class Walk:
         self._enqueue(queue, seconds, waits, launch)
         device = self.ledgers[Memory.DEVICE]
         self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
+
+    def _write_host(self, made: Sequence[tuple[int, int]], waits: list[int]) -> None:
+        """The device makes contributions in host memory, which is pinned; no link's queue is used."""
+        kept = transient = 0
+        for x, bit in made:
+            if self._unpinned:
+                self._refuse("capacity", "the device writes {} on the host, where nothing is pinned", x)
+            present = self.copies.have[Memory.HOST][x]
+            if not present:
+                kept += self.sizes[x]
+                self._pin(x, self.step, Memory.HOST)
+            elif present & bit:
+                transient += self.sizes[x]
+        for ledger in (Memory.HOST, PINNED):
+            self._allocate(ledger, kept, transient, waits)
+        for x, bit in made:
+            self.copies.contribute((Memory.HOST, x), bit, Queue.COMPUTE, self.step, waits)
 
     def _read(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
         """Check that a copy may be read, and wait for what made it."""

@@ -93,6 +93,8 @@ def check_mode(operation: Operation, mode: Mode, device: Device) -> None:
         fault = "its call names the device"
     elif mode.reads_host and not device.reads_host:
         fault = f"PyTorch reads no host memory from {device.torch.type}"
+    elif mode.writes_host:
+        fault = "PyTorch's kernels write no host memory; solve the graph without its modes with writes_host"
     if fault is not None:
         raise MemplanError(f"{operation.name} can't run in mode {mode.name} here: {fault}")
 

@@ -227,14 +227,14 @@ class Rehearsal(Walk):
                 queue, memory, workspace = Queue.CPU, Memory.HOST, mode.workspace
         for x in graph.mutate_lists[operation]:
             self._wait_for_users((memory, x), queue)
-        have = self.copies.have[memory]
-        comes = [x for x, _bit in graph.contributions(operation, mode_index) if not have[x]]
+        have, below = self.copies.have[memory], graph.made_on_host(operation, mode_index)
+        made = [x for x, _bit in graph.contributions(operation, mode_index)]
+        comes = [x for x in made if x not in below and not have[x]]
         super()._compute(operation, mode_index)
         if queue == Queue.COMPUTE:
             for x in (*comes, WORKSPACE):
                 self._lay(x)
         else:
-            made = (x for x, _bit in graph.contributions(operation, mode_index))
             for x in (*graph.input_lists[operation], *made):
                 self._use((memory, x), queue)
             if workspace:

@@ -140,7 +140,11 @@ def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int
     )
     for number, mode in enumerate(columns.modes.get(operation, ()), start=1):
         size = mode.workspace + int(graph.tensors.bytes[list(mode.writes)].sum())
-        on_device = not (mode.on_host or mode.reads_host)
-        if on_device and wanted <= set(mode.writes) and mode.time <= columns.time[operation] and size < least:
+        if (
+            not mode.uses_host
+            and wanted <= set(mode.writes)
+            and mode.time <= columns.time[operation]
+            and size < least
+        ):
             best, least = number, size
     return best

@@ -69,9 +69,9 @@ def solve(
     Raises InputError (name, settings), InfeasibleError, NotAcceptedError, SolverFaultError.
     """
     machine = problem.machine or problem.graph.machine
-    if machine is not None and machine.unpinned and _reads_host(problem):
+    if machine is not None and machine.unpinned and (field := _direct_access(problem)):
         raise InputError(
-            "operations of the graph read host memory (reads_host): it must be pinned, the machine pins none"
+            f"operations of the graph use host memory ({field}): it must be pinned, the machine pins none"
         )
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings or {})
@@ -154,9 +154,14 @@ def solve_or_unpin(
         return replace(found, notes=(line, *found.notes))
 
 
-def _reads_host(problem: Problem) -> bool:
-    modes = problem.graph.operations.modes.values()
-    return any(mode.reads_host for of in modes for mode in of)
+def _direct_access(problem: Problem) -> str | None:
+    """The field of a mode by which the device uses host memory."""
+    modes = [mode for of in problem.graph.operations.modes.values() for mode in of]
+    fields = {
+        "reads_host": [mode.reads_host for mode in modes],
+        "writes_host": [m.writes_host for m in modes],
+    }
+    return next((field for field, rows in fields.items() if any(rows)), None)
 
 
 def _bounds(

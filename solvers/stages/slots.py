@@ -34,7 +34,7 @@ def ways_of(graph: Graph, operation: int) -> list[Way]:
     return [Way(PLAIN, plain.time, plain.workspace, plain.writes, plain.launch)] + [
         Way(number, mode.time, mode.workspace, mode.writes, mode.launch)
         for number, mode in enumerate(plain.modes, 1)
-        if not mode.on_host and not mode.reads_host
+        if not mode.uses_host
     ]
 
 

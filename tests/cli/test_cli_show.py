@@ -80,7 +80,8 @@ def test_transfers_move_what_is_on_the_device() -> None:
     a = draft.operation("a", time=1, reads=[w], writes=[x])
     on_host = Mode("cpu", 2.0, 0, (y,), on_host=True)
     b = draft.operation("b", time=1, reads=[w], writes=[y], modes=[on_host])
-    c = draft.operation("c", time=1, reads=[x], writes=[loss], phase=Phase.LOSS)
+    below = Mode("go", 1.0, 0, (loss,), writes_host=(loss,))
+    c = draft.operation("c", time=1, reads=[x], writes=[loss], phase=Phase.LOSS, modes=[below])
     graph = draft.graph([loss, y], Machine(links=Links(d2h=1e3, h2d=1e3)))
     steps = [
         prefetch(w),
@@ -96,6 +97,8 @@ def test_transfers_move_what_is_on_the_device() -> None:
     replay = simulate(graph, schedule)
     sets = [account.on_device(graph, schedule, step) for step in range(len(steps))]
     assert sets == [{w}, {w, x}, {x}, {x}, set(), set(), {x}, {x, loss}]
+    made_below = Schedule.of([*steps[:-1], compute(c, 1)], schedule.initial)
+    assert account.on_device(graph, made_below, len(steps) - 1) == {x}
     copied = account.transfers(graph, schedule)
     assert copied == {"offloads": {"steps": 1, "bytes": 10}, "prefetches": {"steps": 2, "bytes": 110}}
     assert account.peak(graph, schedule, replay)["by_kind"] == {"parameter": 100, "activation": 10}

@@ -45,7 +45,15 @@ GOOD: dict[str, Any] = {
             "writes": ["x1"],
             "modes": {"dha": {"reads_host": ["w"], "time": 0.7}, "ff": {"writes": [], "launch": 0}},
         },
-        {"name": "B", "phase": "backward", "time": 1, "reads": ["x1"], "writes": ["dw"], "workspace": 7},
+        {
+            "name": "B",
+            "phase": "backward",
+            "time": 1,
+            "reads": ["x1"],
+            "writes": ["dw"],
+            "workspace": 7,
+            "modes": {"go": {"writes_host": ["dw"], "time": 2}},
+        },
         {
             "name": "U",
             "phase": "update",
@@ -125,6 +133,21 @@ MALFORMED = {
     "mode-writes-more": ("operations.0.modes.ff.writes", ["dw"], "mode 'ff' writes dw too"),
     "mode-reads-another": ("operations.0.modes.dha.reads_host", ["dw"], "reads dw from the host"),
     "mode-changes-what-it-reads-on-host": ("operations.2.modes.cpu.reads_host", ["w"], "changes w in place"),
+    "mode-writes-another": (
+        "operations.1.modes.go.writes_host",
+        ["x1"],
+        "writes x1 to the host, which it does",
+    ),
+    "mode-writes-less": (
+        "operations.1.modes.go.writes",
+        [],
+        "writes dw to the host, which it does not write",
+    ),
+    "mode-on-host-writes-there": (
+        "operations.1.modes.go.on",
+        "host",
+        "it writes all: leave 'writes_host' out",
+    ),
     "machine-unknown-field": ("machine.gpu", {}, "unknown field 'gpu'"),
     "machine-without-rate": ("machine.links.d2h", 0, "field 'd2h'"),
     "machine-unknown-link": ("machine.links.nvlink", 1, "unknown field 'nvlink'"),
@@ -155,6 +178,9 @@ def test_the_good_graph_is_read() -> None:
     assert forward.modes[0].writes == forward.writes
     assert forward.modes[1].writes == ()
     assert graph.operation(2).modes[0].on_host
+    gradient = graph.tensor_index["dw"]
+    assert graph.operation(1).modes[0].writes_host == graph.made_on_host(1, 1) == (gradient,)
+    assert (graph.made_on_host(1, 0), graph.made_on_host(0, 1), graph.made_on_host(2, 1)) == ((), (), ())
     assert graph.tensor(1).bytes == 2000
     assert graph.tensor(1).kind == Kind.PARAMETER
     assert graph.machine is not None

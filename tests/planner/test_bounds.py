@@ -82,6 +82,18 @@ def test_results_may_leave_where_there_is_a_link_down() -> None:
     assert memory_floor(graph, down) == 100
 
 
+def test_results_that_a_mode_makes_on_the_host_need_no_room() -> None:
+    """Two schedules that the simulator accepts at the floor: on the CPU, and by the device in host memory."""
+    for ways in ({"on_host": True}, {"writes_host": (1,)}):
+        draft = Draft("below")
+        first, second = draft.tensor("r0", 5), draft.tensor("r1", 5)
+        draft.operation("n0", time=1, writes=[first])
+        draft.operation("n1", time=1, writes=[second], modes=[Mode("below", 2, 0, (second,), **ways)])
+        graph = draft.graph([first, second])
+        figures = simulate(graph, Schedule.of([compute(0), compute(1, 1)]), machine=Machine()).figures
+        assert memory_floor(graph) == figures.peak == 5
+
+
 def test_results_alone_can_set_the_floor() -> None:
     draft = Draft("results")
     made = [draft.tensor(f"r{k}", 5) for k in range(4)]

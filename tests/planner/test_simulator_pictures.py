@@ -296,6 +296,44 @@ def test_the_update_on_the_cpu_saves_the_way_back() -> None:
     assert (result.least_budget, result.host_peak) == (16, 8 + 8 + 1)
 
 
+def test_a_gradient_made_on_the_host_needs_no_room_on_the_device() -> None:
+    """B writes g there itself, in 7 s for 5 s: no copy down, and U waits for B alone.
+
+    h2d      <<<<          <<<<
+    compute      FFFFFFFFFF    BBBBBBBBBBBBBB
+    cpu                                      UUUUUU
+    """
+    graph, w, g, _steps = weight_on_host()
+    direct, cpu = Mode("go", 7.0, 0, (g,), writes_host=(g,)), Mode("cpu", 3.0, 1, (), on_host=True)
+    graph = replace(graph, operations=replace(graph.operations, modes={1: (direct,), 2: (cpu,)}))
+    steps = [prefetch(w), compute(0), delete(w), prefetch(w), compute(1, 1), delete(w), compute(2, 1)]
+    steps += [delete(g, HOST)]
+    at_host = Initial(host=frozenset({w}))
+    result = figures(graph, steps, budget=8, initial=at_host)
+    assert result.time == 2 + 5 + 2 + 7 + 3
+    assert (result.peak, result.least_budget, result.host_peak) == (8, 8, 8 + 8 + 1)
+    assert result.pinned_peak == result.least_pinned == 8 + 8
+    for pinned in (15, 0):
+        machine = Machine(links=Links(d2h=2, h2d=Link(4)), pinned=pinned)
+        with pytest.raises(InvalidScheduleError, match="pinned host memory"):
+            simulate(graph, Schedule.of(steps, at_host), budget=8, machine=machine)
+
+
+def test_only_the_device_reads_at_once_what_it_made_on_the_host() -> None:
+    """D reads y behind F on the same queue; the copy to the disk waits for F, and D for the copy back."""
+    draft = Draft("direct")
+    y, z = draft.tensor("y", 4), draft.tensor("z", 1)
+    draft.operation("F", time=3, writes=[y], modes=[Mode("go", 5, 0, (y,), writes_host=(y,))])
+    draft.operation("D", time=1, reads=[y], writes=[z], modes=[Mode("dha", 2, 0, (z,), reads_host=(y,))])
+    machine = Machine(host_capacity=8, links=Links(disk_write=1, disk_read=2))
+    steps = [compute(0, 1), offload(y, DISK), delete(y, HOST), prefetch(y, HOST), compute(1, 1)]
+    result = figures(draft.graph([z]), steps, machine=machine)
+    assert result.time == pytest.approx(5 + 4 + 2 + 2)
+    assert (result.peak, result.host_peak, result.disk_peak) == (1, 8, 4)
+    alone = figures(draft.graph([z]), [compute(0, 1), compute(1, 1)], machine=None)
+    assert alone == Figures(5 + 2, 1, 1, 4, 0, 4, 4)
+
+
 def test_a_weight_read_where_it_lies_needs_no_room_on_the_device() -> None:
     """F reads w from the host, slower (8 s for 5 s), B as well: no transfer but the update's."""
     graph, w, g, _steps = weight_on_host()

@@ -142,3 +142,17 @@ def test_where_nothing_is_pinned_copies_are_slower_and_the_device_reads_no_host_
     with pytest.raises(InvalidScheduleError, match="reads w on the host, where nothing is pinned") as refusal:
         simulate(graph, direct, machine=unpinned)
     assert (refusal.value.rule, refusal.value.step, refusal.value.tensor) == ("capacity", 3, "w")
+
+
+def test_where_nothing_is_pinned_the_device_writes_no_host_memory() -> None:
+    draft = Draft("direct")
+    y = draft.tensor("y", 4)
+    draft.operation("F", time=1, writes=[y], modes=[Mode("go", 2, 0, (y,), writes_host=(y,))])
+    machine = Machine(links=Links(Link(1.0, pageable=0.5), Link(1.0, pageable=0.5)))
+    schedule = Schedule.of([compute(0, 1)])
+    assert simulate(draft.graph([y]), schedule, machine=machine).figures.pinned_peak == 4
+    with pytest.raises(
+        InvalidScheduleError, match="writes y on the host, where nothing is pinned"
+    ) as refusal:
+        simulate(draft.graph([y]), schedule, machine=machine.without_pinned())
+    assert (refusal.value.rule, refusal.value.step, refusal.value.tensor) == ("capacity", 0, "y")

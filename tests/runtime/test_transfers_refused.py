@@ -112,11 +112,13 @@ def test_modes_that_can_not_be_run():
     on_cuda = replace(plain.call, keywords={"device": torch.device("cuda")})
     host = Mode("host", 1.0, 0, plain.writes, on_host=True)
     direct = Mode("dha", 1.0, 0, plain.writes, reads_host=plain.reads)
+    below = Mode("go", 1.0, 0, plain.writes, writes_host=plain.writes)
     cpu, cuda = device_of("cpu"), device_of("cuda")
     for operation, mode, device, why in (
         (dropout, host, cpu, "it draws random numbers"),
         (plain._replace(call=on_cuda), host, cuda, "its call names the device"),
         (plain, direct, cuda, "PyTorch reads no host memory from cuda"),
+        (plain, below, cpu, "PyTorch's kernels write no host memory; solve the graph without its modes"),
     ):
         with pytest.raises(MemplanError, match=rf"can't run in mode {mode.name} here: {why}"):
             check_mode(operation, mode, device)

@@ -34,9 +34,9 @@ def _sizes(graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool
     """Bytes of the tensors that count. merged: those touched by the same operations alike, by the first. What
     may be made in host memory, and so lie there without a copy down, counts as nothing."""
     sizes = graph.tensors.bytes.copy()
-    for operation, row in enumerate(ways):
-        if any(way.on_host for way in row):
-            sizes[graph.operations.writes[operation]] = 0
+    for modes in graph.operations.modes.values():
+        for mode in modes:
+            sizes[list(mode.made_on_host)] = 0
     order = np.argsort(sizes, kind="stable")
     sizes[order[np.cumsum(sizes[order]) <= NEGLIGIBLE * limit]] = 0
     counted: list[int] = sizes.tolist()

@@ -9,7 +9,8 @@ from ....graphs.graph import Graph
 
 @dataclass(frozen=True)
 class Way:
-    """seconds, on the CPU if `on_host`. device, host: the tensors that it reads or changes in that memory."""
+    """seconds, on the CPU if `on_host`. device, host: the tensors that it reads or changes in that memory.
+    writes: those that it makes on the device."""
 
     seconds: float
     workspace: int
@@ -34,7 +35,7 @@ def ways_of(graph: Graph, operation: int) -> list[Way]:
                 mode.on_host,
                 touched - at_host,
                 at_host,
-                none if mode.on_host else frozenset(mode.writes),
+                frozenset(mode.writes).difference(mode.made_on_host),
             )
         )
     return ways

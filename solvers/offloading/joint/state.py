@@ -493,12 +493,12 @@ class State:
 
 
 def _read_on_host(graph: Graph) -> list[int]:
-    """What some mode reads or changes in host memory."""
+    """What some mode reads, changes or makes in host memory."""
     found: list[int] = []
     for operation, modes in graph.operations.modes.items():
         for mode in modes:
             inputs = graph.input_lists[operation]
-            found += [*inputs, *mode.writes] if mode.on_host else mode.reads_host
+            found += [*(inputs if mode.on_host else mode.reads_host), *mode.made_on_host]
     return found
 
 

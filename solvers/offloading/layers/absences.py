@@ -21,14 +21,16 @@ Positions = dict[int, list[int]]
 
 
 def uses_of(graph: Graph, runs: Sequence[Run]) -> tuple[Positions, Positions]:
-    """The runs on the device that read, change or make a tensor, and those on the CPU."""
+    """The runs that read, change or make a tensor on the device, and those that do so on the CPU or make it
+    in host memory."""
     device: Positions = {}
     host: Positions = {}
     for position, (operation, mode) in enumerate(runs):
         uses = host if graph.on_host(operation, mode) else device
+        below = graph.made_on_host(operation, mode)
         made = (x for x, _bit in graph.contributions(operation, mode))
         for x in {*graph.input_lists[operation], *made}:
-            uses.setdefault(x, []).append(position)
+            (host if x in below else uses).setdefault(x, []).append(position)
     return device, host
 
 

@@ -83,7 +83,7 @@ def direct_run(graph: Graph, run: Run) -> Run | None:
     ways = [
         (mode.time, number)
         for number, mode in enumerate(modes, start=1)
-        if not mode.on_host and set(mode.reads_host) == weights and set(mode.writes) == writes
+        if set(mode.reads_host) == weights and not mode.made_on_host and set(mode.writes) == writes
     ]
     return (operation, min(ways)[1]) if ways else None
 

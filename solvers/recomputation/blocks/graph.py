@@ -42,7 +42,7 @@ def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
         modes = tuple(
             replace(mode, time=mode.time * scale, writes=counted(mode.writes))
             for mode in row.modes
-            if not (mode.on_host or mode.reads_host)
+            if not mode.uses_host
         )
         return row._replace(
             time=seconds[position],

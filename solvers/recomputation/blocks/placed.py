@@ -120,7 +120,13 @@ def anonymous(block: PlacedBlock) -> Hashable:
             bool(columns.recompute[o]),
             bool(columns.random[o]),
             tuple(
-                (numbers(mode.writes), numbers(mode.reads_host), mode.workspace, mode.on_host)
+                (
+                    numbers(mode.writes),
+                    numbers(mode.reads_host),
+                    numbers(mode.writes_host),
+                    mode.workspace,
+                    mode.on_host,
+                )
                 for mode in columns.modes.get(o, ())
             ),
         )

@@ -19,7 +19,7 @@ from memplan.planner.plain import baseline
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.bounds.offload.offload_bound import offload_bound, weight_offload_bound
 from memplan.solvers.problem import Problem
-from small_offload import Case, small_case
+from small_offload import Case, direct_case, small_case
 
 SEEDS = range(160)
 ABOVE = 1 + 1e-7
@@ -37,6 +37,19 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
     whole = weight_offload_bound(case.graph, case.machine, case.budget, 2.0)
     assert offload_bound(case.graph, case.machine, case.budget).seconds <= best.period * ABOVE
     assert whole.seconds <= best.period * ABOVE
+
+
+@pytest.mark.parametrize("seed", range(0, 120, 2))
+def test_no_bound_is_above_a_schedule_that_writes_host_memory(seed: int) -> None:
+    """With recomputation for some; nor is the floor above the least budget with a schedule."""
+    case = direct_case(seed)
+    graph, machine = case.graph, case.machine
+    best = optimum(graph, machine, case.budget, recompute=seed % 5 == 0, states=2_500)
+    assert time_bound(graph) <= best.period * ABOVE
+    assert offload_bound(graph, machine, case.budget).seconds <= best.period * ABOVE
+    assert offload_bound(graph, machine, case.budget, order="any").seconds <= best.period * ABOVE
+    assert weight_offload_bound(graph, machine, case.budget, 2.0).seconds <= best.period * ABOVE
+    assert optimum(graph, machine, memory_floor(graph, machine) - 1, states=300).period == inf
 
 
 def test_the_bound_closes_much_of_the_gap() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
+from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.direct_access import with_direct_access
 from memplan.planner.plain import baseline
@@ -102,8 +103,13 @@ def test_where_no_copies_fit_what_can_be_pinned_nothing_is_and_copies_are_slower
         registry.solve_or_unpin("joint", replace(problem, budget=1), 0.3, bound_seconds=0.0)
 
 
-def test_the_device_reads_no_host_memory_that_is_not_pinned() -> None:
-    graph = with_direct_access(small_case(0).graph, 1.0)
+def test_the_device_uses_no_host_memory_that_is_not_pinned() -> None:
+    graph = small_case(0).graph
+    write = next(o for o in range(len(graph.operations)) if graph.operations.writes[o].size)
+    made = tuple(graph.operations.writes[write].tolist())
+    modes = {write: (Mode("go", 1.0, 0, made, writes_host=made),)}
+    writing = replace(graph, operations=replace(graph.operations, modes=modes))
     machine = Machine(links=Links(Link(1.0, pageable=1.0), Link(1.0, pageable=1.0))).without_pinned()
-    with pytest.raises(InputError, match="it must be pinned, the machine pins none"):
-        registry.solve("auto", Problem(graph, 10**6, machine))
+    for one, field in ((with_direct_access(graph, 1.0), "reads_host"), (writing, "writes_host")):
+        with pytest.raises(InputError, match=rf"\({field}\): it must be pinned, the machine pins none"):
+            registry.solve("auto", Problem(one, 10**6, machine))

@@ -39,11 +39,11 @@ from time import monotonic
 from typing import NamedTuple
 
 from ....graphs.graph import Graph
-from ....planner.bounds import time_bound
+from ....planner.bounds import memory_floor, time_bound
 from ....planner.repeats import without_most_repeats, without_repeats
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import device_limit, infeasible, judged, plain_candidate
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Answer, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least
 from ...stages.slots import has_faster_ways
 from .order import Dependencies, TooLongError, order
@@ -72,7 +72,11 @@ class Settings:
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """At the time limit the best so far; at least one sequence is tried. So with Ctrl-C."""
+    """At the time limit the best so far; at least one sequence is tried. So with Ctrl-C.
+
+    Raises InfeasibleError where none is within the budget, NotFoundError where some were not tried for want
+    of time: with as much of it, on another day, the least may be another.
+    """
     graph, limit = problem.graph, device_limit(problem)
     settings = options.settings or Settings()
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
@@ -103,6 +107,8 @@ def solve(problem: Problem, options: Options) -> Answer:
             raise
         interrupted = True
     best = min(found)
+    if best.excess and (interrupted or not proceed()):
+        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine), limit + best.excess)
     if best.excess:
         raise infeasible(NAME, problem, limit + best.excess)
     return Answer(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)

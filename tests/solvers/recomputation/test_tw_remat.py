@@ -18,7 +18,7 @@ from memplan.planner.plain import baseline
 from memplan.planner.repeats import without_most_repeats, without_repeats
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
-from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, NotFoundError, Options, Problem, Status
 from memplan.solvers.recomputation.tw_remat import tw_remat
 from memplan.solvers.recomputation.tw_remat.order import Dependencies, order
 from memplan.solvers.recomputation.tw_remat.tree import Piece, taken_apart
@@ -154,6 +154,27 @@ def test_the_refusal_names_the_least_budget_and_the_floor() -> None:
     assert least is not None
     assert refusal.value.floor == memory_floor(graph) <= least
     assert tw_remat.solve(Problem(graph, least), Options())
+
+
+def too_little(graph: Graph, options: Options) -> InfeasibleError:
+    with pytest.raises(InfeasibleError) as refusal:
+        tw_remat.solve(Problem(graph, 0), options)
+    return refusal.value
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**9), st.integers(1, 25))
+def test_the_least_budget_that_a_refusal_names_is_reached(seed: int, most: int) -> None:
+    """Cut short it claims none, since how far it gets depends on the moment: it tells what it has found."""
+    graph = random_graph(Random(seed), most)
+    whole, short = too_little(graph, Options()), too_little(graph, Options(0.0))
+    assert whole.least is not None
+    answer = tw_remat.solve(Problem(graph, whole.least), Options())
+    assert simulate(graph, answer.schedule, budget=whole.least)
+    assert isinstance(short, NotFoundError)
+    assert short.found is not None
+    assert short.least is None
+    assert short.found >= whole.least
 
 
 def test_no_time_at_all_still_gives_a_schedule() -> None:

@@ -121,6 +121,7 @@ def _mode(random: Random, document: Document) -> None:
         ways: tuple[Document, ...] = (
             {"on": "host", "time": random.choice((0, 2))},
             {"reads_host": inputs[:1], "time": 2},
+            {"writes_host": row["writes"][-1:], "time": random.choice((1, 2))},
             {"writes": row["writes"][:1], "time": 0.5},
             {"workspace": 7},
             {"time": random.choice(TIMES)},

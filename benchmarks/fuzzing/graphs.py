@@ -77,7 +77,7 @@ def _consistent(document: Document) -> Document:
         row["mutates"] = [name for name in row.get("mutates", []) if name in there]
         row["writes"] = [name for name in row["writes"] if name in known]
         for changes in row.get("modes", {}).values():
-            for field in ("writes", "reads_host"):
+            for field in ("writes", "reads_host", "writes_host"):
                 if field in changes:
                     changes[field] = [name for name in changes[field] if name in row[field.split("_")[0]]]
     return document

@@ -1,10 +1,13 @@
-"""Modes in which operations read their weights where they lie in host memory.
+"""Modes in which operations read their weights where they lie in host memory, or write gradients there.
 
 A kernel can read pinned host memory over the link (direct host access), so a weight that is read once need
 not come to the device first. How long that takes is the larger of the operation's own time and of what it
 reads over the link's rate; a lookup (an embedding's rows) reads no more than it writes. The mode is what a
 profile on the machine would measure better: matrix products read a weight more than once where it exceeds
 their caches (`rereads`).
+
+In the same way a kernel can write into pinned host memory: the gradients of weights then take no memory of
+the device. That takes the larger of the operation's own time and of what it writes over the link's rate.
 """
 
 from __future__ import annotations
@@ -12,10 +15,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from ..graph import Graph, Kind, Mode, Operation, Phase
 
 DIRECT = "dha"
 """The mode's name, as the literature abbreviates direct host access."""
+
+WRITTEN = "go"
+"""The name of a mode with its gradients written to the host, after GO-MemFerry."""
 
 
 def with_direct_access(
@@ -41,6 +49,30 @@ def with_direct_access(
             known = {mode.name for mode in operation.modes}
             direct = [mode for mode in _direct(operation, weights, read) if mode.name not in known]
             modes[index] = (*operation.modes, *direct)
+    return replace(graph, operations=replace(graph.operations, modes=modes))
+
+
+def with_direct_gradients(graph: Graph, rate: float, *, rewrites: float = 1.0) -> Graph:
+    """The graph with a mode `go` for every backward operation that makes gradients of weights, in which it
+    writes these to the host, and one beside each of its modes on the device (`dha-go`).
+
+    rate: bytes/s at which the device writes host memory. rewrites: how often each byte goes over the link.
+    Modes that are there stay, under their numbers. After GO-MemFerry (memferry.py in solvers).
+    """
+    kind = graph.tensors.kind
+    modes = dict(graph.operations.modes)
+    for index in np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist():
+        operation = graph.operation(index)
+        known = {mode.name for mode in operation.modes}
+        plain = Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
+        for mode in (plain, *(mode for mode in operation.modes if not (mode.on_host or mode.writes_host))):
+            gradients = tuple(x for x in mode.writes if kind[x] == Kind.PARAMETER_GRADIENT)
+            name = f"{mode.name}-{WRITTEN}".lstrip("-")
+            if gradients and name not in known:
+                written = float(graph.tensors.bytes[list(gradients)].sum()) * rewrites
+                time = max(mode.time, written / rate)
+                mode = replace(mode, name=name, time=time, writes_host=gradients)
+                modes[index] = (*modes.get(index, ()), mode)
     return replace(graph, operations=replace(graph.operations, modes=modes))
 
 

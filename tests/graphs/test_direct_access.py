@@ -10,7 +10,7 @@ from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Kind, Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.direct_access import DIRECT, with_direct_access
+from memplan.graphs.transformations.direct_access import DIRECT, with_direct_access, with_direct_gradients
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Initial, Schedule, compute
 from memplan.planner.simulator.simulate import simulate
@@ -33,6 +33,30 @@ def test_every_operation_that_reads_weights_gets_the_mode() -> None:
             assert not mode.on_host
             assert mode.time == max(time, graph.tensors.bytes[weights].sum() / 1e6)
     assert with_direct_access(graph, 1e6).operations.modes == graph.operations.modes
+
+
+def test_backward_operations_get_a_mode_that_writes_gradients_to_the_host() -> None:
+    graph = with_direct_gradients(with_direct_access(chain(3, seed=3), 1e6), 2e3, rewrites=1.5)
+    validate(graph)
+    taken = 0
+    for index in range(len(graph.operations)):
+        operation = graph.operation(index)
+        made = tuple(x for x in operation.writes if graph.tensors.kind[x] == Kind.PARAMETER_GRADIENT)
+        below = {mode.name: mode for mode in operation.modes if mode.writes_host}
+        if not made:
+            assert not below
+            continue
+        seconds = 1.5 * graph.tensors.bytes[list(made)].sum() / 2e3
+        expected = {"go": operation.time}
+        expected |= {f"{mode.name}-go": mode.time for mode in operation.modes if mode.name == DIRECT}
+        assert {name: mode.time for name, mode in below.items()} == {
+            name: max(time, seconds) for name, time in expected.items()
+        }
+        assert all((mode.writes, mode.writes_host) == (operation.writes, made) for mode in below.values())
+        assert all(bool(mode.reads_host) == (name == f"{DIRECT}-go") for name, mode in below.items())
+        taken += 1
+    assert taken == 3
+    assert with_direct_gradients(graph, 2e3).operations.modes == graph.operations.modes
 
 
 def test_phases_and_rereads() -> None:

@@ -55,7 +55,7 @@ def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
     """In the order of their first use; runs of updates are no uses."""
     phase, turn = graph.operations.phase, first_backward(graph, runs)
     readers = [p for p, (o, _mode) in enumerate(runs) if phase[o] != Phase.UPDATE and weights_read(graph, o)]
-    group = _groups(weights_read(graph, runs[p][0]) for p in readers)
+    group = groups(weights_read(graph, runs[p][0]) for p in readers)
     members: dict[int, list[int]] = {}
     for position in readers:
         members.setdefault(group[weights_read(graph, runs[position][0])[0]], []).append(position)
@@ -75,15 +75,22 @@ def weights_read(graph: Graph, operation: int) -> list[int]:
 
 def direct_run(graph: Graph, run: Run) -> Run | None:
     """The same with the weights read in host memory, and nothing else: the fastest such mode."""
+    return variant(graph, run, set(weights_read(graph, run[0])), set(graph.made_on_host(*run)))
+
+
+def variant(graph: Graph, run: Run, reads_host: set[int], writes_host: set[int]) -> Run | None:
+    """The fastest mode on the device that makes what the run makes, reads and writes these in host memory and
+    nothing else there."""
     operation, mode_index = run
     modes = graph.operations.modes.get(operation, ())
     plain = graph.operations.writes[operation].tolist()
     writes = set(plain if mode_index == PLAIN else modes[mode_index - 1].writes)
-    weights = set(weights_read(graph, operation))
     ways = [
         (mode.time, number)
         for number, mode in enumerate(modes, start=1)
-        if set(mode.reads_host) == weights and not mode.made_on_host and set(mode.writes) == writes
+        if not mode.on_host
+        and (set(mode.reads_host), set(mode.writes_host)) == (reads_host, writes_host)
+        and set(mode.writes) == writes
     ]
     return (operation, min(ways)[1]) if ways else None
 
@@ -116,8 +123,8 @@ def _direct_seconds(graph: Graph, run: Run) -> float:
     return inf if direct is None else graph.seconds(*direct)
 
 
-def _groups(rows: Iterable[list[int]]) -> dict[int, int]:
-    """Per weight: one that stands for all that are read together with it, directly or over others."""
+def groups(rows: Iterable[Sequence[int]]) -> dict[int, int]:
+    """Per member of a row: one that stands for all that share rows with it, directly or over others."""
     leader: dict[int, int] = {}
 
     def find(x: int) -> int:

@@ -14,20 +14,24 @@ computation, INFOCOM 2025.
 | GFGB, DHA, DFGB           | estimate.py: `Way`                                         |
 | T_trans, T_FP, T^H_FP, …  | layers.py, the table                                       |
 | P, T_all, T_res, tag      | greedy.py, the table                                       |
-| T_GBP - T_CBP, D          | plan.py: `kept_gradients`                                  |
+| T_GBP - T_CBP, D          | gradients.py, the table                                    |
 | S_req, the reserve factor | `reserve`: share of the gradients' bytes that may stay     |
+| GO-MemFerry               | `gradients = direct`                                       |
 
     layers.py     begin here: layers and what each way costs
     estimate.py   the model: what a choice of ways costs
     greedy.py     `choice = published`: Algorithm 1 with backtracking, corrected; greedy DFGB; O(L²)
     exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states a layer
-    plan.py       one way to run an iteration, which gradients are kept; schedule.py, its schedule
+    gradients.py  GO-MemFerry: which gradients operations write to the host, which are kept; O(n · units)
+    plan.py       one way to run an iteration; schedule.py, its schedule
     search.py     the options; choices judged by the simulator
 
 With `exact` the simulator takes the fastest of it, the published choice and the plain ways, and turns single
 layers while that helps (`flips` simulations): gradients and updates, which the model leaves out, share the
-machine. `reserve` is 0 by default, since a gradient that leaves costs no computation here. Activations stay
-(keep), or only each layer's output does and the layer runs again (checkpoint, for chains); auto tries both.
+machine. Gradients leave right behind what makes them, or never come to the device where operations have modes
+that write them to the host (graphs/transformations/direct_access.py); by default both are tried. Activations
+stay (keep), or only each layer's output does and the layer runs again (checkpoint, for chains); auto tries
+both.
 """
 
 from __future__ import annotations

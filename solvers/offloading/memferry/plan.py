@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import gcd, inf
+from math import inf
 
 import numpy as np
 
@@ -17,12 +17,15 @@ from ....planner.simulator.simulate import Figures
 from ...candidates import peak_without
 from ...links import LinkedMachine
 from .estimate import Way
+from .gradients import gradient_layers, kept_layers, written_below
 from .layers import Costs, WeightLayer, costs_of, direct_run, weight_layers
 from .schedule import memferry_residence, memferry_schedule, with_host_updates
 
 
 class Plan:
-    """runs: of an iteration, in modes on the device. checkpoint: some of them repeat forward operations."""
+    """runs: of an iteration, in modes on the device. checkpoint: some of them repeat forward operations.
+    direct: gradients that are not kept are written to the host by what makes them, where modes do that.
+    kept: the gradients that stay on the device, at most this share (`reserve`) of all bytes."""
 
     def __init__(
         self,
@@ -33,19 +36,32 @@ class Plan:
         *,
         checkpoint: bool = False,
         reserve: float = 0.0,
+        direct: bool = False,
     ) -> None:
-        self.graph, self.linked, self.checkpoint = graph, linked, checkpoint
+        self.graph, self.linked, self.checkpoint, self.direct = graph, linked, checkpoint, direct
         self.plain = list(runs)
-        self.runs = with_host_updates(solver, graph, runs)
+        layers = gradient_layers(graph, linked.d2h)
+        kept = kept_layers(layers, reserve)
+        self.kept = [x for layer in kept for x in layer.gradients]
+        self._below = [layer for layer in layers if direct and layer.direct and layer not in kept]
+        self.runs = self._writing_below(with_host_updates(solver, graph, runs))
         self.layers: list[WeightLayer] = weight_layers(graph, self.runs)
         self.costs: list[Costs] = costs_of(graph, self.runs, self.layers, linked.h2d)
-        self.kept = self._kept(reserve)
+
+    def _writing_below(self, runs: Sequence[Run]) -> list[Run]:
+        """With the gradients that nobody keeps written in host memory."""
+        below = {o: layer.gradients for layer in self._below for o in layer.makers}
+        return [
+            (written_below(self.graph, run, below[run[0]]) if run[0] in below else None) or run
+            for run in runs
+        ]
 
     @cached_property
     def beside(self) -> int:
         """Bytes on the device beside weights and states, gradients that are kept included."""
         sizes = self.graph.tensors.bytes
         moved = np.isin(self.graph.tensors.kind, (Kind.PARAMETER, Kind.OPTIMIZER_STATE))
+        moved[[x for layer in self._below for x in layer.gradients]] = True
         return peak_without(self.graph, self.plain, np.flatnonzero(moved)) + int(sizes[self.kept].sum())
 
     @cached_property
@@ -97,42 +113,3 @@ class Plan:
     def _gradients(self) -> list[int]:
         kind = self.graph.tensors.kind
         return np.flatnonzero(kind == Kind.PARAMETER_GRADIENT).tolist()
-
-    def _kept(self, reserve: float) -> list[int]:
-        """GO-MemFerry's gradients on the device. T_GBP, which a profile would say, is here what writing the
-        gradient over the link takes, where that is longer than the computation that makes it."""
-        sizes = [int(size) for size in self.graph.tensors.bytes[self._gradients]]
-        makers = self.graph.producers
-        gains: list[float] = []
-        for x, size in zip(self._gradients, sizes, strict=True):
-            made_in = sum(float(self.graph.operations.time[o]) for o in makers[x].tolist())
-            gains.append(max(self.linked.d2h.seconds(size) - made_in, 0.0))
-        return [self._gradients[i] for i in kept_gradients(sizes, gains, int(reserve * sum(sizes)))]
-
-
-def kept_gradients(sizes: Sequence[int], gains: Sequence[float], room: int, units: int = 2000) -> list[int]:
-    """GO-MemFerry: indices of the gradients to keep on the device, of at most `room` bytes together.
-
-    A knapsack, solved exactly by the paper's program D[i, j] = max(D[i-1, j], D[i-1, j - s_i] + gain_i). A
-    gain (T_GBP - T_CBP, the seconds that a kept gradient saves) may be negative; such a gradient is never
-    kept. units: the room in at most so many; sizes are exact where they have a divisor that large, else
-    rounded up. O(n · units).
-    """
-    if room <= 0 or not sizes:
-        return []
-    unit = max(gcd(*sizes), -(-room // units), 1)
-    whole = room // unit
-    table = np.zeros((len(sizes) + 1, whole + 1))
-    for row, (size, gain) in enumerate(zip(sizes, gains, strict=True), start=1):
-        table[row] = table[row - 1]
-        slots = -(-size // unit)
-        if slots <= whole:
-            with_it = table[row - 1, : whole + 1 - slots] + gain
-            table[row, slots:] = np.maximum(table[row, slots:], with_it)
-    kept: list[int] = []
-    left = whole
-    for row in range(len(sizes), 0, -1):
-        if table[row, left] > table[row - 1, left]:
-            kept.append(row - 1)
-            left -= -(-sizes[row - 1] // unit)
-    return kept[::-1]

@@ -3,11 +3,8 @@
 What the paper leaves to its runtime is derived here. The weights' home is the host, where the CPU updates
 them; GFGB layers come to the device before their forward, DFGB layers before their backward, DHA layers
 never: the mode of each run says so. Optimizer states never leave the host. A gradient goes to the host once
-it is complete.
-
-GO-MemFerry's kernels write a gradient into host memory. Here every computation writes to the device, and the
-gradient leaves right behind it: beside the next computations, and only what is on its way takes memory. A
-kept gradient's buffer stays to the end of the iteration, as in the paper.
+it is complete, beside the next computations, so that only what is on its way takes memory; or its operation
+writes it there (GO-MemFerry). A kept gradient's buffer stays to the end of the iteration, as in the paper.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from math import inf
 from time import monotonic
 
 from ....graphs.errors import MemplanError
+from ....graphs.machine import Link
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, in_plain_mode
 from ....planner.simulator.simulate import Figures
@@ -21,6 +22,7 @@ from ..layers.runs import always_kept, layer_runs
 from ..layers.training import training_layers
 from .estimate import Way, estimate
 from .exact import best_choice
+from .gradients import gradient_layers
 from .greedy import greedy
 from .plan import Plan
 
@@ -32,19 +34,27 @@ _ROOMS = 5
 
 @dataclass(frozen=True)
 class Settings:
-    """choice: exact or published. activations: auto, keep or checkpoint. reserve: share of the gradients'
-    bytes. states: that the exact program keeps a layer. flips: ways of single layers that the simulator
-    tries at last. twice: weights may leave behind forward and be fetched again, where they don't fit."""
+    """choice: exact or published. activations: auto, keep or checkpoint. gradients: copied behind what makes
+    them, or direct, written to the host by modes of what makes them (GO-MemFerry), or auto, whichever is
+    faster. reserve: share of the gradients' bytes that may stay on the device. states: that the exact program
+    keeps a layer. flips: ways of single layers that the simulator tries at last. twice: weights may leave
+    behind forward and be fetched again, where they don't fit."""
 
     choice: str = "exact"
     activations: str = "auto"
+    gradients: str = "auto"
     reserve: float = 0.0
     states: int = 1000
     flips: int = 50
     twice: bool = True
 
     def __post_init__(self) -> None:
-        check_words(self, choice=("exact", "published"), activations=("auto", "keep", "checkpoint"))
+        check_words(
+            self,
+            choice=("exact", "published"),
+            activations=("auto", "keep", "checkpoint"),
+            gradients=("auto", "copied", "direct"),
+        )
         check_between(self, reserve=(0, 1))
         check_least(self, states=1, flips=0)
 
@@ -60,6 +70,7 @@ class Found:
     def line(self) -> str:
         counts = [f"{self.ways.count(way)} {way.name}" for way in Way if way in self.ways]
         repeated = ", layers run again" if self.plan.checkpoint else ""
+        repeated += ", gradients written to the host" if self.plan.direct else ""
         optimal = ", no choice is faster by the model" if self.exact else ""
         return (
             f"{', '.join(counts)} of {len(self.ways)} layers{repeated}: {self.figures.time:.6g} s simulated, "
@@ -84,12 +95,18 @@ class Search:
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         require_backward(NAME, graph)
 
-        def planned(runs: Sequence[Run], checkpoint: bool = False) -> Plan:
-            return Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=settings.reserve)
+        ways = self._gradient_ways(linked.d2h)
 
-        self.plans = [planned(*iteration) for iteration in self._iterations()]
+        def planned(runs: Sequence[Run], checkpoint: bool = False) -> list[Plan]:
+            reserve = settings.reserve
+            return [
+                Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=reserve, direct=direct)
+                for direct in ways
+            ]
+
+        self.plans = [plan for iteration in self._iterations() for plan in planned(*iteration)]
         in_order = in_plain_mode(range(len(graph.operations)))
-        self._last = [planned(in_order)] if settings.activations != "checkpoint" else []
+        self._last = planned(in_order) if settings.activations != "checkpoint" else []
         self.plans += self._last
 
     def search(self, plan: Plan) -> None:
@@ -162,6 +179,18 @@ class Search:
         ]
         kept = int(plan.graph.tensors.bytes[plan.kept].sum())
         return refused(NAME, self.problem, machine, ways, beside=kept)
+
+    def _gradient_ways(self, d2h: Link) -> list[bool]:
+        """Whether gradients are written to the host by what makes them: what is to be tried."""
+        able = any(layer.direct for layer in gradient_layers(self.problem.graph, d2h))
+        if self.settings.gradients == "direct" and not able:
+            raise NotAcceptedError(
+                f"{NAME}: no operation has a mode that writes its gradients to the host (writes_host): "
+                "--set gradients=copied needs none"
+            )
+        return {"copied": [False], "direct": [True], "auto": [False, True] if able else [False]}[
+            self.settings.gradients
+        ]
 
     def _iterations(self) -> Iterator[tuple[list[Run], bool]]:
         """The runs of an iteration, and whether layers run again."""

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Way, estimate, forward_estimate
 from memplan.solvers.offloading.memferry.exact import best_choice
+from memplan.solvers.offloading.memferry.gradients import kept_gradients
 from memplan.solvers.offloading.memferry.greedy import Forward, greedy
 from memplan.solvers.offloading.memferry.layers import Costs
-from memplan.solvers.offloading.memferry.plan import kept_gradients
 
 INSTANCES = 200
 

@@ -1,0 +1,114 @@
+"""GO-MemFerry (section IV-D): gradients that the operations of backward write into host memory themselves.
+
+A layer here is the gradients that operations make together, as for weights (layers.py). Its operations write
+all of these in host memory, in modes that do just that, or none.
+
+| paper           | here                                                                 |
+|-----------------|----------------------------------------------------------------------|
+| T_CBP(i)        | seconds of the layer's operations, gradients on the device           |
+| T_GBP(i)        | seconds of the same in their modes that write the gradients below    |
+| T_GBP - T_CBP   | `gain`: what keeping the gradients on the device saves               |
+| S_req           | `reserve`, as a share of the bytes of all gradients                  |
+| D, P^GO         | `kept_gradients`: the layers that are kept; all others are written   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from ....graphs.graph import Graph, Kind
+from ....graphs.machine import Link
+from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.sequence import Run
+from .layers import groups, variant
+
+
+@dataclass(frozen=True)
+class GradientLayer:
+    """gradients: tensors. size: their bytes. makers: the operations that make them. direct: each of these has
+    a mode that writes them to the host. gain: seconds."""
+
+    gradients: tuple[int, ...]
+    size: int
+    makers: tuple[int, ...]
+    direct: bool
+    gain: float
+
+
+def gradient_layers(graph: Graph, d2h: Link) -> list[GradientLayer]:
+    """In the order of the first gradient's maker. Where an operation has no mode to write them, which a
+    profile would have measured, T_GBP is what that takes over the link, if longer than the computations."""
+    made = {
+        o: row
+        for o, written in enumerate(graph.operations.writes.lists())
+        if (row := [x for x in written if graph.tensors.kind[x] == Kind.PARAMETER_GRADIENT])
+    }
+    group = groups(made.values())
+    makers: dict[int, list[int]] = {}
+    for operation, row in made.items():
+        makers.setdefault(group[row[0]], []).append(operation)
+    return [
+        _layer(graph, d2h, tuple(dict.fromkeys(x for o in members for x in made[o])), tuple(members))
+        for members in makers.values()
+    ]
+
+
+def _layer(graph: Graph, d2h: Link, gradients: tuple[int, ...], makers: tuple[int, ...]) -> GradientLayer:
+    plain: list[Run] = [(o, PLAIN) for o in makers]
+    ways = [written_below(graph, run, gradients) for run in plain]
+    size = int(graph.tensors.bytes[list(gradients)].sum())
+    kept = sum(graph.seconds(*run) for run in plain)
+    if any(way is None for way in ways):
+        return GradientLayer(
+            gradients, size, makers, False, max(d2h.seconds(size, len(gradients)) - kept, 0.0)
+        )
+    below = sum(graph.seconds(*way) for way in ways if way)
+    return GradientLayer(gradients, size, makers, True, below - kept)
+
+
+def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | None:
+    """The same with those of these that it makes written in host memory, and nothing else: the fastest such
+    mode."""
+    operation, mode = run
+    reads = graph.operations.modes[operation][mode - 1].reads_host if mode else ()
+    made = {x for x, _bit in graph.contributions(operation, mode)}
+    return variant(graph, run, set(reads), made.intersection(gradients))
+
+
+def kept_layers(layers: Sequence[GradientLayer], reserve: float) -> list[GradientLayer]:
+    """Those whose gradients stay on the device. reserve: share of all gradients' bytes."""
+    sizes = [layer.size for layer in layers]
+    chosen = kept_gradients(sizes, [layer.gain for layer in layers], int(reserve * sum(sizes)))
+    return [layers[i] for i in chosen]
+
+
+def kept_gradients(sizes: Sequence[int], gains: Sequence[float], room: int, units: int = 2000) -> list[int]:
+    """GO-MemFerry: indices of the gradients to keep on the device, of at most `room` bytes together.
+
+    A knapsack, solved exactly by the paper's program D[i, j] = max(D[i-1, j], D[i-1, j - s_i] + gain_i). A
+    gain (T_GBP - T_CBP, the seconds that a kept gradient saves) may be negative; such a gradient is never
+    kept. units: the room in at most so many; sizes are exact where they have a divisor that large, else
+    rounded up. O(n · units).
+    """
+    if room <= 0 or not sizes:
+        return []
+    unit = max(gcd(*sizes), -(-room // units), 1)
+    whole = room // unit
+    table = np.zeros((len(sizes) + 1, whole + 1))
+    for row, (size, gain) in enumerate(zip(sizes, gains, strict=True), start=1):
+        table[row] = table[row - 1]
+        slots = -(-size // unit)
+        if slots <= whole:
+            with_it = table[row - 1, : whole + 1 - slots] + gain
+            table[row, slots:] = np.maximum(table[row, slots:], with_it)
+    kept: list[int] = []
+    left = whole
+    for row in range(len(sizes), 0, -1):
+        if table[row, left] > table[row - 1, left]:
+            kept.append(row - 1)
+            left -= -(-sizes[row - 1] // unit)
+    return kept[::-1]

@@ -150,11 +150,18 @@ def part_of(pairs: Pairs, moment: Moment, limit: int) -> Part:
 
 class Network:
     """Moments side by side; what runs again is common to all. Costs are parts of `seconds`, bytes of
-    `limit`."""
+    `limit`. weights: of the seconds of each operation; 1 for a bound."""
 
-    def __init__(self, pairs: Pairs, parts: Sequence[Part], limit: int, seconds: float) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        parts: Sequence[Part],
+        limit: int,
+        seconds: float,
+        weights: Floats | float = 1.0,
+    ) -> None:
         operations = len(pairs.once)
-        cost = np.array(pairs.facts.seconds) / seconds
+        cost = np.array(pairs.facts.seconds) * weights / seconds
         reruns = 2 + np.arange(operations)
         tails, heads, moments = [reruns], [np.full(operations, SINK)], [np.full(operations, ALWAYS)]
         capacities = [cost]

@@ -214,20 +214,23 @@ class Search:
         answer = self._priced(more, self.budget, (self.goal - self.time_of_all) / self.seconds)
         return self._take(answer.bound * self.seconds, Later.of(answer.again))
 
-    def again_within(self, budget: int, more: Sequence[int] = ()) -> Floats | None:
+    def again_within(self, budget: int, more: Sequence[int], weights: Floats) -> Floats | None:
         """What runs again, in fractions, were the programs to use so many bytes, at the moments chosen so far
-        and some more. None where nothing fits. Leaves the bound as it is."""
-        answer = self._priced(more, budget)
+        and some more, and the seconds of each operation to count so many times. None where nothing fits.
+        Leaves the bound as it is."""
+        answer = self._priced(more, budget, weights=weights)
         return None if answer.bound == inf else answer.again
 
-    def _priced(self, more: Sequence[int], budget: int, goal: float = inf) -> Priced:
+    def _priced(
+        self, more: Sequence[int], budget: int, goal: float = inf, weights: Floats | float = 1.0
+    ) -> Priced:
         self.chosen = sorted({*self.chosen, *more})
         for operation in self.chosen:
             if operation not in self.parts:
                 self.parts[operation] = part_of(self.pairs, self.moment(operation), self.budget)
         less = self.budget - budget
         parts = [part._replace(room=part.room - less) for part in map(self.parts.__getitem__, self.chosen)]
-        network = Network(self.pairs, parts, self.budget, self.seconds)
+        network = Network(self.pairs, parts, self.budget, self.seconds, weights)
         start = np.array([self.prices.get(operation, 0.0) for operation in self.chosen])
         answer = best_prices(network, start, goal, self._in_time)
         self.prices = dict(zip(self.chosen, answer.prices.tolist(), strict=True))

@@ -7,20 +7,25 @@ sequence of low discrepancy lies, so all pieces together come close to the mean,
 
     o runs again   if   fraction_o > vdc(piece of o)          vdc: van der Corput's sequence in base 2
 
-sequence.py makes runs of it. What they take above the budget, while tensors are made again side by side, is
-taken off the budget that the program is told, and the tightest run becomes a moment; then off by bisection,
-until the schedule is near the bound or the budget is used up. A piece and what is made again at a time weigh
-the less the larger the graph: of 10⁵ operations the schedule is as fast as the bound within parts of a
-thousandth. Near the least memory, where what is made again must itself be made in parts, there is often none.
+sequence.py makes runs of it. Two things the program does not see. What is made again at a time lies side by
+side: so ways along which all is made again are cut at a length, their reach. And what is dropped at several
+moments runs again behind each: so in the next program its seconds count as often as it ran. What the runs
+take above the limit is taken off the budget that the next program is told, what they leave is half given
+back, and the tightest run becomes a moment; until the schedule is near the bound, or gets no faster.
 
-Near-linear: some fifteen minimum cuts a round, and a few rounds. Our own; the rounding of one linear program
-by another one's threshold is that of Checkmate (Jain et al. 2020, arXiv:1910.02653, 5.1), the program is not.
+A piece and a reach weigh the less the larger the graph: of 10⁵ operations of a chain the schedule is as fast
+as the bound within parts of a thousandth. Near the least memory there is often none.
+
+Near-linear: some fifteen minimum cuts a round, and up to sixteen rounds. Our own; the rounding of one linear
+program by another one's threshold is that of Checkmate (Jain et al. 2020, arXiv:1910.02653, 5.1), the program
+is not.
 """
 
 from __future__ import annotations
 
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,14 +43,17 @@ NAME = "rounding"
 
 PIECES = (1, 8, 64, 512)
 
+REACHES = (inf, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+"""The most bytes on a way along which all is made again, as a part of the limit."""
+
 ROUNDS = 16
 """At most, of programs with another budget."""
 
-NEAR = 1e-3
-"""A schedule so close to the bound, or a budget so close to one that is too large, is not improved."""
+IDLE = 6
+"""Rounds without a faster schedule that end it, once there is one."""
 
-SLACK = 1.25
-"""By how much of the excess the program's budget is lowered, where no budget is known to do."""
+NEAR = 1e-3
+"""A schedule so close to the bound is not improved; what less than this makes faster is idle."""
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -61,13 +69,24 @@ def solve(problem: Problem, options: Options) -> Answer:
     if rounds.best is None:
         floor = memory_floor(graph, problem.machine)
         raise NotFoundError(NAME, limit, floor, None if rounds.least == inf else int(rounds.least))
-    runs = [(operation, 0) for operation in rounds.runs.tolist()]
+    runs = [(operation, 0) for operation in rounds.best.runs.tolist()]
     return Answer(schedule_of(graph, runs), Status.HEURISTIC)
 
 
+class _Trial(NamedTuple):
+    """A sequence with its figures. again: per operation, its runs but the first."""
+
+    runs: Ints
+    figures: RunFigures
+
+    @property
+    def again(self) -> Ints:
+        return np.bincount(self.runs) - 1
+
+
 class _Rounds:
-    """best: of the fastest sequence that fits; runs: its operations. least: bytes of the one that is nearest
-    to fitting."""
+    """best: of the sequences that fit the fastest. nearest: the one of least memory. weights: of each
+    operation's seconds in the program. place: among pieces and reaches, of the best of the last round."""
 
     def __init__(self, problem: Problem, options: Options) -> None:
         self.graph, self.limit, self.options = problem.graph, device_limit(problem), options
@@ -77,8 +96,9 @@ class _Rounds:
             self.graph, self.limit, "file", half, tell=self._rises, cancelled=options.cancelled
         )
         self.rows = rows_of(self.graph)
-        self.best: RunFigures | None = None
-        self.runs: Ints = np.zeros(0, np.int64)
+        self.place = 0, 0
+        self.weights = np.ones(len(self.graph.operations))
+        self.best: _Trial | None = None
         self.least = inf
 
     def run(self) -> None:
@@ -87,49 +107,81 @@ class _Rounds:
         if self.program.best.extra == inf:
             return
         fractions: Floats | None = self.program.best.later.runs[0]
-        budget, fits, fails, step = self.limit, 0, self.limit, NEAR * self.limit
+        budget, idle = self.limit, 0
         for _round in range(ROUNDS):
             if fractions is None:
                 break
-            excess, more = self._tried(fractions)
-            if excess <= 0:
-                fits = budget
-            else:
-                fails = budget
-            if self._near_bound() or (fits and fails - fits <= NEAR * self.limit) or not self._proceed():
+            before = self.best
+            nearest = self._tried(fractions)
+            idle = 0 if self._faster_than(before) else idle + 1
+            if nearest is None or self._near_bound() or idle == IDLE or not self._proceed():
                 break
-            if fits:
-                budget = (fits + fails) // 2
-            else:
-                budget -= int(max(SLACK * excess, step))
-                step *= 2
-            fractions = self.program.again_within(budget, more)
+            self.weights = np.where(nearest.again, (self.weights + nearest.again) / 2, self.weights)
+            excess = nearest.figures.peak - self.limit
+            wanted = min(self.limit, budget - (excess if excess > 0 else excess // 2))
+            moment = _first_run(nearest.runs, nearest.figures.tightest)
+            budget, fractions = self._program_within(budget, wanted, moment)
+
+    def _program_within(self, budget: int, wanted: int, moment: int) -> tuple[int, Floats | None]:
+        """The next budget and the program's answer: where nothing fits what is wanted, nearer to this one."""
+        while True:
+            fractions = self.program.again_within(wanted, [moment], self.weights)
+            if fractions is not None or budget - wanted <= NEAR * self.limit or not self._proceed():
+                return wanted, fractions
+            wanted = (budget + wanted) // 2
 
     def _rises(self, extra: float) -> None:
         """What the program has so far may do already."""
         if extra < inf:
             self._tried(self.program.best.later.runs[0])
 
-    def _tried(self, fractions: Floats) -> tuple[int, list[int]]:
-        """Bytes above the limit of the sequence with fewest, and the first run where that is, as a moment."""
-        nearest, moments = inf, list[int]()
-        for pieces in PIECES:
-            again = fractions > _thresholds(len(fractions), pieces)
-            runs = sequence_of(self.rows, again, np.array(self.program.chosen, np.int64))
-            figures = None if runs is None else figures_of_runs(self.graph, np.column_stack([runs, 0 * runs]))
-            if runs is None or figures is None:
-                continue
-            if figures.peak < nearest:
-                nearest, moments = figures.peak, [_first_run(runs, figures.tightest)]
-            if figures.peak <= self.limit and (self.best is None or figures.time < self.best.time):
-                self.best, self.runs = figures, runs
-                self.options.race.found(figures.time, NAME)
-        self.least = min(self.least, nearest)
-        return (self.limit, []) if nearest == inf else (int(nearest) - self.limit, moments)
+    def _tried(self, fractions: Floats) -> _Trial | None:
+        """The sequence of least memory. From the best place of the last time on over its neighbours, until
+        none is better: all pieces, then other reaches."""
+        moments, known = np.array(self.program.chosen, np.int64), dict[tuple[int, int], _Trial | None]()
+
+        def rank(place: tuple[int, int]) -> tuple[float, float]:
+            if place not in known:
+                known[place] = self._trial(fractions, moments, *place)
+            trial = known[place]
+            if trial is None:
+                return inf, inf
+            return max(0, trial.figures.peak - self.limit), trial.figures.time
+
+        _pieces, reach = self.place
+        places = [(pieces, reach) for pieces in range(len(PIECES))]
+        best = min(places, key=rank)
+        while True:
+            pieces, reach = self.place = best
+            near = [(pieces, other) for other in (reach - 1, reach + 1) if 0 <= other < len(REACHES)]
+            best = min([self.place, *near], key=rank)
+            if best == self.place:
+                break
+        found = filter(None, known.values())
+        nearest = min(found, key=lambda trial: trial.figures.peak, default=None)
+        self.least = min(self.least, nearest.figures.peak if nearest else inf)
+        return nearest
+
+    def _trial(self, fractions: Floats, moments: Ints, pieces: int, reach: int) -> _Trial | None:
+        again = fractions > _thresholds(len(fractions), PIECES[pieces])
+        runs = sequence_of(self.rows, again, moments, REACHES[reach] * self.limit)
+        figures = None if runs is None else figures_of_runs(self.graph, np.column_stack([runs, 0 * runs]))
+        if runs is None or figures is None:
+            return None
+        trial = _Trial(runs, figures)
+        if figures.peak <= self.limit and (self.best is None or figures.time < self.best.figures.time):
+            self.best = trial
+            self.options.race.found(figures.time, NAME)
+        return trial
+
+    def _faster_than(self, before: _Trial | None) -> bool:
+        if before is None or self.best is None:
+            return True
+        return self.best.figures.time < before.figures.time * (1.0 - NEAR)
 
     def _near_bound(self) -> bool:
         bound = time_bound(self.graph) + self.program.best.extra
-        return self.best is not None and self.best.time * (1.0 - NEAR) <= bound
+        return self.best is not None and self.best.figures.time * (1.0 - NEAR) <= bound
 
     def _proceed(self) -> bool:
         return monotonic() < self.deadline and not self.options.cancelled()

@@ -31,6 +31,7 @@ class Rows(NamedTuple):
 
     inputs, outputs: of operations. producers, uses: of tensors. stays: per tensor, it is never dropped. once:
     per operation, it can't run again. ends: per operation, the first change in place of what it touches.
+    sizes: of tensors, bytes.
     """
 
     input_start: Ints
@@ -42,6 +43,7 @@ class Rows(NamedTuple):
     stays: Flags
     once: Flags
     ends: Ints
+    sizes: Ints
 
 
 def rows_of(graph: Graph) -> Rows:
@@ -59,25 +61,30 @@ def rows_of(graph: Graph) -> Rows:
     once = ~operations.recompute | (operations.mutates.counts() > 0)
     writes, makers = operations.writes, graph.producers
     read, written, made = (rows.columns.astype(np.int64) for rows in (inputs, writes, makers))
-    return Rows(inputs.start, read, writes.start, written, makers.start, made, stays, once, ends)
+    return Rows(
+        inputs.start, read, writes.start, written, makers.start, made, stays, once, ends, graph.tensors.bytes
+    )
 
 
-def sequence_of(rows: Rows, again: Flags, moments: Ints) -> Ints | None:
+def sequence_of(rows: Rows, again: Flags, moments: Ints, reach: float) -> Ints | None:
     """The operations, in the order in which they run. None where they are too many.
 
-    again: per operation, it may run again. moments: operations, increasing.
+    again: per operation, it may run again. moments: operations, increasing. reach: bytes on a way along which
+    all is made again.
     """
     runs = np.empty(_MOST_RUNS * len(rows.once), np.int64)
     length = np.zeros(1, np.int64)
-    _fill(rows, again & ~rows.once, moments, runs, length)
+    _fill(rows, again & ~rows.once, moments, reach, runs, length)
     return None if length[0] < 0 else runs[: length[0]]
 
 
 @compiled
-def _fill(rows: Rows, again: Flags, moments: Ints, runs: Ints, length: Ints) -> None:
-    """again: loses what would come too late. runs, length: take the sequence; length −1: there is no room."""
+def _fill(rows: Rows, again: Flags, moments: Ints, reach: float, runs: Ints, length: Ints) -> None:
+    """again: loses what would come too late, or on too long a way. runs, length: take the sequence; −1:
+    there is no room."""
     operations, tensors = len(rows.once), len(rows.stays)
     _leave_out_late(rows, again)
+    _leave_out_far(rows, again, reach)
     drops = np.zeros(tensors, np.bool_)
     waiting = np.zeros(tensors, np.int64)
     for x in range(tensors):
@@ -163,3 +170,19 @@ def _leave_out_late(rows: Rows, again: Flags) -> None:
         asked = latest if again[operation] else operation
         for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
             until[rows.inputs[k]] = max(until[rows.inputs[k]], asked)
+
+
+@inner
+def _leave_out_far(rows: Rows, again: Flags, reach: float) -> None:
+    """Take from `again` where a way along which all is made again would become longer than `reach`."""
+    way = np.zeros(len(rows.stays))  # per tensor, bytes of what is made again on the longest way to it
+    for operation in range(len(again)):
+        length = 0.0
+        for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
+            length = max(length, way[rows.inputs[k]])
+        for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
+            length += rows.sizes[rows.outputs[k]]
+        again[operation] &= length <= reach
+        for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
+            if again[operation] and not rows.stays[rows.outputs[k]]:
+                way[rows.outputs[k]] = max(way[rows.outputs[k]], length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
-from memplan.graphs.graph import Graph, Kind, Mode
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
@@ -45,10 +46,34 @@ def late(graph: Graph, again: set[int]) -> set[int]:
     return found
 
 
-def by_the_rules(graph: Graph, again: set[int], moments: list[int]) -> list[int]:
+def far(graph: Graph, again: set[int], reach: float) -> set[int]:
+    """Those at the ends of ways of more than `reach` bytes, along which all is made again."""
+    size, makers = graph.tensors.bytes, graph.producers.lists()
+    writes = graph.operations.writes.lists()
+    kept = {*np.flatnonzero(graph.resident).tolist(), *graph.results}
+    found: set[int] = set()
+
+    def longest(operation: int) -> float:
+        behind = [
+            longest(maker)
+            for x in graph.input_lists[operation]
+            if x not in kept
+            for maker in makers[x]
+            if maker < operation and maker in again - found
+        ]
+        return max(behind, default=0) + sum(int(size[x]) for x in writes[operation])
+
+    for operation in range(len(writes)):
+        if longest(operation) > reach:
+            found.add(operation)
+    return found
+
+
+def by_the_rules(graph: Graph, again: set[int], moments: list[int], reach: float) -> list[int]:
     """sequence.py's docstring, tensor by tensor."""
     operations, makers = graph.operations, graph.producers.lists()
     again = again - late(graph, again)
+    again = again - far(graph, again, reach)
     stays = {*np.flatnonzero(graph.resident).tolist(), *graph.results}
     there = {x for x, row in enumerate(makers) if not row}
     runs: list[int] = []
@@ -80,7 +105,9 @@ def test_sequences_follow_the_rules_and_hold(graph: Graph, seed: int) -> None:
     flags = np.array([random.random() < 0.8 for _ in range(count)])
     moments = sorted(random.sample(range(count), random.randint(0, count)))
     again = set(np.flatnonzero(flags & ~rows.once).tolist())
-    ours, theirs = sequence_of(rows, flags, np.array(moments, np.int64)), by_the_rules(graph, again, moments)
+    reach = random.choice([inf, random.randint(0, int(graph.tensors.bytes.sum()))])
+    ours = sequence_of(rows, flags, np.array(moments, np.int64), reach)
+    theirs = by_the_rules(graph, again, moments, reach)
     if ours is None:
         assert len(theirs) > _ROOM * count - count
         return
@@ -92,7 +119,7 @@ def test_too_many_runs_are_given_up() -> None:
     """Each step of the way back asks for all that is before it."""
     graph = chain(60, uniform=True, fast_forward=False)
     backward = np.arange(61, 121)
-    assert sequence_of(rows_of(graph), np.ones(121, np.bool_), backward) is None
+    assert sequence_of(rows_of(graph), np.ones(121, np.bool_), backward, inf) is None
 
 
 @given(st.floats(0.0, 1.0), st.sampled_from([1, 8, 64, 512]))
@@ -158,6 +185,56 @@ def test_never_faster_than_the_bound_nor_above_the_budget(make: Callable[[int], 
     assert found
 
 
+@pytest.mark.parametrize("share", [0.75, 0.5])
+def test_long_ways_with_skips_are_made_again_in_parts(share: float) -> None:
+    """A U-Net's largest activations, of which all run again in fractions, lie on one way."""
+    levels, draft = 100, Draft("u-net")
+    tape: list[tuple[int, list[int]]] = []
+
+    def run(reads: list[int], size: int) -> int:
+        made = draft.tensor(f"t{len(tape)}", size)
+        draft.operation(f"o{len(tape)}", time=1.0, reads=reads, writes=[made])
+        tape.append((made, reads))
+        return made
+
+    x = draft.tensor("batch", 1, Kind.INPUT)
+    skips: list[int] = []
+    for level in [*range(levels), *range(levels)[::-1]]:
+        reads = [x] if len(skips) < levels else sorted({x, skips[level]})
+        for _convolution in range(3):
+            x = run(reads, levels - level)
+            reads = [x]
+        skips += [x] if len(skips) < levels else []
+    gradient = draft.tensor("loss", 1, Kind.GRADIENT)
+    draft.operation("loss", time=1.0, reads=[x], writes=[gradient], phase=Phase.LOSS)
+    for made, reads in reversed(tape):
+        following = draft.tensor(f"g{made}", draft.size_of(made), Kind.GRADIENT)
+        draft.operation(
+            f"b{made}", time=2.0, reads=[gradient, *reads], writes=[following], phase=Phase.BACKWARD
+        )
+        gradient = following
+    graph = draft.graph([gradient])
+    budget = int(share * baseline(graph).peak)
+    answer = rounding.solve(Problem(graph, budget), Options())
+    figures = simulate(graph, answer.schedule, budget=budget).figures
+    assert figures.time <= 1.1 * bound_of(graph, budget)
+
+
+def test_seconds_that_count_more_run_again_less() -> None:
+    """The one that cost most."""
+    graph = unet(6, seed=1)
+    search = Search(graph, baseline(graph).peak * 3 // 4, "file", 60.0)
+    search.run(whole=False)
+    even = search.again_within(search.budget, [], np.ones(len(graph.operations)))
+    assert even is not None
+    most = int(np.argmax(even * search.facts.seconds))
+    weights = np.ones(len(graph.operations))
+    weights[most] = 1000.0
+    less = search.again_within(search.budget, [], weights)
+    assert less is not None
+    assert less[most] < even[most]
+
+
 def test_less_for_the_program_makes_more_run_again() -> None:
     """Beside a program of its own for the lower budget, with the same moments."""
     graph = unet(6, seed=1)
@@ -165,13 +242,14 @@ def test_less_for_the_program_makes_more_run_again() -> None:
     search = Search(graph, budget, "file", 60.0)
     search.run(whole=False)
     before, seconds = search.best.extra, np.array(search.facts.seconds)
-    again = search.again_within(budget * 9 // 10)
+    even = np.ones(len(graph.operations))
+    again = search.again_within(budget * 9 // 10, [], even)
     assert again is not None
     assert search.best.extra == before
     lower = Search(graph, budget * 9 // 10, "file", 60.0)
     lower._in_fractions(search.chosen)
     assert again @ seconds == pytest.approx(lower.best.extra, abs=2e-5 * search.time_of_all)
-    assert search.again_within(0) is None
+    assert search.again_within(0, [], even) is None
 
 
 def test_what_fits_needs_nothing() -> None:

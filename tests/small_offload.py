@@ -107,9 +107,10 @@ def _update(draft: Draft, random: Random, weight: int, gradient: int, states: bo
 
 
 def direct_case(seed: int) -> Case:
-    """`small_case` where backward operations have modes that make outputs with bytes in host memory."""
+    """`small_case` where backward operations have modes that make outputs with bytes in host memory. Where
+    updates have modes on the host (kinds 2 and 3): two layers, of which all weights have bytes."""
     case, random = small_case(seed), Random(seed)
-    graph = case.graph
+    graph = small_training(random, 2, host=True) if seed % 6 in (2, 3) else case.graph
     sizes, modes = graph.tensors.bytes, dict(graph.operations.modes)
     for o in range(len(graph.operations)):
         operation = graph.operation(o)

@@ -3,6 +3,9 @@
 A layer here is the gradients that operations make together, as for weights (layers.py). Its operations write
 all of these in host memory, in modes that do just that, or none.
 
+Where gradients are made on the device and copied, none saves more than another: as many bytes as may stay do.
+In the paper's MemFerry all buffers stay.
+
 | paper           | here                                                                 |
 |-----------------|----------------------------------------------------------------------|
 | T_CBP(i)        | seconds of the layer's operations, gradients on the device           |
@@ -21,7 +24,6 @@ from math import gcd
 import numpy as np
 
 from ....graphs.graph import Graph, Kind
-from ....graphs.machine import Link
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
 from .layers import groups, variant
@@ -30,7 +32,7 @@ from .layers import groups, variant
 @dataclass(frozen=True)
 class GradientLayer:
     """gradients: tensors. size: their bytes. makers: the operations that make them. direct: each of these has
-    a mode that writes them to the host. gain: seconds."""
+    a mode that writes them to the host. gain: seconds, 0 without such modes."""
 
     gradients: tuple[int, ...]
     size: int
@@ -39,9 +41,8 @@ class GradientLayer:
     gain: float
 
 
-def gradient_layers(graph: Graph, d2h: Link) -> list[GradientLayer]:
-    """In the order of the first gradient's maker. Where an operation has no mode to write them, which a
-    profile would have measured, T_GBP is what that takes over the link, if longer than the computations."""
+def gradient_layers(graph: Graph) -> list[GradientLayer]:
+    """In the order of their first makers."""
     made = {
         o: row
         for o, written in enumerate(graph.operations.writes.lists())
@@ -52,22 +53,18 @@ def gradient_layers(graph: Graph, d2h: Link) -> list[GradientLayer]:
     for operation, row in made.items():
         makers.setdefault(group[row[0]], []).append(operation)
     return [
-        _layer(graph, d2h, tuple(dict.fromkeys(x for o in members for x in made[o])), tuple(members))
+        _layer(graph, tuple(dict.fromkeys(x for o in members for x in made[o])), tuple(members))
         for members in makers.values()
     ]
 
 
-def _layer(graph: Graph, d2h: Link, gradients: tuple[int, ...], makers: tuple[int, ...]) -> GradientLayer:
-    plain: list[Run] = [(o, PLAIN) for o in makers]
-    ways = [written_below(graph, run, gradients) for run in plain]
+def _layer(graph: Graph, gradients: tuple[int, ...], makers: tuple[int, ...]) -> GradientLayer:
+    plain = [(o, PLAIN) for o in makers]
+    ways = [way for run in plain if (way := written_below(graph, run, gradients))]
+    direct = len(ways) == len(plain)
+    gain = sum(graph.seconds(*run) for run in ways) - sum(graph.seconds(*run) for run in plain)
     size = int(graph.tensors.bytes[list(gradients)].sum())
-    kept = sum(graph.seconds(*run) for run in plain)
-    if any(way is None for way in ways):
-        return GradientLayer(
-            gradients, size, makers, False, max(d2h.seconds(size, len(gradients)) - kept, 0.0)
-        )
-    below = sum(graph.seconds(*way) for way in ways if way)
-    return GradientLayer(gradients, size, makers, True, below - kept)
+    return GradientLayer(gradients, size, makers, direct, gain if direct else 0.0)
 
 
 def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | None:
@@ -79,10 +76,12 @@ def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | N
     return variant(graph, run, set(reads), made.intersection(gradients))
 
 
-def kept_layers(layers: Sequence[GradientLayer], reserve: float) -> list[GradientLayer]:
-    """Those whose gradients stay on the device. reserve: share of all gradients' bytes."""
+def kept_layers(layers: Sequence[GradientLayer], reserve: float, *, direct: bool) -> list[GradientLayer]:
+    """Those whose gradients stay on the device. reserve: share of all gradients' bytes. direct: the others
+    are written to the host, not copied."""
     sizes = [layer.size for layer in layers]
-    chosen = kept_gradients(sizes, [layer.gain for layer in layers], int(reserve * sum(sizes)))
+    gains = [layer.gain if direct else float(layer.size) for layer in layers]
+    chosen = kept_gradients(sizes, gains, int(reserve * sum(sizes)))
     return [layers[i] for i in chosen]
 
 

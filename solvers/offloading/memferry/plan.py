@@ -40,8 +40,8 @@ class Plan:
     ) -> None:
         self.graph, self.linked, self.checkpoint, self.direct = graph, linked, checkpoint, direct
         self.plain = list(runs)
-        layers = gradient_layers(graph, linked.d2h)
-        kept = kept_layers(layers, reserve)
+        layers = gradient_layers(graph)
+        kept = kept_layers(layers, reserve, direct=direct)
         self.kept = [x for layer in kept for x in layer.gradients]
         self._below = [layer for layer in layers if direct and layer.direct and layer not in kept]
         self.runs = self._writing_below(with_host_updates(solver, graph, runs))

@@ -8,7 +8,6 @@ from math import inf
 from time import monotonic
 
 from ....graphs.errors import MemplanError
-from ....graphs.machine import Link
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, in_plain_mode
 from ....planner.simulator.simulate import Figures
@@ -95,7 +94,7 @@ class Search:
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         require_backward(NAME, graph)
 
-        ways = self._gradient_ways(linked.d2h)
+        ways = self._gradient_ways()
 
         def planned(runs: Sequence[Run], checkpoint: bool = False) -> list[Plan]:
             reserve = settings.reserve
@@ -180,9 +179,9 @@ class Search:
         kept = int(plan.graph.tensors.bytes[plan.kept].sum())
         return refused(NAME, self.problem, machine, ways, beside=kept)
 
-    def _gradient_ways(self, d2h: Link) -> list[bool]:
+    def _gradient_ways(self) -> list[bool]:
         """Whether gradients are written to the host by what makes them: what is to be tried."""
-        able = any(layer.direct for layer in gradient_layers(self.problem.graph, d2h))
+        able = any(layer.direct for layer in gradient_layers(self.problem.graph))
         if self.settings.gradients == "direct" and not able:
             raise NotAcceptedError(
                 f"{NAME}: no operation has a mode that writes its gradients to the host (writes_host): "

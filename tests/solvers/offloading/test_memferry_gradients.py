@@ -89,7 +89,7 @@ def test_what_is_kept_saves_the_most_seconds(layers: int, seed: int, reserve: fl
         problem = problem_of(layers, seed, 0.2 * MiB, rewrites=3.0)
         graph = problem.graph
     linked = linked_machine("a solver", problem, "gradients")
-    found = gradient_layers(graph, linked.d2h)
+    found = gradient_layers(graph)
     assert sorted(x for layer in found for x in layer.gradients) == sorted(gradients_of(graph))
     assert all(layer.direct for layer in found)
     runs = in_plain_mode(o for o in range(len(graph.operations)) if graph.operations.phase[o] < Phase.UPDATE)

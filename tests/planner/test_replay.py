@@ -6,12 +6,15 @@ from random import Random
 
 import numpy as np
 import pytest
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Machine
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import Ways, starts_of
 from memplan.planner.replay.replay import replay
 from memplan.planner.replay.rows import QUEUE, empty_turn
+from memplan.planner.schedule.schedule import Schedule, compute
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
@@ -38,6 +41,25 @@ def test_same_figures(batch: int) -> None:
         assert result[0] == pytest.approx(figures.time, rel=1e-12, abs=1e-12), seed
         seen += 1
     assert seen > 50
+
+
+@pytest.mark.parametrize("pinned", [None, 16])
+def test_what_the_device_makes_on_the_host(pinned: int | None) -> None:
+    """C, on the CPU, adds to g on the host, then F, on the device; H, on the CPU, has nothing to wait for but
+    that. g is pinned from C on."""
+    draft = Draft("below")
+    g, h = draft.tensor("g", 8), draft.tensor("h", 1)
+    draft.operation("C", time=1, writes=[g], modes=[Mode("cpu", 3, 0, (g,), on_host=True)])
+    draft.operation("F", time=5, writes=[g], modes=[Mode("go", 7, 0, (g,), writes_host=(g,))])
+    draft.operation("H", time=1, reads=[g], writes=[h], modes=[Mode("cpu", 2, 0, (h,), on_host=True)])
+    graph, machine = draft.graph([h]), Machine(pinned=pinned)
+    schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2, 1)])
+    figures = simulate(graph, schedule, machine=machine).figures
+    assert (figures.time, figures.peak, figures.host_peak, figures.pinned_peak) == (3 + 7 + 2, 0, 9, 8)
+    ways, result = Ways(graph), np.zeros(6)
+    instance = ways.instance(machine, 0)
+    replay(instance, ways.steps(schedule), starts_of(graph, schedule), result, _ITERATIONS)
+    assert result.tolist() == [12, 0, 0, 9, 0, 0 if pinned is None else 8]
 
 
 @pytest.mark.parametrize("batch", range(4))

@@ -10,6 +10,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.graphs.transformations.direct_access import with_direct_gradients
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
@@ -28,6 +29,14 @@ def at(graph: Graph, share: float, machine: Machine | None = None) -> Problem:
 
 def seconds(problem: Problem, answer: Answer) -> float:
     return simulate(problem.graph, answer.schedule, budget=problem.budget).figures.time
+
+
+def test_where_modes_use_the_host_a_bound_holds_for_the_device_alone() -> None:
+    """A gradient that is a result may be made on the host: with less device memory, without links."""
+    plain = chain(4, seed=1, fast_forward=False)
+    for graph, everywhere in ((plain, True), (with_direct_gradients(plain, 1e12), False)):
+        answer = checkmate.solve(at(graph, 0.5, Machine()), Options(20.0, checkmate.Settings(threads=1)))
+        assert [bound.transfers for bound in answer.bounds] == [everywhere]
 
 
 @pytest.mark.parametrize("seed", range(4))

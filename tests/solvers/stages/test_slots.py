@@ -34,10 +34,11 @@ FASTER = graph_with(Mode("fast", 1.0, 8, (1, 2)))
         (FASTER, True),
         (graph_with(Mode("slow", 5.0, 0, (1, 2))), False),
         (graph_with(Mode("host", 1.0, 0, (1, 2), on_host=True)), False),
+        (graph_with(Mode("go", 1.0, 0, (1, 2), writes_host=(2,))), False),
         (graph_with(Mode("part", 1.0, 0, (1,))), False),
         (graph_with(Mode("part", 1.0, 0, (1,)), saved_is_read=False), True),
     ],
-    ids=["all", "slower", "host", "part", "part that is read"],
+    ids=["all", "slower", "host", "written below", "part", "part that is read"],
 )
 def test_a_way_is_faster_if_it_makes_all_that_is_read(graph: Graph, faster: bool) -> None:
     assert has_faster_ways(graph) == faster

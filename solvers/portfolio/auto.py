@@ -160,6 +160,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         race,
         settings.gap,
         partial(prove, problem, tell, seconds) if settings.gap else None,
+        inf if options.time_limit is None else monotonic() + options.time_limit,
     )
     if not outcomes.answers:
         raise _refusal(outcomes.refusals, outcomes.faults)

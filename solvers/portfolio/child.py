@@ -1,9 +1,9 @@
 """The child's side of process.py: `python -m memplan.solvers.portfolio.child FOLDER NICENESS`.
 
 FOLDER has the problem. NICENESS: by which we and all that we start step back behind others. Each line of
-standard input is a solver's name, its seconds and its settings as JSON; the answer goes into a file of the
-current folder, whose name is then told on standard output. When the input is closed the process ends with all
-that it started, whatever it is at.
+standard input is a solver's name, the time at which it is to end and its settings as JSON; the answer goes
+into a file of the current folder, whose name is then told on standard output. When the input is closed the
+process ends with all that it started, whatever it is at.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import sys
 from pathlib import Path
 from queue import SimpleQueue
+from time import time
 from typing import Any
 
 from ...graphs.files.files import load_graph
@@ -32,9 +33,9 @@ def main(folder: Path) -> None:
     problem = Problem(load_graph(folder / "graph.json"), int((folder / "budget").read_text()))
     number = 0
     while True:
-        solver, seconds, settings = asked.get().split(maxsplit=2)
+        solver, end, settings = asked.get().split(maxsplit=2)
         number += 1
-        answer(problem, solver, json.loads(settings), float(seconds), Path(f"{number}.npz"))
+        answer(problem, solver, json.loads(settings), max(0.0, float(end) - time()), Path(f"{number}.npz"))
         print(f"{number}.npz", file=tell, flush=True)
 
 

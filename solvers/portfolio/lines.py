@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from math import inf
 from threading import Event
+from time import monotonic
 
 from ...planner.simulator.simulate import Figures, simulate
 from ..candidates import device_limit
@@ -76,18 +78,21 @@ def run(
     race: Race | None = None,
     gap: float = 0.0,
     prove: Callable[[Cancelled], None] | None = None,
+    deadline: float = inf,
 ) -> Outcomes:
     """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind.
 
     meanwhile: what they wait for, on this thread, where Ctrl-C ends it. race: is told their answers; once the
     best is proven to be within the `gap`, each line gives its best so far. prove: bounds for the race, in a
-    thread beside the lines; it ends with them.
+    thread beside the lines; it ends with them. deadline: a moment of the clock from which on lines give their
+    best so far, or do not start, once there is any schedule.
     Raises KeyboardInterrupt where that leaves nothing, PortfolioError where all lines fail.
     """
     outcomes, race, done = Outcomes(), race or Race(), Event()
 
     def cancelled() -> bool:
-        return stop.is_set() or race.within(gap)
+        late = monotonic() > deadline and race.best < inf
+        return late or stop.is_set() or race.within(gap)
 
     pool = ThreadPoolExecutor(workers + (prove is not None))
     proving = [pool.submit(prove, lambda: done.is_set() or cancelled())] if prove else []

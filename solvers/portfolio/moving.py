@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import inf
 from threading import Event
 from time import monotonic
 
@@ -28,7 +29,7 @@ from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
 from . import lines as portfolio
 from .lines import Cancelled, Line, Outcomes, told
-from .process import Processes
+from .process import LAST_SECONDS, Processes
 
 LINES = {
     "joint": 0.7,
@@ -49,6 +50,10 @@ LINES = {
 _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
 
+_LINES_SHARE, _LAST_SHARE = 0.8, 0.05
+"""Of a time limit: where the lines end, once there is a schedule, and beside a second the most that one takes
+to end; what is left is the last search's."""
+
 _BOUND_SHARE = 0.1
 """Of all time, the most that bounds may take beside the lines."""
 
@@ -64,11 +69,12 @@ def solve(
 
     Raises NotFoundError or InfeasibleError where no line finds any.
     """
+    begin, stop, race = monotonic(), Event(), options.race
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
         return plain
-    begin, stop, race = monotonic(), Event(), options.race
     total, bounds = options.time_limit, list[Bound]()
+    deadline = inf if total is None else begin + _LINES_SHARE * total
     settings = {
         "joint": {"seed": str(seed)},
         "offload-greedy": {"seed": str(seed)},
@@ -86,14 +92,19 @@ def solve(
 
     many = len(problem.graph.operations) >= _PROCESSES and workers > 1
     with ExitStack() as opened:
-        run = opened.enter_context(Processes(problem)).solve if many else partial(_run, problem, race)
+        last = LAST_SECONDS if total is None else min(LAST_SECONDS, 1.0 + _LAST_SHARE * total)
+        run = partial(_run, problem, race)
+        if many:
+            run = opened.enter_context(Processes(problem, last_seconds=last)).solve
         lines = [
             Line(solver, partial(run, solver, settings.get(solver, {}), share * unit))
             for solver, share in LINES.items()
             if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
         ]
         proving = partial(prove, problem, tell, limit_of_bounds) if gap else None
-        outcomes = portfolio.run(problem, lines, workers, stop, race=race, gap=gap, prove=proving)
+        outcomes = portfolio.run(
+            problem, lines, workers, stop, race=race, gap=gap, prove=proving, deadline=deadline
+        )
     if not outcomes.answers:
         raise _refusal(problem, name, outcomes)
     if outcomes.interrupted:
@@ -106,6 +117,8 @@ def solve(
     cancelled = partial(race.within, gap)
     rest = replace(options, time_limit=left, settings=joint.Settings(seed=seed), cancelled=cancelled)
     answer = bounded(_improved(problem, rest, outcomes))
+    if not race.within(gap):
+        return answer
     machine, limit = problem.machine, device_limit(problem)
     seconds = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures.time
     return replace(answer, status=Status.WITHIN_GAP) if race.enough(seconds, gap) else answer

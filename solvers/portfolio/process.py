@@ -1,11 +1,11 @@
 """Processes that solve one problem with any solver, line after line, for portfolios on large graphs.
 
-    Processes.solve ──"solver seconds settings"──▶ `python -m memplan.solvers.portfolio.child` ──answer.npz──▶
+    Processes.solve ──"solver end settings"──▶ `python -m memplan.solvers.portfolio.child` ──answer.npz──▶
 
-Threads would wait for each other's Python there. A process takes a second or two to start, so each is used
-again; one that dies costs the line that it was at. Ctrl-C reaches us alone and is passed on, so that the
-solver in the process ends with its best so far. A process ends when we do: its input is then closed.
-Only numbers and JSON travel, no pickle.
+Threads would wait for each other's Python there. A process takes a second or two to start, which its first
+line's seconds pay, so each is used again; one that dies costs the line that it was at. Ctrl-C reaches us
+alone and is passed on, so that the solver in the process ends with its best so far. A process ends when we
+do: its input is then closed. Only numbers and JSON travel, no pickle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
-from time import monotonic
+from time import monotonic, time
 from types import TracebackType
 from typing import Any
 
@@ -37,7 +37,7 @@ GRACE_SECONDS = 300.0
 compiled at its first use takes a minute on a busy machine."""
 
 LAST_SECONDS = 5.0
-"""How long after Ctrl-C a line may take to give its best so far."""
+"""How long a line that is asked to end may take to give its best so far, unless told otherwise."""
 
 
 class ProcessFaultError(Exception):
@@ -47,9 +47,9 @@ class ProcessFaultError(Exception):
 class Processes:
     """Those of one problem, as many as lines are under way at once."""
 
-    def __init__(self, problem: Problem, niceness: int = 0) -> None:
-        """niceness: by which the processes step back behind others."""
-        self.folder, self._niceness = Scratch("lines"), niceness
+    def __init__(self, problem: Problem, niceness: int = 0, last_seconds: float = LAST_SECONDS) -> None:
+        """niceness: by which the processes step back behind others. last_seconds: see above."""
+        self.folder, self._niceness, self._last_seconds = Scratch("lines"), niceness, last_seconds
         self.idle: SimpleQueue[_Process] = SimpleQueue()
         self.all: list[_Process] = []
         machine = problem.machine or problem.graph.machine
@@ -63,12 +63,13 @@ class Processes:
     def solve(self, solver: str, settings: Mapping[str, str], seconds: float, cancelled: Cancelled) -> Answer:
         """What the solver of this name finds; its refusals as its own. settings: as text. Raises
         ProcessFaultError."""
+        question = f"{solver} {time() + seconds!r} {json.dumps(settings)}"
         try:
             process = self.idle.get_nowait()
         except Empty:
-            process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness)
+            process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness, self._last_seconds)
             self.all.append(process)
-        answer = process.ask(f"{solver} {seconds!r} {json.dumps(settings)}", seconds, cancelled)
+        answer = process.ask(question, seconds, cancelled)
         self.idle.put(process)  # one that failed is not used again
         return _read(answer)
 
@@ -84,7 +85,8 @@ class Processes:
 
 
 class _Process(Dialogue):
-    def __init__(self, folder: Path, problem: Path, niceness: int) -> None:
+    def __init__(self, folder: Path, problem: Path, niceness: int, last_seconds: float) -> None:
+        self.last_seconds = last_seconds
         super().__init__("memplan.solvers.portfolio.child", folder, str(problem), str(niceness))
 
     def ask(self, question: str, seconds: float, cancelled: Cancelled) -> Path:
@@ -93,7 +95,7 @@ class _Process(Dialogue):
         end, asked_to_end = monotonic() + 2.0 * seconds + GRACE_SECONDS, False
         while (line := self.hear(_LOOK_SECONDS)) is None:
             if cancelled() and not asked_to_end:
-                asked_to_end, end = True, monotonic() + LAST_SECONDS
+                asked_to_end, end = True, monotonic() + self.last_seconds
                 self.child.send_signal(signal.SIGINT)
             if monotonic() > end:
                 self.end()

@@ -40,6 +40,9 @@ MOST_LOOKS = 12_000_000
 MOST_WHOLE = 20_000
 """Operations, above which programs in whole numbers are hopeless."""
 
+ROW_SECONDS = 6e-5
+"""Of the first relaxation of such a program, for each of its rows; HiGHS does not end within it."""
+
 A_ROUND = 5
 """Moments added at a time."""
 
@@ -237,10 +240,13 @@ class Search:
         return answer
 
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
-        part = self._program(more)
+        part, left = self._program(more), self._left()
+        if left is not None and left < ROW_SECONDS * len(part.program.row_lower):
+            self.deadline = monotonic()
+            return False
         try:
             result = highs.solve(
-                part.program, Settings(threads=1), self._left(), {}, lambda _progress: None, self.cancelled
+                part.program, Settings(threads=1), left, {}, lambda _progress: None, self.cancelled
             )
         except BackendError:
             return False

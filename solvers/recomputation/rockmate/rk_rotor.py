@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from time import monotonic
 
@@ -86,8 +87,9 @@ def solve(problem: Problem, options: Options) -> Answer:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
         search.start()
-        found = [greedy_options(kind, settings.tries, search.proceed) for kind in search.kinds()]
-        search.improve(found, settings.slots)
+        if search.best is None or search.proceed():
+            found = [greedy_options(kind, settings.tries, search.proceed) for kind in search.kinds()]
+            search.improve(found, settings.slots)
     except KeyboardInterrupt:
         search.interrupted = True
     return search.answer()
@@ -105,8 +107,6 @@ class ChainSearch:
         self.name, self.problem, self.options = name, problem, options
         self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
         self.chained: ChainProblem = chain_problem(name, problem, blocks)
-        self.segments = self._segments()
-        self.alike = groups([segment.block for segment in self.segments])
         self.best: Candidate | None = None
         self.interrupted, self.least = False, inf
 
@@ -120,7 +120,12 @@ class ChainSearch:
             self._take(judged(self.problem.graph, answer.schedule))
             self.interrupted = answer.interrupted
 
-    def _segments(self) -> list[Segment]:
+    @cached_property
+    def alike(self) -> list[list[int]]:
+        return groups([segment.block for segment in self.segments])
+
+    @cached_property
+    def segments(self) -> list[Segment]:
         """The blocks, and neighbours joined: windows of so many blocks, at multiples of their width.
 
         Elsewhere only windows that are like one of these, as they cost no search for options.

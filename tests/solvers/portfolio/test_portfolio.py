@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import walk_packages
 from threading import Event, Timer
-from time import monotonic
+from time import monotonic, sleep
 
 import memplan.cli
 import memplan.planner
@@ -102,6 +103,32 @@ def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.M
     finally:
         compiled.set()
     assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
+
+
+def test_behind_the_deadline_lines_end_once_there_is_a_schedule() -> None:
+    """Those that wait don't start. Until there is one, all go on."""
+    ran = list[str]()
+
+    def first(cancelled: Callable[[], bool]) -> Answer:
+        assert not cancelled()
+        ran.append("first")
+        return works()
+
+    def patient(cancelled: Callable[[], bool]) -> Answer:
+        ran.append("patient")
+        end = monotonic() + 60
+        while not cancelled() and monotonic() < end:
+            sleep(0.01)
+        return works()
+
+    lines = [Line("first", first), Line("patient", patient), Line("late", patient)]
+    begin = monotonic()
+    outcomes = portfolio.run(PROBLEM, lines, 1, Event(), deadline=begin)
+    assert (ran, len(outcomes.answers), outcomes.interrupted) == (["first"], 1, False)
+    ran.clear()
+    outcomes = portfolio.run(PROBLEM, lines, 2, Event(), deadline=begin + 0.5)
+    assert len(outcomes.answers) >= 2
+    assert monotonic() - begin < 30
 
 
 def break_solver(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:

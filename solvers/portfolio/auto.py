@@ -64,7 +64,6 @@ from ..recomputation.rockmate import rk_rotor
 from ..recomputation.rounding import rounding
 from ..recomputation.search import search
 from ..recomputation.search.compiling import compile_apart
-from ..recomputation.search.instance import instance_of
 from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
 from ..settings_text import check_gap, check_workers
@@ -133,7 +132,7 @@ def solve(problem: Problem, options: Options) -> Answer:
             if options.time_limit is None:
                 compile_apart(options.report, lambda: race.within(settings.gap))
             if not race.within(settings.gap):
-                load(instance_of(problem.graph), options)
+                load(options)
         except BaseException:
             stop.set()
             raise
@@ -210,7 +209,7 @@ def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleEr
 
 def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
     """loaded: the search is at hand; the residency program and rk-rotor don't wait for it."""
-    total, begin = options.time_limit, monotonic()
+    total, begin, race = options.time_limit, monotonic(), options.race
     starts = _Starts(problem)
 
     def line(name: str, share: float, solver: Callable[[Options], Answer], number: int = 0) -> Line:
@@ -228,6 +227,8 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
     def from_others(own: Options) -> Answer:
         now = monotonic()
         start = starts.fastest(own.cancelled)
+        if race.within(settings.gap):  # another line has it
+            raise KeyboardInterrupt
         loaded.wait()
         own = _from(own, now)
         return search.improved(problem, own, start.runs) if start else search.solve(problem, own)

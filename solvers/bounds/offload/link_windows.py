@@ -22,15 +22,14 @@ Our own; the offloading program (program.py) has it all and more, at a few momen
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Container, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Container, Sequence
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....graphs.adjacency import Adjacency
 from ....graphs.graph import Graph
 from ....graphs.machine import Link, Machine
 from ....planner.bounds import time_bound
@@ -70,15 +69,21 @@ class _Way(NamedTuple):
     wait: int
 
 
-def link_bound(graph: Graph, machine: Machine, limit: int) -> float:
+def link_bound(
+    graph: Graph, machine: Machine, limit: int, proceed: Callable[[], bool] = lambda: True
+) -> float:
     """Seconds of a period with `limit` bytes on the device; ∞: there is no schedule. The time of all
-    operations where some may run again or have other modes, or where there are no links."""
+    operations where some may run again or have other modes, or where there are no links.
+
+    proceed: false once the time is over, which only makes it lower.
+    """
     seconds, links, host = time_bound(graph), machine.links, machine.host_capacity
     operations = graph.operations
     again = operations.recompute & (operations.mutates.counts() == 0)
     if operations.modes or again.any() or links.d2h is None or links.h2d is None:
         return seconds
-    level = _level(graph)
+    touches = _touches(graph)
+    level = _level(graph, touches)
     ways = [_Way(level - limit, links.d2h, links.h2d, 1)]
     if host is not None and links.disk_write is not None and links.disk_read is not None:
         ways.append(_Way(level - limit - host, links.disk_write, links.disk_read, 0))
@@ -86,51 +91,79 @@ def link_bound(graph: Graph, machine: Machine, limit: int) -> float:
         return inf
     if not (level > limit).any():
         return seconds
-    return max(seconds, float(operations.time.sum()) + _idle(graph, ways))
+    absences = _absences(graph, touches)
+    return max(seconds, float(operations.time.sum()) + _idle(graph, absences, ways, proceed))
 
 
-def _level(graph: Graph) -> Ints:
+class _Touches(NamedTuple):
+    """Tensor and operation of each touch, by tensors, then as the operations run; those of what may leave.
+    first, last: of its tensor. cyclic: of what lasts for turns."""
+
+    tensor: Ints
+    operation: Ints
+    first: NDArray[np.bool_]
+    last: NDArray[np.bool_]
+    cyclic: NDArray[np.bool_]
+
+
+def _touches(graph: Graph) -> _Touches:
+    users = _keys(graph, graph.producers, graph.consumers, graph.mutators)
+    tensor, operation = np.divmod(users, max(1, len(graph.operations)))
+    may_leave = ~graph.resident[tensor] | graph.persistent[tensor]
+    tensor, operation = tensor[may_leave], operation[may_leave]
+    first, last = np.diff(tensor, prepend=-1) != 0, np.diff(tensor, append=-1) != 0
+    return _Touches(tensor, operation, first, last, graph.persistent[tensor])
+
+
+def _keys(graph: Graph, *users: Adjacency) -> Ints:
+    """tensor · operations + operation of all these, growing."""
+    return np.unique(np.concatenate([rows.rows() * len(graph.operations) + rows.columns for rows in users]))
+
+
+def _level(graph: Graph, touches: _Touches) -> Ints:
     """Per operation the bytes of what is wanted then or later, with what it takes for itself. Persistent
     tensors that nothing touches may lie anywhere, on the disk too, and don't count."""
-    count, sizes, results = len(graph.operations), graph.tensors.bytes, {*graph.results}
+    count, sizes = len(graph.operations), graph.tensors.bytes
+    results = np.isin(touches.tensor, list(graph.results))
     change = np.zeros(count + 1, np.int64)
-    change[0] = sizes[graph.resident & ~graph.persistent].sum()
-    for x in np.flatnonzero(~graph.resident | graph.persistent).tolist():
-        touched = _touched(graph, x)
-        if touched and graph.persistent[x]:
-            change[0] += sizes[x]
-        elif touched:
-            change[touched[0]] += sizes[x]
-            change[count if x in results else touched[-1] + 1] -= sizes[x]
+    begin, end = touches.first, touches.last & ~touches.cyclic
+    at = np.where(touches.cyclic, 0, touches.operation)
+    np.add.at(change, at[begin], sizes[touches.tensor[begin]])
+    np.subtract.at(change, np.where(results, count, touches.operation + 1)[end], sizes[touches.tensor[end]])
+    change[0] += sizes[graph.resident & ~graph.persistent].sum()
     return change.cumsum()[:-1] + graph.operations.workspace
 
 
-def _touched(graph: Graph, x: int) -> list[int]:
-    rows = (graph.producers[x], graph.consumers[x], graph.mutators[x])
-    return sorted({operation for row in rows for operation in row.tolist()})
-
-
-def _absences(graph: Graph) -> _Absences:
+def _absences(graph: Graph, touches: _Touches) -> _Absences:
     """Of a turn, of what lasts from the turn before, and of the next turn."""
-    count, results = len(graph.operations), {*graph.results}
-    never = 4 * count
-    rows: list[tuple[int, int, int, int]] = []
-    for x in np.flatnonzero(~graph.resident | graph.persistent).tolist():
-        size, touched, cyclic = int(graph.tensors.bytes[x]), _touched(graph, x), bool(graph.persistent[x])
-        changes = sorted({*graph.producers[x].tolist(), *graph.mutators[x].tolist()})
-        ends = [touched[0] + count] if cyclic and touched else [never] if x in results else []
-        for after, before in pairwise([*touched, *ends]):
-            if before > after + 1:
-                last = bisect_right(changes, after) - 1
-                made = changes[last] + 1 - count * (last < 0) if changes else -never
-                turns = (-1, 0, 1) if cyclic else (0, 1)
-                rows += [(size, after + k * count, before + k * count, made + k * count) for k in turns]
-    return _Absences(*np.array(rows, np.int64).reshape(-1, 4).T)
+    tensor, after, first, last, cyclic = touches
+    count, never = len(graph.operations), 4 * len(graph.operations)
+    before = np.roll(after, -1)
+    begin = np.flatnonzero(first)
+    ends = np.where(cyclic, after[np.repeat(begin, np.diff(begin, append=len(after)))] + count, never)
+    before[last] = ends[last]
+    stays = ~last | cyclic | np.isin(tensor, list(graph.results))
+    changes = _keys(graph, graph.producers, graph.mutators)
+    made = _latest(changes, tensor * count + after, tensor, count)
+    of_turn_before = _latest(changes, tensor * count + count - 1, tensor, count) - count
+    made = np.where(made > 0, made, np.where(of_turn_before > -count, of_turn_before, -never))
+    rows = np.column_stack([graph.tensors.bytes[tensor], after, before, made])
+    away = stays & (before > after + 1)
+    turns = ((-1, away & cyclic), (0, away), (1, away))
+    shifts = [rows[chosen] + np.array([0, k, k, k]) * count for k, chosen in turns]
+    return _Absences(*np.concatenate(shifts).astype(np.int64).T)
 
 
-def _idle(graph: Graph, ways: Sequence[_Way]) -> float:
+def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
+    """The position behind the latest of the tensor's changes up to a key; 0 where there is none."""
+    place = np.searchsorted(changes, keys, side="right") - 1
+    found = np.append(changes, -count)[place]
+    return np.where(found // count == tensor, found % count + 1, 0)
+
+
+def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Callable[[], bool]) -> float:
     """Seconds, from the best of the origins."""
-    absences, count = _absences(graph), len(graph.operations)
+    count = len(graph.operations)
     above = np.flatnonzero(ways[0].excess > 0)
     if len(above) > (most := max(1, WORK // max(1, len(absences.size)))):
         parts = np.array_split(above, most)
@@ -140,7 +173,7 @@ def _idle(graph: Graph, ways: Sequence[_Way]) -> float:
     made, used = absences.by(-absences.made), absences.by(absences.before)
     moments = {*above.tolist()}
     clock = np.concatenate(([0.0], np.tile(graph.operations.time, 2).cumsum()))
-    return max(_Turn(origin, clock, ways, made, used).idle(moments) for origin in origins)
+    return max(_Turn(origin, clock, ways, made, used).idle(moments, proceed) for origin in sorted(origins))
 
 
 class _Turn:
@@ -159,17 +192,19 @@ class _Turn:
         self.origin, self.clock, self.ways, self.made, self.used = origin, clock, ways, made, used
         self.best = np.zeros(len(clock) // 2 + 1)
 
-    def idle(self, moments: Container[int]) -> float:
+    def idle(self, moments: Container[int], proceed: Callable[[], bool]) -> float:
         count = len(self.best) - 1
         for place in range(count):
             self.best[place + 1] = max(self.best[place + 1], self.best[place])
             position = self.origin + place
             if position % count in moments:
+                if not proceed():
+                    break
                 for way in self.ways:
                     self._down(way, position, int(way.excess[position % count]))
                 for way in self.ways:
                     self._up(way, position, int(way.excess[position % count]))
-        return float(self.best[-1])
+        return float(self.best.max())
 
     def _down(self, way: _Way, position: int, excess: int) -> None:
         """From behind a version's beginning to the run's start."""

@@ -86,9 +86,10 @@ def offload_bound(
     whose first runs keep the file's; "any": for all. tell: is called with each higher bound. cancelled: the
     time is over.
     """
-    start = monotonic()
-    seconds = link_bound(graph, machine, budget) if order == "file" else time_bound(graph)
-    deadline = inf if time_limit is None else start + time_limit
+    deadline = inf if time_limit is None else monotonic() + time_limit
+    seconds = time_bound(graph)
+    if order == "file":
+        seconds = link_bound(graph, machine, budget, lambda: monotonic() < deadline and not cancelled())
     able = _able(graph) if order == "file" else _chain(graph, _able(graph))
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - SLACK):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
+from threading import Lock
 from typing import NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,17 @@ class Edges(NamedTuple):
     sizes: Floats
     results: NDArray[np.bool_]
     ends: Ints
+
+
+def facts_of(graph: Graph) -> Facts:
+    """The same for all who ask while one of them has it: of large graphs it is large."""
+    with _lock:
+        known = _known.get(graph)
+        facts = known and known()
+        if facts is None:
+            facts = Facts(graph)
+            _known[graph] = ref(facts)
+        return facts
 
 
 class Facts:
@@ -124,3 +137,7 @@ class Facts:
     def used_after(self, x: int, side: bytes, recomputable: bytearray) -> bool:
         """Something after the moment may need tensor x. recomputable: filled for all users of x."""
         return x in self.results or any(side[use] != BEFORE or recomputable[use] for use in self.uses[x])
+
+
+_lock = Lock()
+_known: WeakKeyDictionary[Graph, ReferenceType[Facts]] = WeakKeyDictionary()

@@ -37,7 +37,6 @@ from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ...candidates import Candidate
 from ...problem import Bound, OrderName
-from .facts import Facts
 from .search import Search
 
 NAME = "residency"
@@ -96,16 +95,14 @@ def rising_bound(
 
     tell: is called with each higher bound, of both. cancelled: the time is over.
     """
-    trivial, deadline, facts = time_bound(graph), monotonic() + _seconds(time_limit), Facts(graph)
+    trivial, deadline = time_bound(graph), monotonic() + _seconds(time_limit)
 
     def search(order: OrderName, moments: Sequence[int] = ()) -> Search:
         def rise(extra: float) -> None:
             tell(Bound(trivial + extra, NAME, order))
 
         left = deadline - monotonic()
-        return Search(
-            graph, budget, order, left, moments=moments, facts=facts, tell=rise, cancelled=cancelled
-        )
+        return Search(graph, budget, order, left, moments=moments, tell=rise, cancelled=cancelled)
 
     fixed = search("file")
     fixed.run(whole=False)

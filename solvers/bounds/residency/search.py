@@ -22,7 +22,7 @@ from ...milp import highs
 from ...milp.result import BackendError, Settings
 from ...problem import OrderName
 from .cuts import Network, Pairs, Part, part_of
-from .facts import Facts
+from .facts import facts_of
 from .moments import Later, bytes_at, candidates, in_windows, largest
 from .order import OPEN, any_order, file_order
 from .prices import Priced, best_prices
@@ -89,13 +89,12 @@ class Search:
         limit: int | None = None,
         goal: float = inf,
         moments: Sequence[int] = (),
-        facts: Facts | None = None,
         tell: Callable[[float], None] = lambda _seconds: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.tell, self.cancelled = tell, cancelled
         self.deadline = monotonic() + seconds
-        self.graph, self.facts, self.budget = graph, facts or Facts(graph), budget
+        self.graph, self.facts, self.budget = graph, facts_of(graph), budget
         self.limit, self.goal = budget if limit is None else limit, goal
         self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [])
         self.found: Candidate | None = None

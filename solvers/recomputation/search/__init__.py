@@ -1,4 +1,4 @@
 """The search over sequences in any order.
 
-Doors: search, instance, rounds, compiling.
+Doors: search, rounds, compiling.
 """

@@ -13,10 +13,8 @@ from time import sleep
 
 from ....graphs.folders.cache import cache_folder
 from ....graphs.folders.scratch import Scratch
-from ....graphs.generators import chain
 from ... import child
 from ...problem import Options
-from .instance import instance_of
 from .rounds import COMPILING, at_hand, load
 
 _LOOK_SECONDS = 0.05
@@ -38,4 +36,4 @@ def compile_apart(report: Callable[[str], None], enough: Callable[[], bool]) -> 
 
 
 if __name__ == "__main__":
-    load(instance_of(chain(2)), Options())
+    load(Options())

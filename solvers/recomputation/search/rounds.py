@@ -14,6 +14,7 @@ import numpy as np
 
 from ....graphs.arrays import Ints
 from ....graphs.compiled import is_at_hand
+from ....graphs.generators import chain
 from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Schedule
@@ -21,7 +22,7 @@ from ....planner.schedule.sequence import Run, schedule_of
 from ...problem import Options
 from .anneal import Best, anneal, seed
 from .events import Sequence
-from .instance import Instance, instance_of, runs_in, ways_in
+from .instance import instance_of, runs_in, ways_in
 from .sequence import sequence
 
 NAME = "search"
@@ -41,7 +42,7 @@ _CHUNK_SECONDS = 0.2
 _SLOTS_A_RUN = 8
 
 
-def load(instance: Instance, options: Options) -> None:
+def load(options: Options) -> None:
     """Have the compiled code at hand, so that it takes no time from the search. Raises KeyboardInterrupt
     where it is not, and the answer is wanted at once."""
     if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
@@ -49,7 +50,7 @@ def load(instance: Instance, options: Options) -> None:
             raise KeyboardInterrupt
         options.report(COMPILING)
         seed(0)
-        nothing = np.zeros(0, np.int64)
+        instance, nothing = instance_of(chain(2)), np.zeros(0, np.int64)
         at = sequence(instance, nothing)
         anneal(instance, at, 1, 0, 1.0, 0.5, no_best(len(at.way)))
 
@@ -74,7 +75,7 @@ class Rounds:
         most = moves * len(graph.operations) if len(graph.tensors) else 0
         self.moves, self.seed = min(_MOST_MOVES, most), number
         self.instance = instance_of(graph)
-        load(self.instance, options)
+        load(options)
         self.end = inf if options.time_limit is None else monotonic() + options.time_limit
         self.mean = max(time_bound(graph) / max(1, len(graph.operations)), 1e-300)
         self.total = time_bound(graph) or 1.0

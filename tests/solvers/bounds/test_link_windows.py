@@ -102,6 +102,19 @@ def test_what_nothing_touches_may_lie_on_the_disk() -> None:
     assert link_bound(graph, machine, 9) == 1
 
 
+def test_less_time_only_makes_it_lower() -> None:
+    """Asked at each moment of each origin; the windows seen till then still count."""
+    graph, machine = one_peak(1.0), Machine(links=Links(d2h=2, h2d=3))
+
+    def after(looks: int) -> float:
+        left = iter([True] * looks)
+        return link_bound(graph, machine, 9, lambda: next(left, False))
+
+    bounds = [after(looks) for looks in range(12)]
+    assert bounds == sorted(bounds)
+    assert bounds[0] == time_bound(graph) < bounds[-1] == link_bound(graph, machine, 9)
+
+
 @given(
     trace=st.builds(
         Trace,

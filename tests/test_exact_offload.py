@@ -72,10 +72,8 @@ def test_no_random_choice_of_what_is_made_on_the_host_is_faster(seed: int) -> No
 
 
 def test_a_gradient_that_finds_no_room_on_the_device() -> None:
-    """B makes g, 4 B, in 3 s on the device, in 5 s on the host: with 8 B beside w that is the only way.
-
-    With 7 B for w 4 B and x 3 B on the device g fits nowhere there; on the host U takes it, 1 s.
-    """
+    """B makes g, 4 B, in 3 s on the device, in 5 s on the host. It reads w, 4 B, and x, 3 B, so with 7 B the
+    host is the only place for g; U, 1 s, takes it there, and w comes back, 1 s."""
     draft = Draft("room")
     w, x, g = (
         draft.tensor("w", 4, Kind.PARAMETER),

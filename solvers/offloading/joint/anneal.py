@@ -53,13 +53,14 @@ class Snapshot:
 
 
 class Anneal:
-    """state: changed in place. host_modes: per operation its mode on the host."""
+    """state: changed in place. modes: per operation the other mode in which its first run may take place."""
 
-    def __init__(self, state: State, outcome: Outcome, host_modes: dict[int, int], seed: int) -> None:
+    def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
-        self.switchable = {p: host_modes[o] for p, (o, _m) in enumerate(state.runs) if o in host_modes}
         self.disk = has_disk(state) and Memory.DISK in state.away.values()
         self.again = Again(state, self.random)
+        places = [p for p in range(len(state.runs)) if p not in self.again.optional]
+        self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
         self.best = self.snapshot()
         self.tried = 0
         state.forget()

@@ -42,7 +42,7 @@ from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError,
 from .anneal import Anneal
 from .drops import Drops
 from .slots import Slots
-from .start import LOOK_AHEADS, Starts, host_modes
+from .start import LOOK_AHEADS, Starts, other_modes
 from .state import Outcome, State
 
 NAME = "joint"
@@ -141,7 +141,7 @@ def _annealed(
     """The best schedule from there, and whether it was ended by Ctrl-C."""
     settings: Settings = options.settings or Settings()
     graph, bound = problem.graph, time_bound(problem.graph)
-    anneal = Anneal(*opened, host_modes(graph), settings.seed)
+    anneal = Anneal(*opened, other_modes(graph), settings.seed)
     moves = min(
         _MOST_MOVES,
         _MOST_RUNS // max(1, len(graph.operations)),

@@ -46,6 +46,8 @@ ROOMS = (0.0, 2.0)
 
 @dataclass(frozen=True)
 class Choice:
+    """dropped: tensors. on_host: operations that run in the mode that they have for the host."""
+
     dropped: frozenset[int]
     on_host: frozenset[int]
 
@@ -73,7 +75,8 @@ class Starts:
     def __init__(self, drops: Drops, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
         self.drops, self.machine, self.budget, self.proceed = drops, machine, budget, proceed
         self.graph = graph = drops.graph
-        self.host_modes = host_modes(graph)
+        self._updates, self._written = list(host_modes(graph)), frozenset(written_modes(graph))
+        self.modes = other_modes(graph)
         negligible = _smallest(graph, budget)
         self.smallest = sorted({max(negligible, worth_moving(machine)), negligible, 1}, reverse=True)
         """What may leave has so many bytes: more of it where the budget can't be met without."""
@@ -90,17 +93,18 @@ class Starts:
 
     def search(self) -> None:
         """Some shares, then steps from the best of them that become smaller, then kinds of tensors."""
-        best: tuple[float, float] = (0.0, 0.0)
-        for shares in FIRST:
-            if self.attempt(self.choice(*shares)):
-                best = shares
+        best, below = (0.0, 0.0), frozenset[int]()
+        for written in dict.fromkeys((below, self._written)):
+            for shares in FIRST:
+                if self.attempt(self.choice(*shares, written)):
+                    best, below = shares, written
         for width in WIDTHS:
             better = True
             while better:
                 better = False
                 for d, h in ((-1, 0), (1, 0), (0, -1), (0, 1)):
                     shares: tuple[float, float] = (best[0] + d * width, best[1] + h * width)
-                    if 0.0 <= min(shares) <= max(shares) <= 1.0 and self.attempt(self.choice(*shares)):
+                    if 0.0 <= min(shares) <= max(shares) <= 1.0 and self.attempt(self.choice(*shares, below)):
                         best, better = shares, True
         better = True
         while better:
@@ -126,7 +130,8 @@ class Starts:
         self.best = start
         return True
 
-    def choice(self, dropped_share: float, host_share: float) -> Choice:
+    def choice(self, dropped_share: float, host_share: float, below: frozenset[int] = frozenset()) -> Choice:
+        """below: operations that write host memory."""
         sizes, saved = self.graph.tensors.bytes, self.drops.saved
         most = dropped_share * float(sizes[saved].sum()) if saved else 0.0
         dropped, total = set[int](), 0.0
@@ -135,8 +140,8 @@ class Starts:
                 break
             dropped.add(x)
             total += float(sizes[x])
-        updates = list(self.host_modes)
-        return Choice(frozenset(dropped), frozenset(updates[: round(host_share * len(updates))]))
+        updates = self._updates[: round(host_share * len(self._updates))]
+        return Choice(frozenset(dropped), below.union(updates))
 
     def _by_kind(self) -> Iterator[Choice]:
         """The best choice with the tensors of one kind all on one side, largest kinds first."""
@@ -152,9 +157,7 @@ class Starts:
         state.forget()
         state.keep(list(state.away))
         modes = dict.fromkeys(range(len(state.runs)), ABSENT)
-        modes.update(
-            (place, self.host_modes[o] if o in choice.on_host else PLAIN) for o, place in self._places
-        )
+        modes.update((place, self.modes[o] if o in choice.on_host else PLAIN) for o, place in self._places)
         modes.update(dict.fromkeys(self.slots.again(choice.dropped), PLAIN))
         state.switch(modes)
         self._send_all()
@@ -214,6 +217,11 @@ def _smallest(graph: Graph, budget: int) -> int:
     return max(1, int(sizes[negligible])) if negligible < len(sizes) else 1
 
 
+def other_modes(graph: Graph) -> dict[int, int]:
+    """Per operation the mode in which it uses the host, where it has one to choose."""
+    return host_modes(graph) | written_modes(graph)
+
+
 def host_modes(graph: Graph) -> dict[int, int]:
     """Per update with modes on the host the fastest of them; the last layers' updates first."""
     found: dict[int, int] = {}
@@ -222,6 +230,23 @@ def host_modes(graph: Graph) -> dict[int, int]:
         if ways and graph.operations.phase[operation] == Phase.UPDATE:
             found[operation] = min(ways)[1]
     return dict(sorted(found.items()))
+
+
+def written_modes(graph: Graph) -> dict[int, int]:
+    """Per backward operation with modes that make all it makes, alone and some of it in host memory, the
+    fastest of them."""
+    found: dict[int, int] = {}
+    for operation, modes in graph.operations.modes.items():
+        made: list[int] = graph.operations.writes[operation].tolist()
+        ways = [
+            (mode.time, number)
+            for number, mode in enumerate(modes, start=1)
+            if mode.writes_host and not mode.reads_host and len(mode.writes) == len(made)
+        ]
+        alone = all(len(graph.producers[x]) == 1 for x in made)
+        if ways and alone and graph.operations.phase[operation] == Phase.BACKWARD:
+            found[operation] = min(ways)[1]
+    return found
 
 
 def kinds(tensors: Iterable[int], graph: Graph) -> list[frozenset[int]]:

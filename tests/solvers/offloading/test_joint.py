@@ -11,6 +11,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.transformations.direct_access import with_direct_gradients
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
@@ -36,6 +37,18 @@ def trained(blocks: int, seed: int) -> Graph:
     return with_updates(
         plain, optimizer="adamw", when="in-backward", device_rate=20.0 * MiB, host_rate=2.0 * MiB
     )
+
+
+def test_where_gradients_find_no_room_they_are_written_to_the_host() -> None:
+    """At the floor, which is lower for that: no schedule without holds there."""
+    graph = with_direct_gradients(trained(3, 1), 3.0 * MiB)
+    floor = memory_floor(graph, LINKED)
+    assert floor < memory_floor(trained(3, 1), LINKED)
+    found = registry.solve("joint", Problem(graph, floor, LINKED), 1.0, bound_seconds=0.5)
+    assert found.figures.peak == floor
+    assert found.figures.time >= found.lower_bound
+    runs = [run for verb, *run in found.schedule.rows() if verb == Verb.COMPUTE]
+    assert any(graph.made_on_host(*run) and not graph.on_host(*run) for run in runs)
 
 
 GRAPHS = {

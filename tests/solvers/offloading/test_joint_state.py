@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from memplan.graphs.machine import Machine, Memory
+from memplan.graphs.transformations.direct_access import with_direct_gradients
 from memplan.planner.residence.demand import Demand
 from memplan.planner.residence.residence import Residence
 from memplan.planner.schedule.sequence import in_plain_mode
@@ -19,11 +20,13 @@ from test_residence import HOST_MODE, LINKED, random_runs, training
 def test_any_changes(seed: int) -> None:
     random = Random(seed)
     graph = training(random.randint(2, 5), frozen=random.randint(0, 3), result=random.random() < 0.3)
+    if seed % 2:
+        graph = with_direct_gradients(graph, 2.0)
     state = State(graph, LINKED, 2**40, random_runs(graph, random))
     for _ in range(12):
         options = state.absences
         chosen = [absence.place for absence in random.sample(options, min(3, len(options)))]
-        updates = [p for p, (o, _m) in enumerate(state.runs) if o in graph.operations.modes]
+        switchable = [p for p, (o, _m) in enumerate(state.runs) if o in graph.operations.modes]
         match random.randrange(5):
             case 0:
                 state.send(chosen)
@@ -39,9 +42,8 @@ def test_any_changes(seed: int) -> None:
                 for where in chosen:
                     state.move(where, random.choice([None, random.randint(-5, 5) or None]))
             case _:
-                state.switch(
-                    dict.fromkeys(random.sample(updates, min(1, len(updates))), random.choice([0, HOST_MODE]))
-                )
+                positions = random.sample(switchable, min(1, len(switchable)))
+                state.switch(dict.fromkeys(positions, random.choice([0, HOST_MODE])))
         demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.leave))
         assert state.demand == demand.peak
         budget = random.choice([2**40, demand.peak, demand.peak + random.randint(0, 30)])

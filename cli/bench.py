@@ -54,6 +54,11 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     help="Seconds at most for the lower bounds of a graph and budget; 0 for none.",
 )
 @click.option(
+    "--gap",
+    metavar="0.5%|0.005",
+    help="Of each solver that has it, as --gap of `plan solve`.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -86,6 +91,7 @@ def bench(
     budgets: list[Budget],
     time_limit: float,
     bound_time: float,
+    gap: str | None,
     settings: dict[str, str],
     workers: int | None,
     backend: str,
@@ -101,7 +107,7 @@ def bench(
     """
     if workers is not None and backend != "loky":
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
-    contenders = chosen_contenders(names, settings)
+    contenders = chosen_contenders(names, settings, gap)
     published = load_published(published_path) if published_path else {}
     known = read_rows(destination) if destination else {}
     asked = trials(instances(graphs, output), budgets, contenders, time_limit)

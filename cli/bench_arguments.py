@@ -13,6 +13,7 @@ from ..graphs.errors import InputError, MissingPackageError
 from ..graphs.files.files import graph_files
 from ..planner.budget import Budget, parse_budget
 from ..solvers.registry import run as registry
+from .options import with_gap
 from .output import Output
 
 
@@ -35,8 +36,11 @@ def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None
     return path
 
 
-def chosen_contenders(names: str | None, settings: Mapping[str, str]) -> list[Contender]:
-    """Raises InputError: an unknown solver or setting, or a setting of a solver that does not compete."""
+def chosen_contenders(
+    names: str | None, settings: Mapping[str, str], gap: str | None = None
+) -> list[Contender]:
+    """gap: of those that have such a setting. Raises InputError: an unknown solver or setting, a setting of a
+    solver that does not compete, or a gap where none has one."""
     here = [entry.name for entry in registry.entries()]
     chosen = here if names is None else list(dict.fromkeys(name.strip() for name in names.split(",")))
     for name in chosen:
@@ -52,7 +56,10 @@ def chosen_contenders(names: str | None, settings: Mapping[str, str]) -> list[Co
     contenders: list[Contender] = []
     for name in chosen:
         with suppress(*([MissingPackageError] if names is None else [])):
-            contenders.append(contender(name, given[name]))
+            own = gap if "gap" in registry.settings_of(name) else None
+            contenders.append(contender(name, with_gap(given[name], own, f"{name}.")))
+    if gap is not None and not any("gap" in one.given for one in contenders):
+        raise InputError(f"--gap: of {', '.join(chosen)} none has such a setting")
     return contenders
 
 

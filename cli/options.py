@@ -53,6 +53,16 @@ def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | Non
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def with_gap(settings: dict[str, str], gap: str | None, prefix: str = "") -> dict[str, str]:
+    """A solver's settings with --gap among them. prefix: of its names in --set. Raises InputError where both
+    say it."""
+    if gap is None:
+        return settings
+    if "gap" in settings:
+        raise InputError(f"--gap and --set {prefix}gap= say the same: give one")
+    return {**settings, "gap": gap}
+
+
 def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     """Callback of --set: 'key=value' texts as a mapping."""
     settings: dict[str, str] = {}

@@ -45,6 +45,7 @@ from .options import (
     reserve_argument,
     seconds_argument,
     settings_argument,
+    with_gap,
 )
 from .output import Output, Row, labelled
 from .race_log import RaceLog, write_csv
@@ -134,7 +135,7 @@ def solve(
     """
     race = Race()
     registry.entry(solver)
-    settings = _with_gap(settings, gap)
+    settings = with_gap(settings, gap)
     _spare(destination, graph, machine_path)
     loaded = load_graph(graph)
     machine = find_machine(machine_path) if machine_path else loaded.machine
@@ -205,15 +206,6 @@ def solve(
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)
-
-
-def _with_gap(settings: dict[str, str], gap: str | None) -> dict[str, str]:
-    """Raises InputError where both say it."""
-    if gap is None:
-        return settings
-    if "gap" in settings:
-        raise InputError("--gap and --set gap= say the same: give one")
-    return {**settings, "gap": gap}
 
 
 def _spare(destination: Path | None, *inputs: Path | None) -> None:

@@ -61,6 +61,10 @@ def test_another_solver_logs_its_answer(plan: Plan) -> None:
         (("--gap", "-1%"), "auto: gap must be at least 0 and below 1, not -0.01"),
         (("--gap", "1%", "--set", "gap=0"), "--gap and --set gap= say the same: give one"),
         (("--gap", "1%", "--solver", "search"), "search has no setting 'gap': its settings are moves, seed"),
+        (
+            ("--set", "backend=dask"),
+            "auto has no setting 'backend': its settings are gap, workers, moves, seed",
+        ),
         (("--log", "rows.json"), "rows.json: the suffix must be .csv"),
     ],
 )

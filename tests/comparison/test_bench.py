@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from memplan.cli.bench_arguments import chosen_contenders
 from memplan.cli.bench_tables import comparison_lines
 from memplan.cli.main import main
 from memplan.comparison import run as comparison_run
@@ -239,6 +240,11 @@ def test_ctrl_c_leaves_the_rows_and_no_process(bench: Callable[..., Result], tmp
     assert not alive(int(Path("hung.pid").read_text()))
 
 
+def test_a_gap_is_of_all_that_have_one() -> None:
+    given = {one.solver: one.given for one in chosen_contenders("auto,rotor,rockmate", {}, "7%")}
+    assert given == {"auto": {"gap": "7%"}, "rotor": {}, "rockmate": {"gap": "7%"}}
+
+
 ERRORS: dict[str, tuple[list[str], int, str]] = {
     "no-graph": ([], 2, "Missing argument 'GRAPHS...'"),
     "no-such-graph": (["none.json"], 2, "none.json: no such file"),
@@ -254,6 +260,17 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         "--set slots: settings are SOLVER.KEY=VALUE, and the solvers are rotor",
     ),
     "setting-of-another": (["graphs", "--solvers", "rotor", "--set", "fake.does=x"], 2, "solvers are rotor"),
+    "gap-of-nobody": (
+        ["graphs", "--solvers", "rotor", "--gap", "1%"],
+        2,
+        "--gap: of rotor none has such a setting",
+    ),
+    "two-gaps": (
+        ["graphs", "--solvers", "auto", "--gap", "1%", "--set", "auto.gap=0"],
+        2,
+        "--gap and --set auto.gap= say the same: give one",
+    ),
+    "no-gap": (["graphs", "--solvers", "auto", "--gap", "near"], 2, "the setting gap must be a number"),
     "no-budget": (["graphs", "--budgets", "75%,much"], 2, "'much' is not a number of bytes"),
     "zero-budget": (["graphs", "--budgets", "0%"], 2, "must be above 0"),
     "time-limit": (["graphs", "--time-limit", "-1"], 2, "it must be above 0 and finite"),

@@ -89,7 +89,7 @@ def above_the_optimum(piece: Piece, option: Option) -> float:
     return option.time - best
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 10**6))
 def test_every_option_holds_and_those_of_an_exact_solver_are_the_fastest(seed: int) -> None:
     """By checkmate, in the catalogue and no level solver of its own: by exhaustive search none is better."""
@@ -100,7 +100,7 @@ def test_every_option_holds_and_those_of_an_exact_solver_are_the_fastest(seed: i
         assert above_the_optimum(piece, option) > -1e-6
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10**6))
 def test_a_pool_has_for_each_option_of_its_members_one_as_good(seed: int) -> None:
     piece = three_blocks(seed)
@@ -127,7 +127,7 @@ def first_program(graph: Graph, budget: int, *solvers: str) -> float | None:
     return None if result.objective is None else result.objective * program.seconds
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(
     graph=st.one_of(
         st.builds(chain, st.integers(6, 9), seed=st.integers(0, 10**6)),
@@ -149,10 +149,10 @@ def test_a_pool_is_never_slower_than_its_best_member(graph: Graph, share: float)
         assert together is None
 
 
-def solve(graph: Graph, budget: int, **chosen: str | int) -> float | None:
+def solve(graph: Graph, budget: int, seconds: float = 30.0, **chosen: str | int) -> float | None:
     setting = hiremate.Settings(cache="off", **chosen)  # pyright: ignore[reportArgumentType]
     try:
-        answer = hiremate.solve(Problem(graph, budget), Options(2.0, setting))
+        answer = hiremate.solve(Problem(graph, budget), Options(seconds, setting))
     except InfeasibleError:
         return None
     return simulate(graph, answer.schedule, budget=budget).figures.time
@@ -162,9 +162,9 @@ def solve(graph: Graph, budget: int, **chosen: str | int) -> float | None:
 @given(
     graph=st.one_of(
         st.builds(
-            training, st.integers(2, 4), st.integers(0, 10**6), update=st.sampled_from(("end", "early"))
+            training, st.integers(2, 3), st.integers(0, 10**6), update=st.sampled_from(("end", "early"))
         ),
-        st.builds(unet, st.integers(1, 3), seed=st.integers(0, 10**6)),
+        st.builds(unet, st.integers(1, 2), seed=st.integers(0, 10**6)),
     ),
     share=st.floats(0.2, 0.9),
     leaf=st.sampled_from(
@@ -176,7 +176,8 @@ def test_any_solvers_at_any_level_stay_within_the_budget(
     graph: Graph, share: float, leaf: str, level: str
 ) -> None:
     low, high = memory_floor(graph), baseline(graph).peak
-    solve(graph, int(low + (high - low) * share), leaf=leaf, level=level, top=3, lower=4, peaks=2, saves=2)
+    budget = int(low + (high - low) * share)
+    solve(graph, budget, 0.4, leaf=leaf, level=level, top=3, lower=4, peaks=1, saves=1)
 
 
 def test_solvers_of_the_whole_graph_stand_beside_the_top() -> None:

@@ -7,6 +7,7 @@ ends with the program, or when nobody holds this any more.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from functools import partial
 from threading import Event, Thread
 
@@ -21,11 +22,16 @@ LOWEST = 19
 class Background:
     """schedule: what was found, within its time limit; None until then. fault: why there is none."""
 
-    def __init__(self, solver: str, problem: Problem, seconds: float) -> None:
+    def __init__(
+        self, solver: str, problem: Problem, seconds: float, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """settings: as text."""
         self.schedule: Schedule | None = None
         self.fault: str | None = None
         self.ended, cancelled = Event(), Event()
-        work = partial(_solve, weakref.ref(self), self.ended, cancelled, solver, problem, seconds)
+        work = partial(
+            _solve, weakref.ref(self), self.ended, cancelled, solver, problem, seconds, settings or {}
+        )
         Thread(target=work, name="memplan background", daemon=True).start()
         weakref.finalize(self, cancelled.set)
 
@@ -37,11 +43,12 @@ def _solve(
     solver: str,
     problem: Problem,
     seconds: float,
+    settings: Mapping[str, str],
 ) -> None:
     found, fault = None, None
     try:
         with Processes(problem, LOWEST) as processes:
-            found = processes.solve(solver, {}, seconds, cancelled.is_set).schedule
+            found = processes.solve(solver, settings, seconds, cancelled.is_set).schedule
     except KeyboardInterrupt:
         fault = "it was ended"
     except Exception as error:

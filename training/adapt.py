@@ -111,7 +111,9 @@ class Adapter:
             said.append(f"transfers stay, {type(error).__name__}: {error}")
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
             problem = Problem(plan.graph, plan.budget, now)
-            case.solving = Background(self._planner.solver, problem, self._planner.time_limit or SECONDS)
+            planner = self._planner
+            seconds = planner.time_limit or SECONDS
+            case.solving = Background(planner.solver, problem, seconds, planner.settings)
             said.append("solved again in the background")
         if moved is None:
             self._book.note(step, "; ".join(["timed again", *said]))

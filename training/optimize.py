@@ -37,6 +37,7 @@ from ..runtime.updates.averaged import given_average
 from ..runtime.updates.masters import given_masters
 from ..runtime.updates.optimizers import is_planned
 from ..solvers.registry.catalogue import check_solver
+from ..solvers.registry.run import chosen_settings
 from .accumulating import AccumulatingStep
 from .buckets import check_ignored, given_buckets
 from .outside import OutsideStep
@@ -65,6 +66,7 @@ def optimize(
     machine: Machine | str | Path | None = None,
     solver: str = "auto",
     time_limit: float | None = None,
+    gap: float | str | None = None,
     plans: int = 8,
     weights: str | Path | None = None,
     keep: bool | str | Path = True,
@@ -107,8 +109,10 @@ def optimize(
     The sums are states of planned updates; of other optimizers they stay on the device. See `Step.update`.
     machine: whose links and host memory a plan may use for offloading: a Machine, a machine file, or a
     preset's name, like 'rtx3060'. Without one nothing is moved.
-    time_limit: seconds for the solver, each time. plans: how many shapes of batches are planned; the first
-    batch of another shape has a plan made for it, within the same bytes.
+    time_limit: seconds for the solver, each time. gap: stop once proven to be so close to the fastest plan,
+    0.01 or '1%'; 0: go on to the end. None: the solver's own, 0.5 % of auto.
+    plans: how many shapes of batches are planned; the first batch of another shape has a plan made for it,
+    within the same bytes.
     weights: for a module on `meta`, a file of safetensors or a folder of them; each tensor goes where the
     plan keeps it. With planned updates they are never all on the device. Nothing is compared then.
     keep: plans on disk, found again by the next process with the same iteration, budget, solver and computer:
@@ -150,6 +154,8 @@ def optimize(
     check_switches(masters=masters, compare=compare, undo=undo, adapt=adapt, compile=compile)
     check_time_limit(time_limit)
     check_solver(solver)
+    settings = {} if gap is None else {"gap": str(gap)}
+    chosen_settings(solver, settings)
     folder = given_folder(keep)
     if machine is not None and not isinstance(machine, Machine):
         machine = find_machine(machine)
@@ -188,7 +194,17 @@ def optimize(
         check_ignored(iteration, padded)
     book = Book(given_progress(progress))
     planner = Planner(
-        given_budget(budget), solver, time_limit, machine, folder, compare, undo, book, adapt, compile
+        given_budget(budget),
+        solver,
+        time_limit,
+        machine,
+        folder,
+        compare,
+        undo,
+        book,
+        adapt,
+        compile,
+        settings,
     )
     with nullcontext() if processes is None else processes.planning(accumulate):
         if outside is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,8 +63,8 @@ class _Kept(NamedTuple):
 class Planner:
     """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
     a share is one of the first plan's peak, with what lies beside it on the device. compare: None where it
-    was not on the same grounds. compiling: operations are, where that is faster. parts: by plan. links: the
-    machine's by the times of iterations, for plans to come."""
+    was not on the same grounds. compiling: operations are, where that is faster. settings: of the solver, as
+    text. parts: by plan. links: the machine's by the times of iterations, for plans to come."""
 
     budget: Budget
     solver: str
@@ -76,6 +76,7 @@ class Planner:
     book: Book
     adapt: bool = True
     compiling: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
     links: Links | None = None
     bytes: int | None = None
     beside: int = 0
@@ -124,6 +125,8 @@ class Planner:
         asked = (size or self.budget.text, self.machine, solver, self.time_limit, when, self.beside)
         if self.compiling:
             asked = (*asked, COMPILED)
+        if self.settings:
+            asked = (*asked, *self.settings.items())
         if iteration.processes is not None:
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
         if self.folder is None:
@@ -271,8 +274,8 @@ class Planner:
     def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
         """For so many bytes."""
         problem, tell = Problem(plan.graph, budget, self.machine_of(plan)), self.book.solving
-        with self.book.phase("solve"):  # nobody asks for a gap
-            solution = solve(solver, problem, self.time_limit, report=tell, bound_seconds=0)
+        with self.book.phase("solve"):  # nobody is told a bound
+            solution = solve(solver, problem, self.time_limit, self.settings, report=tell, bound_seconds=0)
         graph = plan.graph
         if solution.machine is not problem.machine:
             warn_user(solution.notes[0])

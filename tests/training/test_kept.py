@@ -57,6 +57,36 @@ def test_other_questions_have_other_plans(tmp_path: Path, counted: list[str]) ->
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_gap_is_the_solver_s_and_part_of_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, told = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)), list[object]()
+    before = planning.solve
+
+    def solve(*given: object, **more: object) -> object:
+        told.append(given[3])
+        return before(*given, **more)
+
+    monkeypatch.setattr(planning, "solve", solve)
+    given = {"targets": torch.randint(3, (32,)), "loss_fn": functional.cross_entropy, "budget": "100%"}
+    for gap in (None, "1%", "1%", 0.02):
+        memplan.optimize(module, torch.randn(32, 6), keep=tmp_path, compare=False, gap=gap, **given)
+    assert told == [{}, {"gap": "1%"}, {"gap": "0.02"}]
+
+
+@pytest.mark.parametrize(
+    ("solver", "gap", "message"),
+    [
+        ("auto", "near", "auto: the setting gap must be a number, not 'near'"),
+        ("auto", 1.0, "auto: gap must be at least 0 and below 1, not 1.0"),
+        ("search", 0.01, "search has no setting 'gap'"),
+    ],
+)
+def test_gaps_that_cannot_be_meant_are_refused(solver: str, gap: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        memplan.optimize(nn.Linear(2, 2), torch.randn(1, 2), budget="100%", solver=solver, gap=gap)
+
+
 def test_when_weights_are_updated_is_part_of_the_question(tmp_path: Path, counted: list[str]) -> None:
     """The same operations in another order have the same fingerprint."""
     orders: list[list[int]] = []

@@ -163,7 +163,7 @@ def solve(graph: Graph, budget: int, seconds: float = 30.0, **chosen: str | int)
     [
         ("tw-remat,plain", "rotor"),
         ("rk-rotor", "h-ilp,tw-remat"),
-        ("search", "rk-checkmate,h-ilp"),
+        ("rockmate", "rotor"),
         ("moccasin", "rotor"),
         ("checkmate,h-ilp", "h-ilp,tw-remat"),
         ("store-all", "rk-checkmate,h-ilp"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...graphs.compiled import compiled
 from ..simulator.clock import Queue
-from .rows import LAUNCH, QUEUE, RUN, Turn
+from .rows import LAUNCH, QUEUE, RUN, WAIT, Turn
 
 TURNS = 40
 """The most turns that a search plays; then the growth is the mean of the last half."""
@@ -17,7 +17,7 @@ _COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
 
 @compiled
 def period(turn: Turn, most: int) -> float:
-    """most: turns played. The turn has been walked."""
+    """most: turns played. The turn has been walked. Notes how long its rows waited in the last one played."""
     rows, seconds, first, waits = turn.rows, turn.seconds, turn.first, turn.waits
     count = turn.counts[0]
     back = 0
@@ -49,6 +49,7 @@ def period(turn: Turn, most: int) -> float:
                 ago = -(other // count)
                 if ago <= number:
                     start = max(start, ends[(number - ago) % (back + 1), other + ago * count])
+            seconds[row, WAIT] = start - (computed if queue == _COMPUTE else free[queue])
             now[row] = start + seconds[row, RUN]
             if queue == _COMPUTE:
                 computed = now[row]

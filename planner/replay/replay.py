@@ -18,7 +18,22 @@ from ..simulator.pinned import PINNED
 from .clock import period
 from .instance import Instance
 from .pins import pins_of
-from .rows import ADD, CHANGE, DROP, DROP_PINNED, MAKE, MOVE, OVERWRITE, READ, Turn, empty_turn, event, put
+from .rows import (
+    ADD,
+    CHANGE,
+    DROP,
+    DROP_PINNED,
+    MAKE,
+    MOVE,
+    OVERWRITE,
+    QUEUE,
+    READ,
+    WAIT,
+    Turn,
+    empty_turn,
+    event,
+    put,
+)
 from .walk import walk
 
 _PINNED = PINNED
@@ -34,6 +49,19 @@ def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: F
     walk(turn, instance.limits, peaks)
     result[2:] = peaks
     result[0] = period(turn, turns)
+
+
+@compiled
+def stalls(instance: Instance, steps: Ints, starts: NDArray[np.uint8], waits: Floats, turns: int) -> None:
+    """waits: takes per run on the device, in the order of the steps, how long its queue waits for it."""
+    turn, place = _room_for(instance, steps), 0
+    _read(instance, steps, starts, turn, np.zeros(4))
+    walk(turn, instance.limits, np.zeros(4))
+    period(turn, turns)
+    for row in range(turn.counts[0]):
+        if turn.rows[row, QUEUE] == _COMPUTE:
+            waits[place] = turn.seconds[row, WAIT]
+            place += 1
 
 
 @compiled

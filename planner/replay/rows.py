@@ -18,8 +18,9 @@ QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
 """The columns of a row. DEMAND: bytes in MEMORY while it runs, were all deletes immediate. EVENTS_END: of its
 events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 where it makes no copy that is."""
 
-RUN, LAUNCH = range(2)
-"""The columns of a row's seconds: what it takes on its queue, and the training thread to launch it."""
+RUN, LAUNCH, WAIT = range(3)
+"""The columns of a row's seconds: what it takes on its queue, and the training thread to launch it; how long
+its queue waited for it, once the clock has been played."""
 
 READ, ADD, OVERWRITE, DROP, MAKE, CHANGE, MOVE, DROP_PINNED = range(8)
 """Events of a copy. READ: it is read. ADD: a contribution joins others. OVERWRITE: it is written while it is
@@ -28,7 +29,7 @@ MOVE: a transfer makes it."""
 
 
 class Turn(NamedTuple):
-    """rows: shape (most, 5). seconds: shape (most, 2). events: 32 · tensor + 8 · memory + kind. size: bytes
+    """rows: shape (most, 5). seconds: shape (most, 3). events: 32 · tensor + 8 · memory + kind. size: bytes
     per moving tensor. counts: of rows, without the last; of moving tensors; of DROP events.
 
     Filled by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits, below 0: of turns
@@ -49,7 +50,7 @@ def empty_turn(rows: int, events: int, moving: int) -> Turn:
     """With room for so many."""
     return Turn(
         np.empty((rows + 1, 5), np.int64),
-        np.empty((rows + 1, 2)),
+        np.empty((rows + 1, 3)),
         np.empty(events, np.int64),
         np.empty(moving, np.int64),
         np.zeros(3, np.int64),

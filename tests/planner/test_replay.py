@@ -79,7 +79,7 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
         }
         turn = empty_turn(count, 0, 0)
         turn.rows[:count, QUEUE], turn.counts[0] = queues, count
-        turn.seconds[:count] = np.stack([seconds, launches], axis=1)
+        turn.seconds[:count, :2] = np.stack([seconds, launches], axis=1)
         ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])
         turn.first[: count + 1] = ends
         turn.waits[: ends[-1]] = [other for row in range(count) for other in waits.get(row, ())]

@@ -11,7 +11,7 @@ from random import Random
 
 from ....planner.schedule.schedule import PLAIN
 from .slots import optional
-from .state import ABSENT, State
+from .state import ABSENT, Absence, State
 
 _ALONG = 0.8
 """How likely what a run needs and nobody else is made again, too, where it can be."""
@@ -37,12 +37,20 @@ class Again:
         self._written = {operation: writes[operation].tolist() for operation in self._slots}
         self._makers = {x: producers[x].tolist() for made in self._written.values() for x in made}
 
-    def change(self) -> set[int]:
-        """The tensors that are gone, or stay, otherwise than before; none: nothing was changed."""
-        position = self.random.choice(self.optional)
+    def change(self, instead: Absence | None = None) -> set[int]:
+        """The tensors that are gone, or stay, otherwise than before; none: nothing was changed. instead: what
+        is to be made again at the end of this absence, if it can be."""
+        slots = self._within(instead) if instead else ()
+        position = self.random.choice(slots or self.optional)
         if self.state.runs[position][1] == ABSENT:
             return self._run_again(position)
         return self._run_no_more(position)
+
+    def _within(self, absence: Absence) -> list[int]:
+        """Where its tensor could be made again before it is over."""
+        makers = self._makers.get(absence.tensor, ())
+        slots = [slot for maker in makers for slot in self._slots[maker]]
+        return [slot for slot in slots if absence.after < slot < absence.before]
 
     def _run_again(self, position: int) -> set[int]:
         changed, rest, count = set[int](), [position], 0

@@ -2,7 +2,8 @@
 
 A move lets a tensor stay that was away, sending others away where the memory is tightest until all fits; or
 sends one away; or lets one go to be made again, or stay instead; or moves an update across the bus; or
-changes where transfers stand. It is judged by the compiled simulator, and taken back by the state.
+changes where transfers stand. Some are sought where the device waits. A move is judged by the compiled
+simulator, and taken back by the state.
 """
 
 from __future__ import annotations
@@ -21,18 +22,26 @@ from ....planner.schedule.sequence import Run
 from .again import Again
 from .fill import ends_of
 from .spill import has_disk, may_lie_on_disk
+from .stalls import Stalls
 from .state import Absence, Outcome, State
 
-HOT, COLD = 0.5, 5e-3
-"""The temperature at both ends, in what a move changes at first (the median of those that make it slower)."""
+HOT, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.03, 5e-3
+"""The temperature at both ends, in what a move changes at first (the median of those that make it slower).
+Where much can be made again a start that is refined comes farther than one that is forgotten."""
 
 _SAMPLE = 40
 
 _VICTIMS = 6
 _FARTHEST = 6
-_TIME, _UPDATE, _AGAIN, _DISK, _PLACE = 0.02, 0.13, 0.15, 0.1, 0.2
+_TIME, _UPDATE, _AGAIN, _DISK, _PLACE = 0.02, 0.13, 0.3, 0.1, 0.2
 """The shares of moves that change how early fetches start; where an update runs; what is made again; which of
 host and disk something is on; and where a transfer stands. The rest let something leave or stay."""
+
+_STALL = 0.2
+"""The share of what is made again, or leaves or stays, that is sought where the device waits (stalls.py)."""
+
+_WIDE = 0.2
+"""The share of transfers placed otherwise that go farther: up to half a turn, every length as likely."""
 
 _WHOLE, _EXCHANGE = 0.3, 0.15
 """The shares of the rest that concern all absences of a tensor; and those where another leaves instead."""
@@ -58,7 +67,7 @@ class Anneal:
     def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
         self.disk = has_disk(state) and Memory.DISK in state.away.values()
-        self.again = Again(state, self.random)
+        self.again, self.stalls = Again(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.again.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
         self.best = self.snapshot()
@@ -68,9 +77,10 @@ class Anneal:
     def run(self, progress: Callable[[], float]) -> None:
         """Until `progress` reaches 1. The best is then in `state`."""
         change = self._usual_change()
+        hot = HOT_IF_MADE_AGAIN if self.again.optional else HOT
         while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.again.optional):
             self.tried += 1
-            temperature = HOT * (COLD / HOT) ** done * change
+            temperature = hot * (COLD / hot) ** done * change
             before = self.now
             if not self._move():
                 self._undo(before)
@@ -141,12 +151,13 @@ class Anneal:
 
     def _make_again(self) -> bool:
         """What is made again, or no longer; in the room that comes free others stay."""
-        changed = self.again.change()
+        changed = self.again.change(self._stalling())
         return bool(changed) and self._fit(changed) and self._fill(changed)
 
     def _leave_or_stay(self) -> bool:
         """One absence, or all of its tensor."""
         absence, other, state = self._any_absence(), self._any_absence(), self.state
+        absence = self._stalling() or absence
         if absence is None or other is None:
             return False
         draw = self.random.random()
@@ -183,8 +194,10 @@ class Anneal:
         if absence is None or absence.place not in state.away:
             return False
         runs, farther = len(state.runs), self.random.randint(-_FARTHEST, _FARTHEST)
+        if self.random.random() < _WIDE:
+            farther = round((runs / 2) ** self.random.random()) * self.random.choice((-1, 1))
         if self.random.random() < 0.3:
-            slot = (absence.after + 1 + farther) % (runs + 1)
+            slot = (state.leave.get(absence.place, absence.after + 1) + farther) % (runs + 1)
             state.delay(absence.place, None if slot == absence.after + 1 else slot)
         elif absence.before == runs and not state.cyclic[absence.tensor]:
             return False
@@ -228,16 +241,19 @@ class Anneal:
         rows = self.state.absence_rows
         return Absence(*rows[self.random.randrange(len(rows))].item()) if len(rows) else None
 
+    def _stalling(self) -> Absence | None:
+        """Now and then one that the device may wait for."""
+        return self.stalls.absence(self.now) if self.random.random() < _STALL else None
+
     def _covering(self, moment: int, staying: Collection[int]) -> Absence | None:
         """One of a tensor that could leave and is there at a moment."""
         state, rows = self.state, self.state.absence_rows
         starts, ends = ends_of(state, rows)
         around = (starts <= moment + state.turn) & (moment + state.turn < ends)
         there = np.flatnonzero(((starts <= moment) & (moment < ends)) | around).tolist()
-        self.random.shuffle(there)
         last = None
-        for number in there:
-            absence = Absence(*rows[number].item())
+        while there:
+            absence = Absence(*rows[there.pop(self.random.randrange(len(there)))].item())
             if absence.place not in state.away:
                 if absence.tensor not in staying:
                     return absence

@@ -16,7 +16,8 @@ does so. Tensors move whole. No paper has this: the method is ours; why, in docs
     drops.py      begin here: which activations a start makes again, and the runs that follow
     state.py      a point of the search: runs, what is away when, where updates run; rows.py, its tables
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk
-    anneal.py     moves from there; slots.py and again.py, those that change what is made again
+    anneal.py     moves from there; slots.py and again.py, those that change what is made again;
+                  stalls.py, where the device waits
     assemble.py   from a state to the steps of its schedule, compiled; planner/replay, their period
 
 Per evaluation O(steps · turns) in compiled code: 0.2 ms for 1,300 operations and 1,900 transfers and deletes.

@@ -21,7 +21,7 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
 from ....planner.replay.instance import Instance, Ways
-from ....planner.replay.replay import replay
+from ....planner.replay.replay import replay, stalls
 from ....planner.residence.demand import fetches_of, occupied
 from ....planner.residence.lives import (
     Life,
@@ -298,6 +298,16 @@ class State:
         result = np.zeros(6)
         replay(self.instance, steps, starts, result, TURNS)
         return result
+
+    def waits(self, outcome: Outcome) -> Floats:
+        """Per run the seconds that the device waits for it; 0 for those on the host."""
+        found = np.zeros(len(self.runs))
+        steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
+        seconds = np.zeros(len(steps))
+        stalls(self.instance, steps, starts, seconds, TURNS)
+        computed = [place for place, run in enumerate(self.runs) if run[1] != ABSENT and self._on_device(run)]
+        found[computed] = seconds[: len(computed)]
+        return found
 
     def steps(self, look_ahead: float, reserve: float) -> tuple[Ints, NDArray[np.uint8]]:
         """Rows (verb, way or tensor, memory) and per tensor where it is at first."""

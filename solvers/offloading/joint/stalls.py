@@ -1,0 +1,54 @@
+"""Where the device waits, and which absences may be the cause: those with a transfer not long before.
+
+A run waits for what is fetched for it, for all that is fetched before that, or for the room that a copy down
+leaves; so the nearer in runs a transfer is asked for, the likelier is its absence drawn. Waits are looked at
+anew every so often: a search changes them slowly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from random import Random
+
+import numpy as np
+
+from .state import Absence, Outcome, State
+
+_OFTEN = 25
+"""So many draws are made from one look."""
+
+_COMES = 0.7
+"""How likely it is sought among what comes back, not what goes."""
+
+_TRIES = 8
+"""So many of these are asked whether they are away."""
+
+_NEAREST = 2
+"""Runs before a wait that are looked at, at least."""
+
+
+class Stalls:
+    """state: as it is when asked, that of the outcome."""
+
+    def __init__(self, state: State, random: Random) -> None:
+        self.state, self.random = state, random
+        self._sums, self._left = list[float](), 0
+
+    def absence(self, outcome: Outcome) -> Absence | None:
+        """One whose tensor is away and goes or comes back before some wait of this outcome, if any."""
+        state, runs = self.state, len(self.state.runs)
+        if not self._left:
+            self._sums, self._left = np.cumsum(state.waits(outcome)).tolist(), _OFTEN
+        self._left -= 1
+        if not self._sums or self._sums[-1] <= 0:
+            return None
+        position = bisect_right(self._sums, self.random.random() * self._sums[-1])
+        rows = state.absence_rows
+        reach = min(runs, int(_NEAREST * (runs / _NEAREST) ** self.random.random()))
+        side = rows["before"] if self.random.random() < _COMES else rows["after"] + 1
+        near = np.flatnonzero((position - side) % runs < reach)
+        for number in self.random.sample(near.tolist(), min(len(near), _TRIES)):
+            found = Absence(*rows[number].item())
+            if found.place in state.away:
+                return found
+        return None

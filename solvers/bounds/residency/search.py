@@ -19,12 +19,12 @@ from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ...candidates import Candidate
 from ...milp import highs
-from ...milp.result import BackendError, Settings
+from ...milp.result import BackendError, Outcome, Result, Settings
 from ...problem import OrderName
 from .cuts import Network, Pairs, Part, part_of
 from .facts import facts_of
 from .moments import Later, bytes_at, candidates, in_windows, largest
-from .order import OPEN, any_order, file_order
+from .order import BEFORE, OPEN, any_order, file_order
 from .prices import Priced, best_prices
 from .program import ResidencyProgram
 from .sequence import trial
@@ -42,6 +42,12 @@ MOST_WHOLE = 20_000
 
 ROW_SECONDS = 6e-5
 """Of the first relaxation of such a program, for each of its rows; HiGHS does not end within it."""
+
+MOST_NESTED = 10_000
+"""Moments times what has run before each: up to here all intervals between moments may have rows."""
+
+PLAIN_SECONDS = 3.0
+"""For a program without such rows. Where it takes longer, they raise the bound; else they only cost time."""
 
 A_ROUND = 5
 """Moments added at a time."""
@@ -99,7 +105,7 @@ class Search:
         self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [])
         self.found: Candidate | None = None
         self.least: int | None = None
-        self.interrupted = False
+        self.interrupted = self.nested = False
         self.time_of_all = sum(self.facts.seconds)
         self.seconds = self.time_of_all or 1.0
         self.chosen: list[int] = []
@@ -239,24 +245,35 @@ class Search:
         return answer
 
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
-        part, left = self._program(more), self._left()
-        if left is not None and left < ROW_SECONDS * len(part.program.row_lower):
-            self.deadline = monotonic()
-            return False
+        """Rows for intervals of windows are asked for once a program without them has taken long."""
+        self.chosen = sorted({*self.chosen, *more})
         try:
-            result = highs.solve(
-                part.program, Settings(threads=1), left, {}, lambda _progress: None, self.cancelled
-            )
+            part, result = self._solved(PLAIN_SECONDS)
+            if result and result.outcome in (Outcome.FEASIBLE, Outcome.UNKNOWN) and self._goes_on():
+                self._take(result.bound * (1.0 - SLACK) * part.seconds, None)
+                self.nested = True
+                part, result = self._solved(inf)
         except BackendError:
             return False
-        self.interrupted = result.interrupted
+        if result is None:
+            self.deadline = monotonic()
+            return False
         later = None if result.x is None else self._later(part, np.maximum(result.x, 0.0))
         return self._take(result.bound * (1.0 - SLACK) * part.seconds, later, whole=True)
 
-    def _program(self, more: Sequence[int]) -> ResidencyProgram:
-        self.chosen = sorted({*self.chosen, *more})
+    def _solved(self, seconds: float) -> tuple[ResidencyProgram, Result | None]:
+        """seconds: the most for a program that may still get rows for intervals. None: it needs more time."""
         moments = [self.moment(operation) for operation in self.chosen]
-        return residency_program(self.facts, self.budget, moments, True, self.crowded)
+        fits = len(moments) * sum(moment.side.count(BEFORE) for moment in moments) <= MOST_NESTED
+        part = residency_program(self.facts, self.budget, moments, True, self.crowded, self.nested and fits)
+        left = self._left()
+        if left < ROW_SECONDS * len(part.program.row_lower):
+            return part, None
+        most = left if self.nested or not fits else min(seconds, left)
+        limit = None if most == inf else most
+        result = highs.solve(part.program, Settings(threads=1), limit, {}, lambda _p: None, self.cancelled)
+        self.interrupted = result.interrupted
+        return part, result
 
     def _take(self, extra: float, later: Later | None, whole: bool = False) -> bool:
         before = self.best.extra
@@ -276,8 +293,8 @@ class Search:
         starts = [start for start, _window in part.within]
         return in_windows(self.facts, runs(part.reruns), starts, [runs(w) for _start, w in part.within])
 
-    def _left(self) -> float | None:
-        return None if self.deadline == inf else max(0.0, self.deadline - monotonic())
+    def _left(self) -> float:
+        return max(0.0, self.deadline - monotonic())
 
 
 def _at(places: NDArray[np.int64], indices: Sequence[int]) -> list[int]:

@@ -5,10 +5,10 @@ other in every order considered, the runs that are not first runs are counted (p
 explains the rest):
 
     here        meaning
-    within      w_{o,t}: o runs between t and t', and not for the first time
+    within      w_{o,t}: o runs between t and t', its first run being before t
     first       before_{o,t'} − before_{o,t}: it runs there for the first time
 
-    (6) recomputed_{o,t} ≤ Σ_{s ≥ t} within_{o,s},  Σ_s within_{o,s} ≤ reruns_o
+    (6) Σ_s within_{o,s} ≤ reruns_o
     (7) kept_{x,t} + first_{p,t} + within_{p,t} ≥ first_{c,t} + within_{c,t}        p makes x, c reads it
     (8) kept_{x,t} + Σ_p (first_{p,t} + within_{p,t}) ≥ kept_{x,t'}                  over all p that make x
 
@@ -17,7 +17,14 @@ explains the rest):
     (9)  carried_{x,t} ≥ kept_{x,t'} − Σ_p (first_{p,t} + within_{p,t})
     (10) Σ_x size_x · carried_{x,t} + what o needs · within_{o,t} ≤ limit         x: all that o does not touch
 
-(9) and (10) are written for chosen o and t only: the memory while o runs again.
+    runs        first_{o,I} + within_{o,I}: o runs in the interval I, of one or more windows
+
+    (11) runs_{o,J}, runs_{o,K} ≤ runs_{o,I} ≤ runs_{o,J} + runs_{o,K}                J and K make up I
+
+(9) and (10) are written for chosen o and t only: the memory while o runs again. With `nested` all
+intervals between moments have (7), (8) and (11). In whole numbers that says nothing new; in fractions half a
+run in each of two windows is then no whole one, and bounds rise. From a moment to the end within is
+`recomputed`.
 (7): where c runs between t and t', what p contributes to x was on the device at t or is made in between.
 (8): what is on the device at t' was at t or is allocated in between. The last window ends with the iteration:
 (7) for the results. What happens before the first moment is not counted. What t's operation touches is on the
@@ -40,6 +47,7 @@ def residency_program(
     moments: Sequence[Moment],
     windows: bool = False,
     crowded: Mapping[int, set[int]] | None = None,
+    nested: bool = False,
 ) -> ResidencyProgram:
     """moments: in the file's order. limit: bytes, at least what each moment's operation needs. crowded: the
     operation at whose moment a window begins -> those for which (10) is written."""
@@ -60,7 +68,7 @@ def residency_program(
         here.needs()
         here.memory(limit)
         columns.append(here)
-    within = _windows(model, reruns, [columns[index] for index in chain], limit, crowded or {})
+    within = _windows(model, reruns, [columns[index] for index in chain], limit, crowded or {}, nested)
     return ResidencyProgram(model.program(), reruns, within, seconds)
 
 
@@ -87,27 +95,35 @@ def _windows(
     chain: Sequence[MomentColumns],
     limit: int,
     crowded: Mapping[int, set[int]],
+    nested: bool,
 ) -> list[tuple[int, dict[int, int]]]:
-    within = [{operation: model.binary() for operation in here.recomputed} for here in chain]
+    """Per window, the operation at whose moment it begins, and operation -> column of `within`."""
+    end = len(chain)
+    parts: dict[tuple[int, int], _Window] = {}
+    for i, here in enumerate(chain):
+        for j in range(i + 1, end + 1):
+            if nested or j in (i + 1, end):
+                runs = here.recomputed if j == end else {o: model.binary() for o in here.recomputed}
+                parts[i, j] = _Window(model, here, chain[j] if j < end else None, runs)
+    for (i, j), part in parts.items():
+        if j == i + 1:
+            part.rows()
+            part.memory(limit, crowded.get(part.here.moment.operation, set()) & part.within.keys())
+            continue
+        if nested and j < end:
+            part.rows()
+        for cut in {i + 1, j - 1} if nested else {i + 1}:
+            part.join(parts[i, cut], parts[cut, j])
+    windows = [parts[i, i + 1] for i in range(end)]
     for operation, total in reruns.items():
-        runs: list[tuple[int, float]] = []
-        for here, window in zip(reversed(chain), reversed(within), strict=True):
-            if operation in window:
-                runs.append((window[operation], 1.0))
-                model.row([*runs, (here.recomputed[operation], -1.0)], lower=0.0)  # (6)
-        if len(runs) > 1:
-            model.row([(total, 1.0), *((column, -1.0) for column, _one in runs)], lower=0.0)  # (6)
-        elif runs:
-            model.row([(total, 1.0), (runs[0][0], -1.0)], lower=0.0)
-    for index, here in enumerate(chain):
-        window = _Window(model, here, chain[index + 1] if index + 1 < len(chain) else None, within[index])
-        window.rows()
-        window.memory(limit, crowded.get(here.moment.operation, set()) & within[index].keys())
-    return [(here.moment.operation, window) for here, window in zip(chain, within, strict=True)]
+        columns = [window.within[operation] for window in windows if operation in window.within]
+        if columns:
+            model.row([(total, 1.0), *((column, -1.0) for column in columns)], lower=0.0)  # (6)
+    return [(window.here.moment.operation, window.within) for window in windows]
 
 
 class _Window:
-    """From the moment `here` to `there`, or to the end."""
+    """From the moment `here` to `there`, or to the end; or an interval of several windows."""
 
     def __init__(
         self, model: Model, here: MomentColumns, there: MomentColumns | None, within: dict[int, int]
@@ -119,7 +135,7 @@ class _Window:
         for operation, inputs in enumerate(self.facts.inputs):
             ends, side = self.there is None or self.there.side[operation] != AFTER, self.here.side[operation]
             if ends and (side != BEFORE or operation in self.within):
-                runs = self._runs(operation)
+                runs = self.runs(operation)
                 for x in inputs:
                     for producer in self.facts.producers[x]:
                         self._row(x, [producer], runs)  # (7)
@@ -131,6 +147,14 @@ class _Window:
             for x, column in self.there.kept.items():
                 self._row(x, self.facts.producers[x], (0.0, [(column, 1.0)]))  # (8)
 
+    def join(self, first: _Window, second: _Window) -> None:
+        """(11), where both make up this interval."""
+        for operation in self.within.keys() | second.within.keys():
+            whole, parts = self.runs(operation), [part.runs(operation) for part in (first, second)]
+            for part in parts:
+                self._at_least([whole], part)
+            self._at_least(parts, whole)
+
     def memory(self, limit: int, operations: set[int]) -> None:
         """(9) and (10) for these operations, as fractions of the limit."""
         if not (self.there and operations):
@@ -141,7 +165,7 @@ class _Window:
         kept |= {x: (0.0, [(column, 1.0)]) for x, column in self.there.kept.items()}
         carried: dict[int, int] = {}
         for x, there in kept.items():
-            runs = [self._runs(producer) for producer in facts.producers[x]]
+            runs = [self.runs(producer) for producer in facts.producers[x]]
             if sizes[x] and sum(constant for constant, _terms in runs) < 1.0:
                 carried[x] = self.model.column()
                 self._at_least([(0.0, [(carried[x], 1.0)]), *runs], there)  # (9)
@@ -152,7 +176,7 @@ class _Window:
             entries.append((self.within[operation], needs))
             self.model.row(entries, upper=1.0 - facts.always / limit)  # (10)
 
-    def _runs(self, operation: int) -> Sum:
+    def runs(self, operation: int) -> Sum:
         """first + within."""
         start, before = self.here.first_run_is_before(operation)
         end, after = self.there.first_run_is_before(operation) if self.there else (1.0, [])
@@ -163,7 +187,7 @@ class _Window:
         """kept + Σ (first + within) of the producers ≥ needed, unless x is there at the start."""
         if x in self.here.touched:
             return
-        sums = [self._runs(producer) for producer in producers]
+        sums = [self.runs(producer) for producer in producers]
         sums += [(0.0, [(self.here.kept[x], 1.0)])] if x in self.here.kept else []
         self._at_least(sums, needed)
 

@@ -49,7 +49,7 @@ def anneal(
     `sequence` is changed, and `best` where a better one is found. Random numbers: numba's, seeded by `seed`.
     """
     least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways[: best.length[0]]
-    energy = _energy(sequence, limit)
+    energy = energy_of(sequence, limit)
     now, seconds = max(limit, peak(sequence.tree)), period(sequence)
     unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
     if unsaved:
@@ -61,7 +61,7 @@ def anneal(
         outcome = _move(instance, sequence, limit)
         if outcome == DONE:
             _repair(instance, sequence, limit)
-            after = _energy(sequence, limit)
+            after = energy_of(sequence, limit)
             temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
             if after <= energy or np.random.random() < np.exp((energy - after) / temperature):
                 energy = after
@@ -75,7 +75,7 @@ def anneal(
         sequence.seconds[0], sequence.seconds[1] = own, launches  # to the last bit
         if outcome == CROWDED:
             spread(instance, sequence)
-            energy = _energy(sequence, limit)
+            energy = energy_of(sequence, limit)
     if unsaved:
         ways = ways_of_sequence(sequence)
     best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(ways)
@@ -89,7 +89,8 @@ def seed(number: int) -> None:
 
 
 @inner
-def _energy(sequence: Sequence, limit: int) -> float:
+def energy_of(sequence: Sequence, limit: int) -> float:
+    """What is minimised, in seconds."""
     excess = max(0, peak(sequence.tree) - limit)
     return period(sequence) * (1.0 + STRICTNESS * excess / max(1, limit))
 

@@ -2,12 +2,21 @@
 
 A round ends after its share of the moves, or of the time if that is over first; its temperature falls with
 whichever is further on. Compiled code runs for a fifth of a second at a time, then this looks at the clock.
+
+The first round has replicas: sequences side by side, each LADDER times as hot as the one before it. After
+some moves of each, neighbours with energies E and temperatures T change places with the probability
+
+    min(1, exp((E_a − E_b) · (1/T_a − 1/T_b)))
+
+so one that is caught in a valley gets out through the hotter ones. R. H. Swendsen, J.-S. Wang, Replica Monte
+Carlo simulation of spin glasses, Physical Review Letters 57, 1986; here all temperatures fall meanwhile.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import exp, inf
+from random import Random
 from time import monotonic
 
 import numpy as np
@@ -20,15 +29,20 @@ from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, schedule_of
 from ...problem import Options
-from .anneal import Best, anneal, seed
+from .anneal import Best, anneal, energy_of, seed
 from .events import Sequence
 from .instance import instance_of, runs_in, ways_in
 from .sequence import sequence
 
 NAME = "search"
 
-ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
-"""Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
+ROUNDS = ((0.5, 1.0, 4), (0.25, 1.0, 1), (0.15, 0.3, 1), (0.1, 0.1, 1))
+"""Per round: its share of moves and time, where its temperature starts (mean seconds of an operation), and
+its replicas."""
+
+LADDER = 1.6
+EXCHANGE = 500
+"""Moves of each replica between two exchanges."""
 
 COLD = 5e-4
 """Where every temperature ends, likewise."""
@@ -80,6 +94,7 @@ class Rounds:
         self.mean = max(time_bound(graph) / max(1, len(graph.operations)), 1e-300)
         self.total = time_bound(graph) or 1.0
         self.best = no_best(0)
+        self.random = Random(number)
         self.cut_short = self.stopped = self.interrupted = False
 
     @property
@@ -116,38 +131,53 @@ class Rounds:
     def anneal(self, runs: list[Run]) -> None:
         """The rounds, the first from these runs, in the time that is left; cool ones if the budget is met."""
         seed(self.seed)
+        self.random = Random(self.seed)
         ways = ways_in(self.instance, runs)
         begin = monotonic()
         span = self.end - begin
         done = 0.0
         try:
-            for part, hot in ROUNDS:
+            for part, hot, replicas in ROUNDS:
                 if hot < 1.0 and not self.fits:
                     break
                 done += part
-                self._round(ways, round(part * self.moves), hot, begin + span * done)
+                self._round(ways, round(part * self.moves), hot, replicas, begin + span * done)
                 ways = self.ways
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
 
-    def _round(self, ways: Ints, moves: int, hot: float, until: float) -> None:
-        at = self._slots(ways)
-        begin, progress, done, chunk = monotonic(), 0.0, 0, min(100, moves)
+    def _round(self, ways: Ints, moves: int, hot: float, replicas: int, until: float) -> None:
+        states, each = [self._slots(ways) for _ in range(replicas)], moves // replicas
+        begin, progress, done = monotonic(), 0.0, 0
+        chunk = min(100 if replicas == 1 else EXCHANGE, each)
         while progress < 1.0 and (self.proceed() or not self.best.length[0]):
-            following = max(progress, (done + chunk) / moves) if moves else 1.0
+            following = max(progress, (done + chunk) / each) if each else 1.0
             chunk_begin = monotonic()
             before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
-            anneal(self.instance, at, self.limit, chunk, before, after, self.best)
+            for k, at in enumerate(states):
+                warm = LADDER**k
+                anneal(self.instance, at, self.limit, chunk, before * warm, after * warm, self.best)
+                if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
+                    states[k] = self._slots(at.way[at.way >= 0])
+            self._exchange(states, after)
             now = monotonic()
             done += chunk
             by_time = (now - begin) / max(until - begin, 1e-9)
             self.cut_short |= by_time > following
             progress = max(following, by_time)
-            pace = chunk / max(now - chunk_begin, 1e-9)
-            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk, moves - done))
+            if replicas == 1:
+                pace = chunk / max(now - chunk_begin, 1e-9)
+                chunk = min(int(pace * _CHUNK_SECONDS), 4 * chunk)
+            chunk = max(1, min(chunk, each - done))
             self._tell()
-            if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
-                at = self._slots(at.way[at.way >= 0])
+
+    def _exchange(self, states: list[Sequence], coldest: float) -> None:
+        """Of two neighbours the faster sequence goes to the colder place, at times the slower."""
+        for k in range(len(states) - 1):
+            cold, warm = (1.0 / (coldest * LADDER**place) for place in (k, k + 1))
+            gain = energy_of(states[k], self.limit) - energy_of(states[k + 1], self.limit)
+            if gain >= 0 or self.random.random() < exp(gain * (cold - warm)):
+                states[k], states[k + 1] = states[k + 1], states[k]
 
     def _slots(self, ways: Ints) -> Sequence:
         """The runs, with room between them; the best is given as much room."""

@@ -21,10 +21,11 @@ In the order to read:
 A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
 to the byte, so the answer needs no margin. It is never above the starts it is given.
 
-Rounds: one from the file's order, hot enough to reorder it; then cooler ones from the best so far. Where the
-budget is not met, the sequences of least memory that others find are tried as starts. With a time limit,
-all is repeated with other random numbers while that helps; without, the same problem, settings and seed give
-the same answer. Nothing is proven here: the gap is to the bounds in bounds/residency/residency.py.
+Rounds: one from the file's order, hot enough to reorder it, by replicas that change places (rounds.py); then
+cooler ones from the best so far. Where the budget is not met, the sequences of least memory that others find
+are tried as starts. With a time limit, all is repeated with other random numbers while that helps; without,
+the same problem, settings and seed give the same answer. Nothing is proven here: the gap is to the bounds in
+bounds/residency/residency.py.
 
 Ours, after FastSA (Imanishi et al., NeurIPS 2023). What is new: memory counted per tensor, with workspace,
 several outputs, summed gradients, changes in place and random operations; a dropped tensor is made again

@@ -3,8 +3,8 @@
 A round ends after its share of the moves, or of the time if that is over first; its temperature falls with
 whichever is further on. Compiled code runs for a fifth of a second at a time, then this looks at the clock.
 
-The first round has replicas: sequences side by side, each LADDER times as hot as the one before it. After
-some moves of each, neighbours with energies E and temperatures T change places with the probability
+The first round may have replicas: sequences side by side, each LADDER times as hot as the one before it.
+After some moves of each, neighbours with energies E and temperatures T change places with the probability
 
     min(1, exp((E_a − E_b) · (1/T_a − 1/T_b)))
 
@@ -36,9 +36,11 @@ from .sequence import sequence
 
 NAME = "search"
 
-ROUNDS = ((0.5, 1.0, 4), (0.25, 1.0, 1), (0.15, 0.3, 1), (0.1, 0.1, 1))
-"""Per round: its share of moves and time, where its temperature starts (mean seconds of an operation), and
-its replicas."""
+ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
+"""Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
+
+WITH_REPLICAS = ((0.5, 1.0), (0.25, 1.0), (0.15, 0.3), (0.1, 0.1))
+"""The same where the first round has replicas."""
 
 LADDER = 1.6
 EXCHANGE = 500
@@ -80,11 +82,14 @@ def no_best(slots: int) -> Best:
 
 class Rounds:
     """The best sequence so far. limit: device bytes. moves: for each operation of the graph, in all.
+    replicas: of the first round.
 
     cut_short: time ended a round before its moves did. stopped: no time is left, or the user interrupted.
     """
 
-    def __init__(self, graph: Graph, limit: int, moves: int, number: int, options: Options) -> None:
+    def __init__(
+        self, graph: Graph, limit: int, moves: int, number: int, options: Options, replicas: int = 1
+    ) -> None:
         self.graph, self.limit, self.options = graph, limit, options
         most = moves * len(graph.operations) if len(graph.tensors) else 0
         self.moves, self.seed = min(_MOST_MOVES, most), number
@@ -94,7 +99,7 @@ class Rounds:
         self.mean = max(time_bound(graph) / max(1, len(graph.operations)), 1e-300)
         self.total = time_bound(graph) or 1.0
         self.best = no_best(0)
-        self.random = Random(number)
+        self.random, self.replicas = Random(number), replicas
         self.cut_short = self.stopped = self.interrupted = False
 
     @property
@@ -137,12 +142,13 @@ class Rounds:
         span = self.end - begin
         done = 0.0
         try:
-            for part, hot, replicas in ROUNDS:
+            replicas = self.replicas
+            for part, hot in WITH_REPLICAS if replicas > 1 else ROUNDS:
                 if hot < 1.0 and not self.fits:
                     break
                 done += part
                 self._round(ways, round(part * self.moves), hot, replicas, begin + span * done)
-                ways = self.ways
+                ways, replicas = self.ways, 1
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
 
@@ -159,7 +165,7 @@ class Rounds:
                 anneal(self.instance, at, self.limit, chunk, before * warm, after * warm, self.best)
                 if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
                     states[k] = self._slots(at.way[at.way >= 0])
-            self._exchange(states, after)
+            self.exchange(states, after)
             now = monotonic()
             done += chunk
             by_time = (now - begin) / max(until - begin, 1e-9)
@@ -171,7 +177,7 @@ class Rounds:
             chunk = max(1, min(chunk, each - done))
             self._tell()
 
-    def _exchange(self, states: list[Sequence], coldest: float) -> None:
+    def exchange(self, states: list[Sequence], coldest: float) -> None:
         """Of two neighbours the faster sequence goes to the colder place, at times the slower."""
         for k in range(len(states) - 1):
             cold, warm = (1.0 / (coldest * LADDER**place) for place in (k, k + 1))

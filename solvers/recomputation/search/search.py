@@ -21,11 +21,11 @@ In the order to read:
 A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
 to the byte, so the answer needs no margin. It is never above the starts it is given.
 
-Rounds: one from the file's order, hot enough to reorder it, by replicas that change places (rounds.py); then
-cooler ones from the best so far. Where the budget is not met, the sequences of least memory that others find
-are tried as starts. With a time limit, all is repeated with other random numbers while that helps; without,
-the same problem, settings and seed give the same answer. Nothing is proven here: the gap is to the bounds in
-bounds/residency/residency.py.
+Rounds: one from the file's order, hot enough to reorder it, with `replicas` by several that change places
+(rounds.py); then cooler ones from the best so far. Where the budget is not met, the sequences of least memory
+that others find are tried as starts. With a time limit, all is repeated with other random numbers while that
+helps; without, the same problem, settings and seed give the same answer. Nothing is proven here: the gap is
+to the bounds in bounds/residency/residency.py.
 
 Ours, after FastSA (Imanishi et al., NeurIPS 2023). What is new: memory counted per tensor, with workspace,
 several outputs, summed gradients, changes in place and random operations; a dropped tensor is made again
@@ -62,14 +62,18 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """moves: tried for each operation of the graph, 3,000,000 in all at most. seed: of the random numbers."""
+    """moves: tried for each operation of the graph, 3,000,000 in all at most. seed: of the random numbers.
+
+    replicas: sequences that the first round anneals side by side, sharing its moves.
+    """
 
     moves: int = 1500
     seed: int = 0
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         check_least(self, moves=1)
-        check_between(self, seed=(0, 2**31 - 1))
+        check_between(self, seed=(0, 2**31 - 1), replicas=(1, 64))
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -83,7 +87,9 @@ def solve(problem: Problem, options: Options) -> Answer:
 def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
     """The best of what annealing makes of the start, and of what else is known if that leads nowhere."""
     settings: Settings = options.settings or Settings()
-    rounds = Rounds(problem.graph, device_limit(problem), settings.moves, settings.seed, options)
+    rounds = Rounds(
+        problem.graph, device_limit(problem), settings.moves, settings.seed, options, settings.replicas
+    )
     try:
         _anneal(problem, options, settings, rounds, start)
     except KeyboardInterrupt:

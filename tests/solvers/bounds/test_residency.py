@@ -22,10 +22,12 @@ from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency import program as residency_program
+from memplan.solvers.bounds.residency import windows
 from memplan.solvers.bounds.residency.facts import Facts
-from memplan.solvers.bounds.residency.order import AFTER, BEFORE, OPEN, any_order, predecessors
+from memplan.solvers.bounds.residency.order import AFTER, BEFORE, OPEN, any_order, file_order, predecessors
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.bounds.residency.schedule import residency_schedule
+from memplan.solvers.bounds.residency.search import Search
 from memplan.solvers.milp.model import Model
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.problem import Problem
@@ -60,6 +62,39 @@ def test_no_schedule_is_faster_than_the_bound_for_any_order(graph: Graph) -> Non
         assert free.order == "any"
         assert best is None or free.seconds <= best * ROOM
         assert time_bound(graph) * (1 - 1e-9) <= free.seconds
+
+
+@settings(max_examples=30)
+@given(small_graphs())
+def test_bounds_with_intervals_between_moments_hold_too(graph: Graph) -> None:
+    solved = Search._solved
+
+    def at_once(self: Search, seconds: float) -> object:
+        self.nested = True
+        return solved(self, seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Search, "_solved", at_once)
+        for budget in steps(graph, 4):
+            fixed = residency_bound(graph, budget)
+            free = free_order_bound(graph, budget, moments=fixed.moments)
+            least, best = least_time(graph, budget), optimal_time(graph, budget)
+            assert least is None or fixed.bound.seconds <= least * ROOM
+            assert best is None or free.bound.seconds <= best * ROOM
+
+
+def test_intervals_between_moments_raise_the_bound_in_fractions() -> None:
+    graph = chain(12)
+    floor, count = memory_floor(graph), len(graph.operations)
+    budget = floor + (baseline(graph).peak - floor) // 10
+    facts, moment = Facts(graph), file_order(graph)
+    every = range(count // 3, count, count // 9)
+    moments = [moment(o) for o in every if facts.least_bytes(o) <= budget]
+    bounds: list[float] = []
+    for nested in (False, True):
+        program = windows.residency_program(facts, budget, moments, windows=True, nested=nested).program
+        bounds.append(relaxed(program).bound)
+    assert bounds[1] > bounds[0] * 1.01
 
 
 def test_a_bound_too_strong_is_seen_by_these_tests(monkeypatch: pytest.MonkeyPatch) -> None:

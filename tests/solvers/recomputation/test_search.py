@@ -140,6 +140,32 @@ def test_it_is_never_above_its_start() -> None:
         assert simulate(graph, answer.schedule, budget=budget).figures.time <= start.figures.time
 
 
+def test_colder_replicas_take_the_faster_sequences() -> None:
+    graph = chain(6, seed=4)
+    count, limit = len(graph.operations), baseline(graph).peak
+    rounds = Rounds(graph, limit, 1, 0, Options(), replicas=2)
+    plain = [*range(count)]
+    slow, fast = ([(o, 0) for o in order] for order in ([*plain, plain[0]], plain))
+    states = [sequence(rounds.instance, ways_in(rounds.instance, runs)) for runs in (slow, fast)]
+    wanted = states[::-1]
+    rounds.exchange(states, 1e-9)
+    assert [at is other for at, other in zip(states, wanted, strict=True)] == [True, True]
+    rounds.exchange(states, 1e-9)  # so cold that the slower one never goes down
+    assert states[0] is wanted[0]
+    rounds.exchange(states, 1e9)  # so hot that any goes down
+    assert states[0] is wanted[1]
+
+
+@pytest.mark.parametrize("replicas", [2, 5])
+def test_replicas_fit_the_budget_and_are_the_same_for_the_same_seed(replicas: int) -> None:
+    graph = chain(8, seed=3)
+    problem = Problem(graph, baseline(graph).peak * 6 // 10)
+    settings = Settings(300, 1, replicas)
+    answers = [solve(problem, Options(settings=settings)).schedule for _ in range(2)]
+    assert list(answers[0].rows()) == list(answers[1].rows())
+    assert simulate(graph, answers[0], budget=problem.budget).figures.peak <= problem.budget
+
+
 def test_the_same_seed_gives_the_same_schedule() -> None:
     graph = chain(8, seed=3)
     problem = Problem(graph, baseline(graph).peak * 6 // 10)
@@ -150,15 +176,16 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
     assert steps(1) == steps(1)
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
 def test_the_answer_does_not_depend_on_how_often_the_clock_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, replicas: int
 ) -> None:
     graph = chain(8, seed=3)
     problem = Problem(graph, baseline(graph).peak * 6 // 10)
     found = set[tuple[tuple[int, int], ...]]()
     for seconds in (1e-9, 1e-4, 1e-3, 0.2, 1e9):
         monkeypatch.setattr(rounds_of_annealing, "_CHUNK_SECONDS", seconds)
-        answer = solve(problem, Options(settings=Settings(moves=70)))
+        answer = solve(problem, Options(settings=Settings(moves=70, replicas=replicas)))
         found.add(tuple(runs_of(answer.schedule)))
     assert len(found) == 1
 

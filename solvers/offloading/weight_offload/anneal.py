@@ -70,6 +70,8 @@ def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
     """One move away; empty where the move can't be made."""
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
     length, kind = len(order), np.random.random()
+    if kind < 0.2 and len(facts.weight) == 0:
+        return order[:0]
     if kind < 0.2:
         return toggled(facts, order, np.random.randint(len(facts.weight)), host_limit)
     if length == runs:

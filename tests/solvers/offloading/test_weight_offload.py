@@ -193,6 +193,14 @@ def test_a_frozen_weight_is_never_copied_to_the_host() -> None:
         assert Verb.PREFETCH in schedule.verbs
 
 
+def test_a_cycle_where_nothing_can_leave_has_no_moves() -> None:
+    problem = small(0, (4, 5, 6, 9))
+    facts = facts_of(replace(cycle_of("test", problem), absences=()))
+    seed(0)
+    order = np.arange(len(facts.seconds))
+    assert all(len(neighbour(facts, order, 2**62)) == 0 for _ in range(50))
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_what_is_chosen_suffices_by_list_order(number: int) -> None:
     """After Algorithm 1, and after the integer program: at every run what is there fits."""

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats, Ints
-from ....planner.replay.rows import Turn
+from ....planner.replay.rows import WAIT, Turn
 from .cycle import Cycle
 
 
 class Facts(NamedTuple):
-    """A `Cycle` as arrays; seconds: shape (runs, 2), as a `Turn` has them; `first`, `leaving`: per run, its
-    absences' numbers in one flat row."""
+    """A `Cycle` as arrays; seconds: shape (runs, 2), RUN and LAUNCH of a `Turn`; `first`, `leaving`: per run,
+    its absences' numbers in one flat row."""
 
     limit: int
     idle: int
@@ -103,7 +103,7 @@ def scratch(facts: Facts) -> Scratch:
         np.zeros(room, np.int64),
         Turn(
             rows=np.zeros((rows, 4), np.int64),
-            seconds=np.zeros((rows, 2)),
+            seconds=np.zeros((rows, WAIT + 1)),
             events=np.zeros(0, np.int64),
             size=np.zeros(0, np.int64),
             counts=np.zeros(3, np.int64),

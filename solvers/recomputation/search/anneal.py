@@ -88,7 +88,7 @@ def seed(number: int) -> None:
     np.random.seed(number)
 
 
-@inner
+@compiled
 def energy_of(sequence: Sequence, limit: int) -> float:
     """What is minimised, in seconds."""
     excess = max(0, peak(sequence.tree) - limit)

@@ -9,9 +9,10 @@ away has a copy below that was made since its version began, and comes up before
            pass it between the end of t and e
 
 A link moves β bytes a second, so within such a window the device idles for bytes / β less the seconds of the
-kernels in it. Windows add up that share no moment between two kernels: the best set
-of them is found along the turn. Between host
-and disk alike, with the host's capacity in the limit; there the way up may begin with t.
+kernels in it. Windows add up that share no moment between two kernels: the best set of them is found along
+the turn. Down to the disk alike, with the host's capacity in the limit. A copy up from there may come long
+before t, where a kernel has waited for what left its place on the host (formats.md, In flight): there X bytes
+come up in a turn.
 
 Holds for schedules that run each operation once, in the file's order: for all, where none may run again, but
 for other orders. Latencies are left out. Around the turn's end windows count from several origins, of which
@@ -61,12 +62,11 @@ class _Absences(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """excess: per position, bytes that are below. wait: 1 where the way up waits for the position's end."""
+    """excess: per position, bytes that are below. up: None where no window of the way up is known."""
 
     excess: Ints
     down: Link
-    up: Link
-    wait: int
+    up: Link | None
 
 
 def link_bound(
@@ -84,9 +84,10 @@ def link_bound(
         return seconds
     touches = _touches(graph)
     level = _level(graph, touches)
-    ways = [_Way(level - limit, links.d2h, links.h2d, 1)]
+    ways = [_Way(level - limit, links.d2h, links.h2d)]
     if host is not None and links.disk_write is not None and links.disk_read is not None:
-        ways.append(_Way(level - limit - host, links.disk_write, links.disk_read, 0))
+        ways.append(_Way(level - limit - host, links.disk_write, None))
+        seconds = max(seconds, float(ways[-1].excess.max(initial=0)) / links.disk_read.rate)
     elif host is not None and (level > limit + host).any():
         return inf
     if not (level > limit).any():
@@ -203,7 +204,8 @@ class _Turn:
                 for way in self.ways:
                     self._down(way, position, int(way.excess[position % count]))
                 for way in self.ways:
-                    self._up(way, position, int(way.excess[position % count]))
+                    if way.up:
+                        self._up(way.up, position, int(way.excess[position % count]))
         return float(self.best.max())
 
     def _down(self, way: _Way, position: int, excess: int) -> None:
@@ -217,13 +219,13 @@ class _Turn:
         here = position - self.origin + 1
         self.best[here] = (self.best[since - self.origin] + idle).max(initial=self.best[here])
 
-    def _up(self, way: _Way, position: int, excess: int) -> None:
-        """To the start of a next use, from the run's end, or its start where the way does not wait for it."""
+    def _up(self, link: Link, position: int, excess: int) -> None:
+        """From the run's end to the start of a next use."""
         absences = self.used.around(position)
         sooner = absences.size.cumsum()
         need = excess - (sooner[-1:] - sooner)
         within = (need > 0) & (absences.before < self.origin + len(self.best) - 1)
         until = absences.before[within]
-        idle = need[within] / way.up.rate - (self.clock[until] - self.clock[position + way.wait])
+        idle = need[within] / link.rate - (self.clock[until] - self.clock[position + 1])
         here = position - self.origin + 1
         np.maximum.at(self.best, until - self.origin + 1, self.best[here] + idle)

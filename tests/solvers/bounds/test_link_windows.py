@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.instances.traces.traces import Trace, kernel_trace
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.residence.lives import lives, position_of
 from memplan.planner.residence.residence import Residence
 from memplan.planner.residence.transfers import placed
-from memplan.planner.schedule.schedule import Initial, Schedule, compute
+from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.link_windows import link_bound
@@ -85,11 +85,30 @@ def test_a_weight_crosses_the_turn_s_end() -> None:
 
 
 def test_the_disk_takes_what_the_host_has_no_room_for() -> None:
-    """3 of 6 B on the host; 3 B pass the disk, 3 / 1 s, beside `beside`, then beside `wide` and `between`."""
+    """3 of 6 B on the host; 3 B pass the disk: down, 3 / 1 s, beside `beside`, and up once in a turn."""
     links = Links(d2h=100, h2d=100, disk_read=1, disk_write=1)
     graph = one_peak(1.0)
-    assert link_bound(graph, Machine(host_capacity=3, links=links), 9) == pytest.approx(5 + 2 + 1)
+    assert link_bound(graph, Machine(host_capacity=3, links=links), 9) == pytest.approx(5 + 2)
+    slow = replace(links, disk_read=Link(0.1))
+    assert link_bound(graph, Machine(host_capacity=3, links=slow), 9) == pytest.approx(3 / 0.1)
     assert link_bound(graph, Machine(host_capacity=3, links=Links(d2h=1, h2d=1)), 9) == inf
+
+
+def test_a_copy_from_the_disk_may_come_before_the_peak() -> None:
+    """`a` has waited for the copy of x: y takes its place on the host while `wide` runs, and before it."""
+    draft = Draft("early")
+    x, y = (draft.tensor(name, 6, Kind.PARAMETER) for name in "xy")
+    draft.operation("wide", time=5, workspace=12, recompute=False)
+    draft.operation("a", time=1, reads=[x], recompute=False)
+    draft.operation("b", time=1, reads=[y], recompute=False)
+    graph = draft.graph()
+    links = Links(d2h=1000, h2d=1000, disk_read=0.5, disk_write=0.5)
+    machine, below = Machine(host_capacity=6, links=links), Memory.HOST
+    steps = [compute(0), prefetch(x), compute(1), delete(x, below), prefetch(y, below), prefetch(y)]
+    steps += [compute(2), delete(y, below), offload(x), delete(x), delete(y)]
+    schedule = Schedule.of(steps, Initial(frozenset([x]), frozenset([y]), frozenset()))
+    assert simulate(graph, schedule, budget=12, machine=machine).figures.time == 12
+    assert link_bound(graph, machine, 12) == 12
 
 
 def test_what_nothing_touches_may_lie_on_the_disk() -> None:

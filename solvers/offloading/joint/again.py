@@ -10,8 +10,10 @@ from __future__ import annotations
 from random import Random
 
 from ....planner.schedule.schedule import PLAIN
+from .lineup import ABSENT
+from .parts import Absence
 from .slots import optional
-from .state import ABSENT, Absence, State
+from .state import State
 
 _ALONG = 0.8
 """How likely what a run needs and nobody else is made again, too, where it can be."""

@@ -21,9 +21,10 @@ from ....planner.residence.residence import Place
 from ....planner.schedule.sequence import Run
 from .again import Again
 from .fill import ends_of
+from .parts import Absence
 from .spill import has_disk, may_lie_on_disk
 from .stalls import Stalls
-from .state import Absence, Outcome, State
+from .state import Outcome, State
 
 HOT, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.03, 5e-3
 """The temperature at both ends, in what a move changes at first (the median of those that make it slower).

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled
-from .state import ABSENCE, Absence, State
+from .parts import ABSENCE, Absence
+from .state import State
 
 
 def ends_of(state: State, absences: Any) -> tuple[Ints, Ints]:

@@ -14,7 +14,8 @@ schedule. A tensor can be made again where slots.py has a place for it, and once
 does so. Tensors move whole. No paper has this: the method is ours; why, in docs/offloading.md.
 
     drops.py      begin here: which activations a start makes again, and the runs that follow
-    state.py      a point of the search: runs, what is away when, where updates run; rows.py, its tables
+    state.py      a point of the search: decisions, and what they come to; lineup.py, its runs; parts.py, what
+                  a tensor adds; total.py and rows.py, the tables of all
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk
     anneal.py     moves from there; slots.py and again.py, those that change what is made again;
                   stalls.py, where the device waits

@@ -18,7 +18,7 @@ from ....graphs.graph import Graph
 from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
 from .drops import Drops
-from .state import ABSENT
+from .lineup import ABSENT
 
 _LONG = 8
 """A gap is long from so many runs on."""

@@ -12,7 +12,8 @@ from random import Random
 
 import numpy as np
 
-from .state import Absence, Outcome, State
+from .parts import Absence
+from .state import Outcome, State
 
 _OFTEN = 25
 """So many draws are made from one look."""

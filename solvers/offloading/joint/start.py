@@ -23,9 +23,10 @@ from ...links import worth_moving
 from ..layers.host_ways import ways_on_host
 from .drops import Drops
 from .fill import fill, orders, send_all
+from .lineup import ABSENT
 from .slots import Slots
 from .spill import spill
-from .state import ABSENT, Outcome, State
+from .state import Outcome, State
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
 FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))

@@ -21,9 +21,10 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import worth_moving
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.drops import Drops
+from memplan.solvers.offloading.joint.lineup import ABSENT
 from memplan.solvers.offloading.joint.slots import Slots
 from memplan.solvers.offloading.joint.start import host_modes
-from memplan.solvers.offloading.joint.state import ABSENT, State
+from memplan.solvers.offloading.joint.state import State
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry
 

@@ -1,0 +1,119 @@
+"""The runs of a state, in their line: which take place, when each starts, and what each touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ....planner.replay.instance import Ways
+from ....planner.residence.lives import Touch, touches_of
+from ....planner.schedule.sequence import Run
+
+ABSENT = -1
+"""The mode of a run that may take place there, and does not."""
+
+
+class Lineup:
+    """runs: with modes, ABSENT ones among them. ways: per run the number of its way; ABSENT likewise.
+    touched: per tensor that takes part the runs, ABSENT ones too, that touch it in some mode."""
+
+    def __init__(self, graph: Graph, numbers: Ways, runs: Sequence[Run]) -> None:
+        self.graph, self._numbers = graph, numbers
+        self._known: dict[Run, dict[int, Touch]] = {}
+        self.read(runs)
+        self.touched = self._positions()
+
+    def read(self, runs: Sequence[Run]) -> None:
+        """The same runs in other modes."""
+        self.runs = list(runs)
+        self.ways = np.array([self._way(run) for run in runs], np.int64)
+        self._durations = np.array([self._seconds(run) for run in runs], np.float64)
+        self._starts, self._before = np.zeros(len(runs) + 1), np.zeros(len(runs) + 1, np.int64)
+        self._counted = False
+
+    def put(self, position: int, mode: int) -> Iterable[int]:
+        """Run what stands there in another mode. Gives what the operation touches."""
+        run = self.runs[position][0], mode
+        self.runs[position] = run
+        self.ways[position], self._durations[position] = self._way(run), self._seconds(run)
+        self._counted = False
+        return self._touches((run[0], 0)).keys()
+
+    @property
+    def starts(self) -> Floats:
+        """When each run starts on the compute queue were nothing waited for, and when the last ends."""
+        self._count()
+        return self._starts
+
+    @property
+    def before(self) -> NDArray[np.int64]:
+        """How many runs take place before each, and in all."""
+        self._count()
+        return self._before
+
+    def present(self, tensor: int) -> list[tuple[int, Touch]]:
+        """The runs that touch it, by position, and how."""
+        found: list[tuple[int, Touch]] = []
+        for position in self.touched.get(tensor, ()):
+            run = self.runs[position]
+            touch = self._touches(run).get(tensor) if run[1] != ABSENT else None
+            if touch is not None:
+                found.append((position, touch))
+        return found
+
+    def on_device(self, position: int) -> bool:
+        """It takes place, and there."""
+        return self._on_device(self.runs[position])
+
+    def workspace(self, position: int) -> int:
+        """Bytes on the device."""
+        run = self.runs[position]
+        return self.graph.workspace(*run) if self._on_device(run) else 0
+
+    def _count(self) -> None:
+        if not self._counted:
+            np.cumsum(self._durations, out=self._starts[1:])
+            np.cumsum(self.ways != ABSENT, out=self._before[1:])
+            self._counted = True
+
+    def _positions(self) -> dict[int, list[int]]:
+        graph = self.graph
+        moving = graph.tensors.bytes > 0
+        moving[_read_on_host(graph)] = True  # without bytes they have to be there too
+        there = moving & graph.resident
+        there[[x for x in graph.results if moving[x]]] = True
+        touched: dict[int, list[int]] = {x: [] for x in np.flatnonzero(there).tolist()}
+        for position, (operation, _mode) in enumerate(self.runs):
+            for x in self._touches((operation, 0)):
+                if moving[x]:
+                    touched.setdefault(x, []).append(position)
+        return touched
+
+    def _touches(self, run: Run) -> dict[int, Touch]:
+        if run not in self._known:
+            self._known[run] = touches_of(self.graph, *run)
+        return self._known[run]
+
+    def _way(self, run: Run) -> int:
+        return ABSENT if run[1] == ABSENT else self._numbers.number[run]
+
+    def _on_device(self, run: Run) -> bool:
+        operation, mode = run
+        return mode == 0 or (mode > 0 and not self.graph.operations.modes[operation][mode - 1].on_host)
+
+    def _seconds(self, run: Run) -> float:
+        return self.graph.seconds(*run) if self._on_device(run) else 0.0
+
+
+def _read_on_host(graph: Graph) -> list[int]:
+    """What some mode reads, changes or makes in host memory."""
+    found: list[int] = []
+    for operation, modes in graph.operations.modes.items():
+        for mode in modes:
+            inputs = graph.input_lists[operation]
+            found += [*(inputs if mode.on_host else mode.reads_host), *mode.made_on_host]
+    return found

@@ -30,6 +30,13 @@ class Adjacency:
             start.append(len(columns))
         return Adjacency(np.array(start, np.int64), np.array(columns, np.int32))
 
+    @staticmethod
+    def of_pairs(rows: NDArray[np.integer], columns: NDArray[np.integer], count: int) -> Adjacency:
+        """From the row and the column of every entry, rows in increasing order; `count` rows."""
+        start = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=count), out=start[1:])
+        return Adjacency(start, columns.astype(np.int32))
+
     def __len__(self) -> int:
         return len(self.start) - 1
 
@@ -55,6 +62,23 @@ class Adjacency:
     def transpose(self, width: int) -> Adjacency:
         """Row `j` of the result lists, in increasing order, the rows that hold column `j` (< width)."""
         order = np.argsort(self.columns, kind="stable")
-        start = np.zeros(width + 1, np.int64)
-        np.cumsum(np.bincount(self.columns, minlength=width), out=start[1:])
-        return Adjacency(start, self.rows()[order].astype(np.int32))
+        return Adjacency.of_pairs(self.columns[order], self.rows()[order], width)
+
+    def joined(self, other: Adjacency) -> Adjacency:
+        """Row by row the entries of both, each once, this one's first. No row of this one holds any twice."""
+        if not len(other.columns):
+            return self
+        rows = np.concatenate([self.rows(), other.rows()])
+        columns = np.concatenate([self.columns, other.columns])
+        order = np.argsort(rows, kind="stable")
+        rows, columns = rows[order], columns[order]
+        _pairs, first = np.unique(rows * (int(columns.max()) + 1) + columns, return_index=True)
+        first.sort()
+        return Adjacency.of_pairs(rows[first], columns[first], len(self))
+
+    def through(self, other: Adjacency) -> Adjacency:
+        """Row by row the entries of those rows of the other that it names."""
+        counts = other.counts()[self.columns]
+        skipped = other.start[self.columns] - (np.cumsum(counts) - counts)
+        entries = np.arange(int(counts.sum())) + np.repeat(skipped, counts)
+        return Adjacency.of_pairs(np.repeat(self.rows(), counts), other.columns[entries], len(self))

@@ -199,6 +199,16 @@ class Graph:
         return self.operations.mutates.transpose(len(self.tensors))
 
     @cached_property
+    def inputs(self) -> Adjacency:
+        """Row k: what must be there for operation k to run, what it reads and what it changes, each once."""
+        return self.operations.reads.joined(self.operations.mutates)
+
+    @cached_property
+    def users(self) -> Adjacency:
+        """Row x: the operations that read tensor x, then those that change it, each once."""
+        return self.consumers.joined(self.mutators)
+
+    @cached_property
     def persistent(self) -> NDArray[np.bool_]:
         """Per tensor: parameter, buffer or optimizer state, alive from iteration to iteration."""
         kind = self.tensors.kind
@@ -231,7 +241,7 @@ class Graph:
 
     @cached_property
     def input_lists(self) -> list[list[int]]:
-        """Per operation: what must be there for it to run, what it reads and what it changes, each once."""
+        """`inputs` as Python lists."""
         rows = zip(self.read_lists, self.mutate_lists, strict=True)
         return [list(dict.fromkeys(reads + mutates)) for reads, mutates in rows]
 

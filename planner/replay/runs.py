@@ -96,7 +96,7 @@ def _ways_of(graph: Graph) -> _Known | None:
         pairs += [(operation, mode) for mode in range(1, len(own) + 1)]
     made = [graph.contributions(operation, mode) for operation, mode in pairs]
     rows = Adjacency.of([[x for x, _bit in row] for row in made])
-    inputs = Adjacency.of(graph.input_lists)
+    inputs = graph.inputs
     results = np.zeros(len(graph.tensors), np.bool_)
     results[list(graph.results)] = True
     ways = Ways(

@@ -28,21 +28,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.adjacency import Adjacency
-from ....graphs.arrays import Floats, Ints
+from ....graphs.adjacency import Indices
+from ....graphs.arrays import Floats
 from .facts import Facts
 from .max_flow import SINK, SOURCE, Arcs, arcs_between, minimum_cut
 from .order import AFTER, BEFORE, OPEN, Moment
-
-ALWAYS = -1
-"""In place of a moment: the capacity has no price."""
 
 FITTING = 1e-9
 """An excess over the limit, as a part of it, that may be rounding."""
@@ -61,49 +57,23 @@ class Cut:
     again: NDArray[np.bool_]
 
 
-class Pairs:
-    """The edges of a graph as columns. Tensors that stay on the device, or have no bytes, have none.
-
-    reads, writes: (tensor, operation). ended: (operation, a change in place after which it can't run again).
-    order: (operation, one that must run behind it).
-    """
-
-    def __init__(self, facts: Facts) -> None:
-        edges = facts.edges
-        self.facts, self.sizes, self.results = facts, edges.sizes, edges.results
-        counts = ~facts.graph.resident & (self.sizes > 0)
-        reads = _columns(Adjacency(edges.use_start, edges.uses))
-        writes = _columns(Adjacency(edges.producer_start, edges.producers))
-        self.reads, self.writes = reads[counts[reads[:, 0]]], writes[counts[writes[:, 0]]]
-        ended = [(o, change) for o, row in facts.ended_by.items() for change in row]
-        self.ended = np.array(ended, np.int64).reshape(-1, 2)
-        self.once = np.array(facts.once, np.bool_)
-
-    @cached_property
-    def order(self) -> Ints:
-        return _columns(Adjacency.of(self.facts.predecessors))[:, ::-1]
-
-
-def _columns(rows: Adjacency) -> Ints:
-    """(row, entry) for each entry."""
-    return np.column_stack([rows.rows(), rows.columns]).astype(np.int64)
-
-
 class Part(NamedTuple):
     """The nodes and arcs of one moment. Nodes are numbered from 2 + operations on; `nodes` of them.
 
-    tail, head, size: of each arc; size: bytes, which have the moment's price, ∞ without one. room: bytes.
+    tail, head: of each arc. size: bytes of the first arcs, which have the moment's price; that of the others
+    is ∞. room: bytes.
     """
 
     nodes: int
-    tail: Ints
-    head: Ints
+    tail: Indices
+    head: Indices
     size: Floats
     room: int
 
 
-def part_of(pairs: Pairs, moment: Moment, limit: int) -> Part:
-    facts, (reads, writes) = pairs.facts, (pairs.reads, pairs.writes)
+def part_of(facts: Facts, moment: Moment, limit: int) -> Part:
+    pairs = facts.pairs
+    reads, writes = pairs.reads, pairs.writes
     operations, tensors = len(pairs.once), len(pairs.sizes)
     side = np.frombuffer(moment.side, np.uint8)
     before, after, open_ = side == BEFORE, side == AFTER, side == OPEN
@@ -121,9 +91,9 @@ def part_of(pairs: Pairs, moment: Moment, limit: int) -> Part:
 
     nodes = 2 + operations
 
-    def numbered(chosen: NDArray[np.bool_], otherwise: int) -> Ints:
+    def numbered(chosen: NDArray[np.bool_], otherwise: int) -> Indices:
         nonlocal nodes
-        numbers = np.full(len(chosen), otherwise)
+        numbers = np.full(len(chosen), otherwise, np.int32)
         count = int(chosen.sum())
         numbers[chosen] = nodes + np.arange(count)
         nodes += count
@@ -139,13 +109,12 @@ def part_of(pairs: Pairs, moment: Moment, limit: int) -> Part:
     several = made[(live & ~stuck & (counts > 1))[made[:, 0]]]
     reruns = np.flatnonzero(may)
     asked = reads[(live & ~surely)[reads[:, 0]] & (makes[reads[:, 1]] >= 0)]
-    late = pairs.order[(open_ & pairs.once)[pairs.order[:, 0]] & open_[pairs.order[:, 1]]]
+    late = facts.order[(open_ & pairs.once)[facts.order[:, 0]] & open_[facts.order[:, 1]]]
     tails = [needed[kept], keeps[several[:, 0]], makes[asked[:, 1]], again[reruns], makes[late[:, 0]]]
     heads = [keeps[kept], makes[several[:, 1]], needed[asked[:, 0]], 2 + reruns, makes[late[:, 1]]]
-    free = np.full(sum(map(len, tails[1:])), inf)
-    sizes = np.concatenate([pairs.sizes[kept], free])
     room = limit - facts.least_bytes(moment.operation)
-    return Part(nodes - 2 - operations, np.concatenate(tails), np.concatenate(heads), sizes, room)
+    tail, head = (np.concatenate(ends, dtype=np.int32) for ends in (tails, heads))
+    return Part(nodes - 2 - operations, tail, head, pairs.sizes[kept], room)
 
 
 class Network:
@@ -154,48 +123,49 @@ class Network:
 
     def __init__(
         self,
-        pairs: Pairs,
+        facts: Facts,
         parts: Sequence[Part],
         limit: int,
         seconds: float,
         weights: Floats | float = 1.0,
     ) -> None:
-        operations = len(pairs.once)
-        cost = np.array(pairs.facts.seconds) * weights / seconds
-        reruns = 2 + np.arange(operations)
-        tails, heads, moments = [reruns], [np.full(operations, SINK)], [np.full(operations, ALWAYS)]
-        capacities = [cost]
-        nodes = 2 + operations
-        for number, part in enumerate(parts):
-            shift = nodes - 2 - operations
-            tails.append(np.where(part.tail >= 2 + operations, part.tail + shift, part.tail))
-            heads.append(np.where(part.head >= 2 + operations, part.head + shift, part.head))
-            moments.append(np.where(part.size < inf, number, ALWAYS))
-            capacities.append(part.size / limit)
-            nodes += part.nodes
-        self.tail, self.head = np.concatenate(tails), np.concatenate(heads)
-        self.moment, self.capacity = np.concatenate(moments), np.concatenate(capacities)
-        self.arcs: Arcs = arcs_between(nodes, self.tail, self.head)
-        self.parts, self.operations = parts, operations
+        operations = len(facts.once)
+        self.parts, self.operations, self.limit = parts, operations, limit
+        self.cost = np.array(facts.seconds) * weights / seconds
         self.room = np.array([part.room for part in parts]) / limit
+        nodes, fill = 2 + operations, operations
+        tails = [np.arange(2, nodes, dtype=np.int32)]
+        heads = [np.full(operations, SINK, np.int32)]
+        self.priced: list[slice] = []
+        for part in parts:
+            for columns, own in ((tails, part.tail), (heads, part.head)):
+                columns.append(np.where(own >= 2 + operations, own + (nodes - 2 - operations), own))
+            self.priced.append(slice(fill, fill + len(part.size)))
+            nodes, fill = nodes + part.nodes, fill + len(part.tail)
+        self.tail, self.head = np.concatenate(tails), np.concatenate(heads)
+        self.arcs: Arcs = arcs_between(nodes, self.tail, self.head)
 
     def cut(self, prices: Floats) -> Cut:
         """prices: λ_t for each moment, at least 0."""
-        priced = self.moment != ALWAYS
-        capacities = self.capacity.copy()
-        capacities[priced] *= prices[self.moment[priced]]
-        flow, ours = minimum_cut(self.arcs, capacities)
+        flow, ours = minimum_cut(self.arcs, self._capacities(prices, self.cost))
         rent = float(prices @ self.room)
         bound = flow - rent - ROUNDING * (flow + float(prices @ np.abs(self.room)))
         return Cut(bound, self._kept(ours) - self.room, ours[2 : 2 + self.operations])
 
     def fits(self) -> bool:
         """Each moment's memory would do, if running again cost nothing."""
-        capacities = self.capacity.copy()
-        capacities[: self.operations] = 0.0
-        _flow, ours = minimum_cut(self.arcs, capacities)
+        _flow, ours = minimum_cut(self.arcs, self._capacities(np.ones(len(self.parts)), 0.0))
         return bool((self._kept(ours) <= self.room + FITTING).all())
 
+    def _capacities(self, prices: Floats, cost: Floats | float) -> Floats:
+        capacities = np.full(len(self.tail), inf)
+        capacities[: self.operations] = cost
+        for part, price, arcs in zip(self.parts, prices.tolist(), self.priced, strict=True):
+            capacities[arcs] = part.size / self.limit * price
+        return capacities
+
     def _kept(self, ours: NDArray[np.bool_]) -> Floats:
-        cut = (self.moment != ALWAYS) & ours[self.tail] & ~ours[self.head]
-        return np.bincount(self.moment[cut], self.capacity[cut], len(self.parts)).astype(np.float64)
+        """Per moment."""
+        cut = [ours[self.tail[arcs]] & ~ours[self.head[arcs]] for arcs in self.priced]
+        kept = (part.size[chosen] / self.limit for part, chosen in zip(self.parts, cut, strict=True))
+        return np.array([float(sizes.sum()) for sizes in kept])

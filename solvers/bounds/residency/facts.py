@@ -34,6 +34,29 @@ class Edges(NamedTuple):
     ends: Ints
 
 
+class Pairs:
+    """The edges as pairs, int32. Tensors that stay on the device, or have no bytes, have none.
+
+    reads, writes: (tensor, operation). ended: (operation, a change in place after which it can't run again).
+    sizes, results: per tensor. once: per operation.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        graph, edges = facts.graph, facts.edges
+        self.sizes, self.results = edges.sizes, edges.results
+        counts = ~graph.resident & (self.sizes > 0)
+        reads, writes = _columns(graph.users), _columns(graph.producers)
+        self.reads, self.writes = reads[counts[reads[:, 0]]], writes[counts[writes[:, 0]]]
+        ended = [(o, change) for o, row in facts.ended_by.items() for change in row]
+        self.ended = np.array(ended, np.int32).reshape(-1, 2)
+        self.once = np.array(facts.once, np.bool_)
+
+
+def _columns(rows: Adjacency) -> Indices:
+    """(row, entry) for each entry."""
+    return np.column_stack([rows.rows(), rows.columns]).astype(np.int32)
+
+
 def facts_of(graph: Graph) -> Facts:
     """The same for all who ask while one of them has it: of large graphs it is large."""
     with _lock:
@@ -46,53 +69,83 @@ def facts_of(graph: Graph) -> Facts:
 
 
 class Facts:
-    """Lists indexed by operation or tensor. Tensors that stay on the device are left out of them.
+    """Lists indexed by operation or tensor. Tensors that stay on the device are no inputs or results.
 
-    inputs: per operation, what it reads or changes. outputs: what it writes. surely: what it writes in every
-    mode. uses: per tensor, the operations that read or change it. seconds: of an operation's fastest mode.
-    once: it can't run again. always: bytes of what never leaves.
+    inputs: per operation, what it reads or changes. outputs: what it writes. uses: per tensor, the operations
+    that read or change it. seconds: of an operation's fastest mode. once: it can't run again. always: bytes
+    of what never leaves. Lists of lists are made when they are asked for: those of large graphs are large.
     """
 
     def __init__(self, graph: Graph) -> None:
-        operations, resident = graph.operations, graph.resident.tolist()
+        operations, resident, sizes = graph.operations, graph.resident, graph.tensors.bytes
         self.graph = graph
-        self.sizes: list[int] = graph.tensors.bytes.tolist()
-        self.producers = graph.producers.lists()
-        self.inputs = [[x for x in inputs if not resident[x]] for inputs in graph.input_lists]
-        self.outputs = operations.writes.lists()
-        ways = {operation: ways_of(graph, operation) for operation in operations.modes}
-        self.surely = self.outputs.copy()
         self.seconds: list[float] = operations.time.tolist()
-        self.workspace: list[int] = operations.workspace.tolist()
-        for operation, row in ways.items():
-            self.surely[operation] = [x for x in self.outputs[operation] if all(x in w.writes for w in row)]
-            self.seconds[operation] = min(way.time for way in row)
-            self.workspace[operation] = min(way.workspace for way in row)
-        self.uses = [
-            [*readers, *changes] for readers, changes in zip(graph.consumers, graph.mutators, strict=True)
-        ]
+        workspace = operations.workspace.copy()
+        self._surely = np.ones(len(operations.writes.columns), np.bool_)
+        for operation in operations.modes:
+            ways, place = ways_of(graph, operation), self._written(operation)
+            written: list[int] = operations.writes.columns[place].tolist()
+            self._surely[place] = [all(x in way.writes for way in ways) for x in written]
+            self.seconds[operation] = min(way.time for way in ways)
+            workspace[operation] = min(way.workspace for way in ways)
         self.once: list[bool] = (~operations.recompute | (operations.mutates.counts() > 0)).tolist()
         self.results = {x for x in graph.results if not resident[x]}
         touched = np.zeros(len(resident), np.bool_)
-        touched[operations.reads.columns] = True
-        touched[operations.mutates.columns] = True
-        stays = graph.resident & (touched | ~graph.persistent)
-        self.always = int(graph.tensors.bytes[stays].sum())
+        touched[graph.inputs.columns] = True
+        stays = resident & (touched | ~graph.persistent)
+        self.always = int(sizes[stays].sum())
+        self._least = workspace + self.always
+        for rows, tensors in (
+            (graph.inputs.rows(), np.where(resident, 0, sizes)[graph.inputs.columns]),
+            (operations.writes.rows(), np.where(self._surely, sizes[operations.writes.columns], 0)),
+        ):
+            np.add.at(self._least, rows, tensors)
 
     @cached_property
-    def predecessors(self) -> list[list[int]]:
+    def sizes(self) -> list[int]:
+        return self.graph.tensors.bytes.tolist()
+
+    @cached_property
+    def inputs(self) -> list[list[int]]:
+        resident: list[bool] = self.graph.resident.tolist()
+        return [[x for x in inputs if not resident[x]] for inputs in self.graph.inputs]
+
+    @cached_property
+    def outputs(self) -> list[list[int]]:
+        return self.graph.operations.writes.lists()
+
+    @cached_property
+    def producers(self) -> list[list[int]]:
+        return self.graph.producers.lists()
+
+    @cached_property
+    def uses(self) -> list[list[int]]:
+        return self.graph.users.lists()
+
+    @cached_property
+    def predecessors(self) -> Adjacency:
         return predecessors(self.graph)
 
     @cached_property
     def edges(self) -> Edges:
-        results = np.zeros(len(self.sizes), np.bool_)
+        graph, count = self.graph, len(self.graph.operations)
+        results = np.zeros(len(graph.tensors), np.bool_)
         results[list(self.results)] = True
-        ends = np.full(len(self.outputs), len(self.outputs))
+        ends = np.full(count, count)
         for operation, changes in self.ended_by.items():
-            ends[operation] = min(changes, default=len(self.outputs))
-        writes, makers, uses = self.graph.operations.writes, self.graph.producers, Adjacency.of(self.uses)
-        rows = writes.start, writes.columns, makers.start, makers.columns, uses.start, uses.columns
-        return Edges(*rows, np.array(self.sizes, np.float64), results, ends)
+            ends[operation] = min(changes, default=count)
+        written, made, used = graph.operations.writes, graph.producers, graph.users
+        rows = written.start, written.columns, made.start, made.columns, used.start, used.columns
+        return Edges(*rows, graph.tensors.bytes.astype(np.float64), results, ends)
+
+    @cached_property
+    def order(self) -> Indices:
+        """(operation, one that must run behind it)."""
+        return _columns(self.predecessors)[:, ::-1]
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        return Pairs(self)
 
     @cached_property
     def ended_by(self) -> dict[int, list[int]]:
@@ -101,25 +154,31 @@ class Facts:
         changed: list[int] = self.graph.operations.mutates.columns.tolist()
         for x in set(changed):
             changes: list[int] = self.graph.mutators[x].tolist()
+            makers: list[int] = self.graph.producers[x].tolist()
             readers: list[int] = self.graph.consumers[x].tolist()
-            for user in {*self.producers[x], *readers}:
+            for user in {*makers, *readers}:
                 ends.setdefault(user, []).extend(change for change in changes if change > user)
         return ends
 
     def touched(self, operation: int) -> set[int]:
         """What surely is on the device while the operation runs for the first time."""
-        return {*self.inputs[operation], *self.surely[operation]}
+        inputs, place = self.graph.inputs[operation], self._written(operation)
+        written = self.graph.operations.writes.columns[place]
+        return {*inputs[~self.graph.resident[inputs]].tolist(), *written[self._surely[place]].tolist()}
 
     def least_bytes(self, operation: int) -> int:
         """What the operation alone needs, with all that never leaves the device."""
-        sizes = self.sizes
-        return self.always + self.workspace[operation] + sum(sizes[x] for x in self.touched(operation))
+        return int(self._least[operation])
 
-    @cached_property
+    def _written(self, operation: int) -> slice:
+        """The places of what an operation writes."""
+        return slice(*self.graph.operations.writes.start[operation : operation + 2])
+
+    @property
     def floor(self) -> int:
         """Bytes that some operation, or having all results at the end, needs."""
-        results = self.always + sum(self.sizes[x] for x in self.results)
-        return max([results, *map(self.least_bytes, range(len(self.outputs)))])
+        results = self.always + int(self.graph.tensors.bytes[list(self.results)].sum())
+        return int(self._least.max(initial=results))
 
     def recomputable(self, moment: Moment) -> bytearray:
         """Per operation: it may run again after the moment, to the use of something later."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ....graphs.adjacency import Indices
 from ....graphs.arrays import Floats
 from ....graphs.compiled import compiled
 
@@ -30,22 +31,34 @@ class Arcs(NamedTuple):
     """
 
     start: NDArray[np.int64]
-    head: NDArray[np.int32]
-    twin: NDArray[np.int32]
-    place: NDArray[np.int64]
+    head: Indices
+    twin: Indices
+    place: Indices
 
 
-def arcs_between(nodes: int, tail: NDArray[np.int64], head: NDArray[np.int64]) -> Arcs:
+def arcs_between(nodes: int, tail: Indices, head: Indices) -> Arcs:
     """tail, head: of each arc, numbers below `nodes`."""
     count = len(tail)
-    order = np.argsort(np.concatenate([tail, head]), kind="stable")
-    place = np.empty(2 * count, np.int64)
-    place[order] = np.arange(2 * count)
     start = np.zeros(nodes + 1, np.int64)
-    np.cumsum(np.bincount(np.concatenate([tail, head]), minlength=nodes), out=start[1:])
-    reverse = np.concatenate([np.arange(count) + count, np.arange(count)])
-    heads = np.concatenate([head, tail])[order].astype(np.int32)
-    return Arcs(start, heads, place[reverse[order]].astype(np.int32), place[:count])
+    np.cumsum(np.bincount(tail, minlength=nodes) + np.bincount(head, minlength=nodes), out=start[1:])
+    arcs = Arcs(start, *(np.empty(size, np.int32) for size in (2 * count, 2 * count, count)))
+    _place(start[:-1].copy(), tail, head, arcs.head, arcs.twin, arcs.place)
+    return arcs
+
+
+@compiled
+def _place(
+    free: NDArray[np.int64], tail: Indices, head: Indices, heads: Indices, twin: Indices, place: Indices
+) -> None:
+    """free: per node the first place that is; it is moved on. First all arcs, then their reverses."""
+    for arc in range(len(tail)):
+        place[arc] = free[tail[arc]]
+        free[tail[arc]] += 1
+    for arc in range(len(tail)):
+        there, back = place[arc], free[head[arc]]
+        free[head[arc]] += 1
+        heads[there], heads[back] = head[arc], tail[arc]
+        twin[there], twin[back] = back, there
 
 
 def minimum_cut(arcs: Arcs, capacities: Floats) -> tuple[float, NDArray[np.bool_]]:
@@ -57,8 +70,7 @@ def minimum_cut(arcs: Arcs, capacities: Floats) -> tuple[float, NDArray[np.bool_
     left = np.zeros(len(arcs.head))
     left[arcs.place] = capacities
     nodes = len(arcs.start) - 1
-    distance, queue = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
-    at, path = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+    distance, queue, at, path = (np.empty(nodes, np.int32) for _room in range(4))
     flow = float(_send(arcs.start, arcs.head, arcs.twin, left, distance, queue, at, path))
     return flow, distance < 0
 
@@ -66,13 +78,13 @@ def minimum_cut(arcs: Arcs, capacities: Floats) -> tuple[float, NDArray[np.bool_
 @compiled
 def _send(
     start: NDArray[np.int64],
-    head: NDArray[np.int32],
-    twin: NDArray[np.int32],
+    head: Indices,
+    twin: Indices,
     left: Floats,
-    distance: NDArray[np.int32],
-    queue: NDArray[np.int32],
-    at: NDArray[np.int64],
-    path: NDArray[np.int64],
+    distance: Indices,
+    queue: Indices,
+    at: Indices,
+    path: Indices,
 ) -> float:
     """left: capacities, of which the flow is taken. distance: to the sink at the end, −1 where no way is
     left. queue, at, path: room to work in."""

@@ -65,7 +65,7 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
 def bytes_at(facts: Facts, later: Later, moments: Ints) -> Floats:
     """Device bytes at each moment (operations)."""
     windows = np.searchsorted(later.starts, moments, side="right")
-    kept, recomputed = np.zeros(len(moments)), np.empty(len(facts.outputs))
+    kept, recomputed = np.zeros(len(moments)), np.empty(len(facts.once))
     _keep(facts.edges, later.runs, later.when, moments, windows, recomputed, kept)
     return kept + np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
 
@@ -114,7 +114,7 @@ def largest(excess: Floats, most: int) -> list[int]:
 
 def candidates(facts: Facts, limit: int, most: int) -> Ints:
     """Moments at which the plain schedule does not fit, evenly thinned out to at most `most`."""
-    count = len(facts.outputs)
+    count = len(facts.once)
     moments = np.arange(count)
     step = max(1, count // (2 * most))
     moments = moments[::step]

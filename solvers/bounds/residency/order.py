@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.adjacency import Adjacency, Indices
+from ....graphs.arrays import Ints
+from ....graphs.compiled import compiled
 from ....graphs.graph import Graph
 
 AFTER, BEFORE, OPEN = 0, 1, 2
@@ -39,43 +44,44 @@ def file_order(graph: Graph) -> Order:
     return moment
 
 
-def any_order(before: list[list[int]]) -> Order:
+def any_order(before: Adjacency) -> Order:
     """before: `predecessors` of the graph."""
-    after: list[list[int]] = [[] for _ in before]
-    for operation, row in enumerate(before):
-        for other in row:
-            after[other].append(operation)
 
     def moment(operation: int) -> Moment:
-        side = bytearray((OPEN,)) * len(before)
-        side[operation] = AFTER
-        for other in range(operation, len(side)):
-            if side[other] == AFTER:
-                for following in after[other]:
-                    side[following] = AFTER
-        side[operation] = BEFORE
-        for other in range(operation, -1, -1):
-            if side[other] == BEFORE:
-                for leading in before[other]:
-                    side[leading] = BEFORE
-        return Moment(operation, bytes(side))
+        side = np.full(len(before), OPEN, np.uint8)
+        _tell_sides(before.start, before.columns, operation, side)
+        return Moment(operation, side.tobytes())
 
     return moment
 
 
-def predecessors(graph: Graph) -> list[list[int]]:
-    """Per operation: others whose first run comes before its own in every schedule. All stand before it in
-    the file; what follows from these through others is left out."""
-    producers = graph.producers.lists()
-    before = [{producer for x in inputs for producer in producers[x]} for inputs in graph.input_lists]
-    changed: list[int] = graph.operations.mutates.columns.tolist()
-    for x in set(changed):
+@compiled
+def _tell_sides(start: Ints, before: Indices, operation: int, side: NDArray[np.uint8]) -> None:
+    side[operation] = AFTER
+    for other in range(operation + 1, len(side)):
+        for k in range(start[other], start[other + 1]):
+            if side[before[k]] == AFTER:
+                side[other] = AFTER
+    side[operation] = BEFORE
+    for other in range(operation, -1, -1):
+        if side[other] == BEFORE:
+            for k in range(start[other], start[other + 1]):
+                side[before[k]] = BEFORE
+
+
+def predecessors(graph: Graph) -> Adjacency:
+    """Per operation: others whose first run comes before its own in every schedule, increasing. All stand
+    before it in the file; what follows from these through others is left out."""
+    operations, count = graph.operations, len(graph.operations)
+    makers = graph.inputs.through(graph.producers)
+    pairs = [makers.rows() * count + makers.columns]
+    changed: list[int] = np.unique(operations.mutates.columns).tolist()
+    for x in changed:
         changes: list[int] = graph.mutators[x].tolist()
-        for user in {*changes, *producers[x], *graph.consumers[x].tolist()}:
-            for change in changes:
-                if user != change:
-                    before[max(user, change)].add(min(user, change))
-    random: list[int] = graph.operations.random.nonzero()[0].tolist()
-    for earlier, later in pairwise(random):
-        before[later].add(earlier)
-    return [sorted(row) for row in before]
+        users = np.concatenate([graph.users[x], graph.producers[x]]).astype(np.int64)
+        for change in changes:
+            others = users[users != change]
+            pairs.append(np.maximum(others, change) * count + np.minimum(others, change))
+    random = np.flatnonzero(operations.random)
+    pairs.append(random[1:] * count + random[:-1])
+    return Adjacency.of_pairs(*np.divmod(np.unique(np.concatenate(pairs)), max(1, count)), count)

@@ -73,7 +73,7 @@ class MomentColumns:
     def order(self, earlier: MomentColumns | None) -> None:
         """(5)."""
         for operation, column in self.before.items():
-            for other in self.facts.predecessors[operation]:
+            for other in self.facts.predecessors[operation].tolist():
                 if other in self.before:
                     self.model.row([(self.before[other], 1.0), (column, -1.0)], lower=0.0)
         if earlier and self.side[earlier.moment.operation] == BEFORE:

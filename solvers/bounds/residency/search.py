@@ -21,7 +21,7 @@ from ...candidates import Candidate
 from ...milp import highs
 from ...milp.result import BackendError, Outcome, Result, Settings
 from ...problem import OrderName
-from .cuts import Network, Pairs, Part, part_of
+from .cuts import Network, Part, part_of
 from .facts import facts_of
 from .moments import Later, bytes_at, candidates, in_windows, largest
 from .order import BEFORE, OPEN, any_order, file_order
@@ -111,7 +111,6 @@ class Search:
         self.chosen: list[int] = []
         self.seeds = list(moments)
         self.crowded: dict[int, set[int]] = {}
-        self.pairs = Pairs(self.facts)
         self.parts: dict[int, Part] = {}
         self.prices: dict[int, float] = {}
         if self.facts.floor > budget:
@@ -235,10 +234,10 @@ class Search:
         self.chosen = sorted({*self.chosen, *more})
         for operation in self.chosen:
             if operation not in self.parts:
-                self.parts[operation] = part_of(self.pairs, self.moment(operation), self.budget)
+                self.parts[operation] = part_of(self.facts, self.moment(operation), self.budget)
         less = self.budget - budget
         parts = [part._replace(room=part.room - less) for part in map(self.parts.__getitem__, self.chosen)]
-        network = Network(self.pairs, parts, self.budget, self.seconds, weights)
+        network = Network(self.facts, parts, self.budget, self.seconds, weights)
         start = np.array([self.prices.get(operation, 0.0) for operation in self.chosen])
         answer = best_prices(network, start, goal, self._in_time)
         self.prices = dict(zip(self.chosen, answer.prices.tolist(), strict=True))
@@ -286,7 +285,7 @@ class Search:
 
     def _later(self, part: ResidencyProgram, x: Floats) -> Later:
         def runs(columns: Mapping[int, int]) -> Floats:
-            row = np.zeros(len(self.facts.outputs))
+            row = np.zeros(len(self.facts.once))
             row[list(columns)] = x[list(columns.values())]
             return row
 

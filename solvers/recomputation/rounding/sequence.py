@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....graphs.adjacency import Adjacency
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled, inner
 from ....graphs.graph import Graph
@@ -48,7 +47,7 @@ class Rows(NamedTuple):
 
 def rows_of(graph: Graph) -> Rows:
     operations, count = graph.operations, len(graph.operations)
-    inputs = Adjacency.of(graph.input_lists)
+    inputs = graph.inputs
     stays = graph.resident.copy()
     stays[list(graph.results)] = True
     ends = np.full(count, count)

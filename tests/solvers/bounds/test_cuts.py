@@ -14,7 +14,7 @@ from memplan.graphs.generators import layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.solvers.bounds.residency.cuts import Network, Pairs, part_of
+from memplan.solvers.bounds.residency.cuts import Network, part_of
 from memplan.solvers.bounds.residency.facts import Facts
 from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, arcs_between, minimum_cut
 from memplan.solvers.bounds.residency.moments import Later, bytes_at
@@ -47,7 +47,7 @@ def test_flows_equal_networkx(seed: int) -> None:
         best = nx.maximum_flow_value(theirs, SOURCE, SINK)
     except nx.NetworkXUnbounded:
         return
-    tail, head = (np.array(column, np.int64) for column in (zip(*pairs, strict=True) if pairs else ((), ())))
+    tail, head = (np.array(column, np.int32) for column in (zip(*pairs, strict=True) if pairs else ((), ())))
     flow, ours = minimum_cut(arcs_between(nodes, tail, head), capacities)
     assert flow == best
     assert ours[SOURCE]
@@ -57,9 +57,8 @@ def test_flows_equal_networkx(seed: int) -> None:
 
 def network_of(graph: Graph, budget: int, moments: list[int], order: Order) -> Network:
     facts = Facts(graph)
-    pairs = Pairs(facts)
-    parts = [part_of(pairs, order(moment), budget) for moment in moments]
-    return Network(pairs, parts, budget, sum(facts.seconds) or 1.0)
+    parts = [part_of(facts, order(moment), budget) for moment in moments]
+    return Network(facts, parts, budget, sum(facts.seconds) or 1.0)
 
 
 def by_both(graph: Graph, budget: int, order: Order) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -32,6 +33,7 @@ from memplan.solvers.milp.model import Model
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
+from memplan.solvers.stages.slots import ways_of
 from small_graphs import small_graphs
 from test_checkmate import least_time
 
@@ -192,9 +194,32 @@ def test_what_must_run_before_and_after() -> None:
     draft.operation("d", time=1, reads=[y, z])
     draft.operation("e", time=1, reads=[w])
     before = predecessors(draft.graph())
-    assert before == [[], [0], [0], [1, 2], [1]]
+    assert before.lists() == [[], [0], [0], [1, 2], [1]]
     assert list(any_order(before)(1).side) == [BEFORE, BEFORE, OPEN, AFTER, AFTER]
     assert list(any_order(before)(3).side) == [BEFORE, BEFORE, BEFORE, BEFORE, OPEN]
+
+
+@settings(max_examples=60)
+@given(small_graphs())
+def test_facts_are_those_of_the_graph(graph: Graph) -> None:
+    facts, operations = Facts(graph), range(len(graph.operations))
+    before: list[set[int]] = [set() for _ in operations]
+    changes = {(o, x) for o in operations for x in graph.operation(o).mutates}
+    for o in operations:
+        one, ways = graph.operation(o), ways_of(graph, o)
+        surely = set(one.writes).intersection(*(way.writes for way in ways))
+        moving = {x for x in (*one.reads, *one.mutates) if not graph.resident[x]}
+        assert facts.touched(o) == moving | surely
+        sizes = sum(int(graph.tensors.bytes[x]) for x in moving | surely)
+        assert facts.least_bytes(o) == facts.always + min(way.workspace for way in ways) + sizes
+        before[o].update(p for p in operations if {*graph.operation(p).writes} & {*one.reads, *one.mutates})
+        for change, x in changes:
+            if change != o and x in (*one.reads, *one.writes, *one.mutates):
+                before[max(o, change)].add(min(o, change))
+    random = [o for o in operations if graph.operation(o).random]
+    for earlier, later in pairwise(random):
+        before[later].add(earlier)
+    assert facts.predecessors.lists() == [sorted(row) for row in before]
 
 
 def test_prices_of_any_kind_give_a_true_bound() -> None:

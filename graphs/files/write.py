@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..graph import Graph, Mode, Operation
@@ -11,18 +12,26 @@ from .read import FORMAT
 
 def graph_to_document(graph: Graph) -> dict[str, Any]:
     """What graph_from_document reads back, column for column."""
-    names = graph.tensors.name
     document: dict[str, Any] = {"format": FORMAT, "name": graph.name}
     if graph.source:
         document["source"] = dict(graph.source)
     if graph.machine is not None:
         document["machine"] = machine_to_document(graph.machine)
-    document["tensors"] = [_tensor_row(graph, index) for index in range(len(graph.tensors))]
-    document["operations"] = [
-        _operation_row(graph.operation(index), names) for index in range(len(graph.operations))
-    ]
-    document["results"] = [names[tensor] for tensor in graph.results]
+    for part, rows in rows_of(graph).items():
+        document[part] = list(rows)
     return document
+
+
+def rows_of(graph: Graph) -> dict[str, Iterator[Any]]:
+    """What a schedule depends on, row by row: of large graphs all rows together are large."""
+    names = graph.tensors.name
+    return {
+        "tensors": (_tensor_row(graph, index) for index in range(len(graph.tensors))),
+        "operations": (
+            _operation_row(graph.operation(index), names) for index in range(len(graph.operations))
+        ),
+        "results": (names[tensor] for tensor in graph.results),
+    }
 
 
 def _tensor_row(graph: Graph, index: int) -> dict[str, Any]:

@@ -8,11 +8,13 @@ import json
 import os
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import MOST_BYTES, read_document, write_whole
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
@@ -366,3 +368,12 @@ def test_a_name_with_line_ends_leaves_an_error_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_graph(path)
     assert str(caught.value) == f"{path}: tensors[0] (a\\r\\n\\x1b[2Jé): field 'kind' is missing"
+
+
+@pytest.mark.parametrize("graph", [chain(400), Draft("empty").graph([])], ids=lambda graph: graph.name)
+def test_the_digest_is_that_of_the_whole_text(graph: Graph) -> None:
+    """Though it is taken of some rows at a time."""
+    document = graph_to_document(graph)
+    content = [document[part] for part in ("tensors", "operations", "results")]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert graph_digest(graph) == sha256(text.encode()).hexdigest()

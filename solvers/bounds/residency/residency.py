@@ -106,7 +106,9 @@ def rising_bound(
 
     fixed = search("file")
     fixed.run(whole=False)
-    return residency_of(search("any", fixed.chosen), "any")
+    moments = fixed.chosen
+    del fixed  # of large graphs it is large
+    return residency_of(search("any", moments), "any")
 
 
 def residency_of(search: Search, order: OrderName, whole: bool = True) -> Residency:

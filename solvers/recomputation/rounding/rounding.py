@@ -66,6 +66,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     rounds = _Rounds(problem, options)
     rounds.run()
+    del rounds.program  # large, and it knows the rounds: a circle
     if rounds.best is None:
         floor = memory_floor(graph, problem.machine)
         raise NotFoundError(NAME, limit, floor, None if rounds.least == inf else int(rounds.least))

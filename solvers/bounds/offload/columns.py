@@ -80,7 +80,7 @@ class OffloadColumns:
         links = machine.links
         assert links.d2h
         assert links.h2d
-        self.links = links.d2h, links.h2d
+        self.links = links.d2h, links.h2d, links.disk_write, links.disk_read
         self.facts, self.model = Facts(graph), Model()
         count = len(graph.operations)
         sides: Order = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
@@ -95,6 +95,7 @@ class OffloadColumns:
         }
         below = {x for ways in self.ways for way in ways for x in way.host}
         self.read_below = {x for x in below if self.sizes[x] and not graph.resident[x]}
+        self.host = None if whole else self._host_limit(machine)
         self.unit = sum(min(way.seconds for way in ways) for ways in self.ways) or 1.0
         self.touched = [self._touched(operation) for operation in self.turn.at]
         self.begun = [
@@ -107,7 +108,7 @@ class OffloadColumns:
 
     def _add_times(self) -> None:
         model = self.model
-        moves = sum(link.seconds(sum(self.sizes), len(self.sizes)) for link in self.links)
+        moves = sum(link.seconds(sum(self.sizes), len(self.sizes)) for link in self.links if link)
         runs = 2 * sum(max(way.seconds for way in ways) for ways in self.ways)
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
@@ -152,6 +153,13 @@ class OffloadColumns:
             following = found[s]
         return found
 
+    def _host_limit(self, machine: Machine) -> int | None:
+        """Bytes; None where all fits. Without disks and work on the CPU only what is pinned lies there."""
+        on_cpu = any(way.on_host for ways in self.ways for way in ways)
+        disk = machine.links.disk_write or machine.links.disk_read
+        limit = machine.host_capacity if on_cpu or disk else machine.crossing_capacity
+        return None if limit is None or sum(self.sizes) <= limit else max(1, limit)
+
     def _add_stocks(self) -> None:
         """there, below, down and up: per moment or window, tensor -> column."""
         graph, facts, model = self.graph, self.facts, self.model
@@ -172,7 +180,9 @@ class OffloadColumns:
         for s in self.windows:
             for x in self.movable:
                 self.up[s][x] = model.column()
-                if self.changes[x] and not (s in self.exact and self.changes_in(x, s)):
+                if (self.changes[x] or self.host is not None) and not (
+                    s in self.exact and self.changes_in(x, s)
+                ):
                     self.down[s][x] = model.column()
             for x in self.lives_in(s):
                 lasts = s + 1 < len(self.windows) or x in self.read_below
@@ -183,6 +193,21 @@ class OffloadColumns:
         fixed = {x for x in self.movable if all(map(self.turn.known, facts.uses[x]))}
         wanted = [set[int]().union(*self.up[s:]) - fixed for s in self.windows]
         self.returns = self._from_here_on(self.up, wanted)
+        self._add_disk()
+
+    def _add_disk(self) -> None:
+        """on_host, on_disk, written and read: as `_add_stocks`; none where all fits into host memory."""
+        _down, _up, write, read = self.links
+        moving = range(0 if self.host is None else len(self.windows))
+        below = [sorted({*self.below[s], *self.movable}) for s in moving]
+        varying = [{x for x in below[s] if write and not self.constant(x)} for s in moving]
+        self.on_host = [{x: self.model.column() for x in here} for here in below]
+        self.on_disk = [{x: self.model.column() for x in sorted(here)} for here in varying]
+        self.read = [{x: self.model.column() for x in here} if read else {} for here in below]
+        self.written = [
+            {x: self.model.column() for x in sorted({*varying[(s + 1) % len(varying)]} & {*self.down[s]})}
+            for s in moving
+        ]
 
     def lives_in(self, s: int) -> Iterable[int]:
         """Not persistent: what lives in window s and, as far as it may move, may end up below."""
@@ -196,6 +221,10 @@ class OffloadColumns:
 
     def _may_lie_below(self, x: int, s: int) -> bool:
         return bool(self.changes[x]) if self.persistent[x] else self.complete_in(x) < s
+
+    def constant(self, x: int) -> bool:
+        """It lasts for turns, and nothing that counts changes it."""
+        return self.persistent[x] and not self.changes.get(x)
 
     def _touched(self, operation: int) -> set[int]:
         """What is on the device while the operation runs, in whatever mode."""
@@ -213,9 +242,14 @@ class OffloadColumns:
         return self.column(self.there[s], x)
 
     def is_below(self, x: int, s: int) -> Sum:
-        if self.persistent[x] and not self.changes.get(x):
+        if self.constant(x):
             return ONE
         return self.column(self.below[s], x)
+
+    def is_on_disk(self, x: int, s: int) -> Sum:
+        if self.constant(x):
+            return ONE if self.links[3] else NONE
+        return self.column(self.on_disk[s], x)
 
     def first(self, operation: int, s: int, wanted: Iterable[int] | None = None) -> Sum:
         """That it runs for the first time in window s, in one of these ways, by number; in any by default."""
@@ -225,6 +259,15 @@ class OffloadColumns:
         if self.turn.known(operation) and len(numbers) == len(self.ways[operation]):
             return ONE
         return 0.0, [(self.way[operation][s, number], 1.0) for number in numbers]
+
+    def spans(self, operation: int, s: int) -> set[range]:
+        """Windows up to s in which it may run for the first time: all, and s alone."""
+        return {range(self.turn.of[operation][0], s + 1), range(s, s + 1)}
+
+    def not_first(self, operation: int, inside: Iterable[int], wanted: Iterable[int] | None = None) -> Sum:
+        """That it does not run for the first time in these windows, in one of these ways."""
+        numbers = None if wanted is None else list(wanted)
+        return plus(ONE, *(times(-1.0, self.first(operation, s, numbers)) for s in inside))
 
     def before(self, operation: int, s: int) -> Sum:
         """That it has run for the first time before moment s."""
@@ -260,8 +303,10 @@ class OffloadColumns:
         return plus(self.is_there(x, s), self.column(self.up[s], x))
 
     def copy_seconds(self, x: int, link: int) -> float:
-        """Of tensor x on the link down or up, over `unit`."""
-        return self.links[link].seconds(self.sizes[x]) / self.unit
+        """Of tensor x on one of the links, over `unit`."""
+        one = self.links[link]
+        assert one
+        return one.seconds(self.sizes[x]) / self.unit
 
     def at_least(self, much: Sum, needed: Sum) -> None:
         """much ≥ needed, where the columns' limits don't say so already."""

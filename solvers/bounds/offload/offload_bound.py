@@ -1,8 +1,8 @@
 """A lower bound on the period of schedules that move tensors, recompute, and update weights on the CPU.
 
 Minimised: the seconds of a turn, Σ E_s, within the device's budget and the links' rates at chosen moments.
-Holds for schedules whose first runs keep the file's order, or for all, as is asked for; host and disk have no
-limit in it, and tensors move by parts. The program is solved in fractions, with one moment first, then with
+Holds for schedules whose first runs keep the file's order, or for all, as is asked for; the disk has no limit
+in it, and tensors move by parts. The program is solved in fractions, with one moment first, then with
 twice as many while there is time: at the peaks of the plain schedule, spread over its time; for any order,
 of operations that follow each other in all. The bound is computed from the rows' prices
 (milp/safe_bounds.py), so no solver's tolerance is in it.
@@ -16,6 +16,7 @@ of operations that follow each other in all. The bound is computed from the rows
     columns.py     the program's columns, and sums over them
     first_runs.py  rows (10)
     stocks.py      rows (5), (6), (8), (9) and `whole`
+    host.py        rows (12) to (16), where not all fits into host memory
 
 Time: O(moments · edges) rows; under a second for one moment of thousands of operations, some ten for more.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest is ours.

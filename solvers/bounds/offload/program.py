@@ -15,6 +15,10 @@ file's order, or in any. β: the rate of a link.
     —              returns      q_{x,s}: the part copied up in window s or later in the turn
     —              recomputed   w_{o,s}: o runs in window s, and for the first time in another
     —              again        u_{o,s}: o runs before moment s and once more behind it
+    —              on_host      g_{x,s}: the part of x's present version that lies in host memory
+    —              on_disk      z_{x,s}: the part of it that has been written to the disk (stock)
+    —              written      W_{x,s}: the part written to the disk in window s
+    —              read         D_{x,s}: the part read from the disk in window s, not on the host at its start
 
     minimise T = Σ_s E_s
     (1) E_s ≥ Σ_o Σ_m μ_{o,m,s} time_{o,m} + Σ_o time_o w_{o,s}      first runs on the device, then others;
@@ -33,6 +37,17 @@ file's order, or in any. β: the rate of a link.
     (10) Σ_s f_{o,s} = 1,  b_{c,s} ≤ b_{p,s} where c must follow p,  w_{o,s} ≤ b_{o,s},  u_{o,s} ≤ b_{o,s}
     (11) u_{o,s} ≤ w_{o,s} + u_{o,s+1},  q_{x,s} ≤ P_{x,s} + q_{x,s+1}
 
+Where not all fits into host memory, h is what lies below at the moment: on the host, g, or on the disk, z.
+With μ as in (6):
+
+    (12) Σ_x size_x g_{x,s} ≤ capacity              of what the CPU changes: g_{x,s} − Σ_k (O_{x,k} + D_{x,k})
+    (13) g_{x,s} + z_{x,s} ≥ h_{x,s},  ≥ 1 − r_{x,s} where x never changes;  P_{x,s} ≤ g_{x,s} + D_{x,s} + μ;
+        D_{x,s} ≤ z_{x,s};  g_{x,s+1} ≤ g_{x,s} + O_{x,s} + D_{x,s} + μ
+    (14) W_{x,s} ≤ g_{x,s} + O_{x,s} + μ;  z_{x,s+1} ≤ z_{x,s} + W_{x,s};  where x is changed, W since then
+    (15) β T ≥ Σ_s Σ_x size_x W_{x,s},  the same with D;  but for what the CPU changes:
+        β E_s ≥ Σ_x size_x W_{x,s}
+    (16) g_{x,s} + Σ_k (O_{x,k} + D_{x,k}) ≥ μ of what uses a persistent x on the CPU in window s
+
 Why schedules satisfy this, with averages over the turns of their steady state. r counts the bytes that have
 arrived, and those not yet copied down where a delete is pending: what else is wanted of x is below. A
 transfer behind an operation in the list starts after its end, so what arrives while it runs was allocated
@@ -45,7 +60,18 @@ there before. (8): each byte of x that is still wanted is somewhere, and is ther
 before it is used. (9): what the CPU reads was copied down, what it changed comes up. What an operation that
 may run on the CPU writes counts as nothing: it may lie below without a copy. P and w above 1 in a window help
 nobody and count as 1; copies of gradients that end in the next turn load the link, in no window of their own.
-Persistent tensors wrap around. Disks count as host memory, and host memory has no limit.
+Persistent tensors wrap around.
+
+Host memory: a copy listed before the moment's operation counts in g by what it has brought by the
+operation's start, or by what a copy that reads it, its delete pending, has not yet taken. Who takes its
+memory waits for that, so no byte of the host serves two, and (12) holds. A read of the disk waits for no
+computation and may run long before the moment that it follows in the list: it loads the turn, not a window.
+A write waits for the copy down, and so for what made its version, but not for the CPU. Nor does host memory
+wait for the CPU: what it changes may be counted as changed while its copy down is on its way, so in (12)
+only what never moves counts; what it changes and is not persistent does not. Copies on the disk have no
+limit and are never deleted; what never changes may lie there from the start, z = 1, if it can be read.
+Without disks and CPU operations all that lies on the host crosses the links, so the capacity is that of
+pinned memory.
 
 In any order nothing is known of the window of an operation that may stand on either side of a moment: f is
 then a variable of its own (windows.py), and nothing else changes. With the same moments the program of the
@@ -72,6 +98,7 @@ from ...milp.model import Program
 from ...problem import OrderName
 from .columns import NONE, OffloadColumns, Sum, plus, times
 from .first_runs import FirstRunRows
+from .host import HostRows
 from .stocks import StockRows
 
 
@@ -92,6 +119,8 @@ class OffloadProgram:
         FirstRunRows(columns)
         _UseRows(columns)
         StockRows(columns)
+        if columns.host is not None:
+            HostRows(columns)
 
     def program(self) -> Program:
         return self.model.program()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from ..residency.order import AFTER, BEFORE
-from .columns import NONE, ONE, OffloadColumns, plus, times
+from .columns import NONE, ONE, OffloadColumns, plus
 
 
 class StockRows:
@@ -42,19 +42,15 @@ class StockRows:
     def _changed(self, x: int, s: int, change: int) -> None:
         """(6) and (9) where it may have changed in window s, or in those before in which it may too."""
         columns, following = self.columns, (s + 1) % len(self.columns.windows)
-        windows = range(columns.turn.of[change][0], s + 1)
-        for since in {windows[0], s}:
-            inside = [k for k in windows if k >= since]
+        for inside in columns.spans(change, s):
             down = [columns.column(columns.down[k], x) for k in inside]
             up = [columns.column(columns.up[k], x) for k in inside]
             by_host = plus(*(columns.changed_below(x, k) for k in inside))
-            changed = plus(*(columns.first(change, k) for k in inside))
-            unchanged = plus(ONE, times(-1.0, changed))
+            unchanged = columns.not_first(change, inside)
             columns.at_least(plus(by_host, *down, unchanged), columns.is_below(x, following))  # (6)
             here = columns.numbers(change, lambda way: way.on_host)
             if here:
-                below = plus(*(columns.first(change, k, here) for k in inside))
-                others = plus(ONE, times(-1.0, below))
+                others = columns.not_first(change, inside, here)
                 columns.at_least(plus(*up, others), columns.is_there(x, following))  # (9)
 
     def _waited_for(self, x: int, s: int) -> None:

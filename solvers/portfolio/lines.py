@@ -13,7 +13,7 @@ from math import inf
 from threading import Event
 from time import monotonic
 
-from ...planner.simulator.simulate import Figures, simulate
+from ...planner.simulator.simulate import Figures, figures_of
 from ..candidates import device_limit
 from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
 from ..race import Race
@@ -127,7 +127,7 @@ def _attempt(
     try:
         answer = line.solve(cancelled)
         limit, machine = device_limit(problem), problem.machine
-        figures = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures
+        figures = figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
         race.found(figures.time, line.name)
         return answer, figures
     except InfeasibleError as refusal:

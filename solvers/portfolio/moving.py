@@ -19,7 +19,7 @@ from time import monotonic
 
 from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor
-from ...planner.simulator.simulate import simulate
+from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
 from ..offloading.joint import joint
@@ -120,7 +120,7 @@ def solve(
     if not race.within(gap):
         return answer
     machine, limit = problem.machine, device_limit(problem)
-    seconds = simulate(problem.graph, answer.schedule, budget=limit, machine=machine).figures.time
+    seconds = figures_of(problem.graph, answer.schedule, budget=limit, machine=machine).time
     return replace(answer, status=Status.WITHIN_GAP) if race.enough(seconds, gap) else answer
 
 

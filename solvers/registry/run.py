@@ -22,8 +22,9 @@ from typing import Any
 from ...graphs.errors import InputError, MemplanError
 from ...planner.bounds import once_floor
 from ...planner.errors import InvalidScheduleError
-from ...planner.simulator.simulate import Figures, simulate
+from ...planner.simulator.simulate import Figures, figures_of
 from ..bounds.lower_bounds import PROVEN, lower_bounds, proofs_of_none
+from ..candidates import device_limit
 from ..problem import (
     Answer,
     Bound,
@@ -203,7 +204,7 @@ def chosen_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 def _judge(name: str, problem: Problem, answer: Answer) -> Figures:
     try:
-        replay = simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine)
+        limit, machine = device_limit(problem), problem.machine
+        return figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
     except InvalidScheduleError as error:
         raise SolverFaultError(f"the schedule that {name} gave is refused: {error}") from error
-    return replay.figures

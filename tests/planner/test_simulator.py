@@ -10,10 +10,13 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from memplan.graphs.machine import Link, Links
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.simulator.simulate import Figures, simulate
+from memplan.planner.simulator.simulate import Figures, figures_of, simulate
+from memplan.planner.simulator.walk import Walk
 from strategies import Case, cases, random_case
 from two_replays import disagreement, judged
 
@@ -83,3 +86,31 @@ def test_the_curve_is_the_peak_drawn(case: Case) -> None:
             if case.graph.resident[x] and x not in case.schedule.initial.host | case.schedule.initial.disk
         )
         assert max([start, *outcome.device_curve.tolist()]) == outcome.figures.peak
+
+
+def test_figures_are_played_once_for_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another limit, machine or graph, and a schedule that is refused, are judged anew."""
+    played = 0
+    turn = Walk.turn
+
+    def counted(self: Walk) -> object:
+        nonlocal played
+        played += 1
+        return turn(self)
+
+    monkeypatch.setattr(Walk, "turn", counted)
+    graph = chain(3)
+    schedule = plain_schedule(graph)
+    figures = simulate(graph, schedule).figures
+    budgets = [figures.peak, figures.peak, figures.peak + 1, figures.peak]
+    assert [figures_of(graph, schedule, budget=budget) for budget in budgets] == [figures] * 4
+    assert played == 1 + 3
+    figures_of(graph, schedule, budget=figures.peak, machine=Machine(host_capacity=1))
+    figures_of(chain(3), schedule, budget=figures.peak, machine=Machine(host_capacity=1))
+    assert played == 1 + 5
+    for _again in range(2):
+        with pytest.raises(InvalidScheduleError):
+            figures_of(graph, schedule, budget=figures.peak - 1)
+    assert played == 1 + 7
+    with pytest.raises(ValueError, match="read-only"):
+        schedule.targets[0] = 1

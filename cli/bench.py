@@ -5,32 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
+from datetime import date
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..comparison.best_known import Beaten, beaten, joined, load_best, revision, save_best
 from ..comparison.file import append_row, prepare, read_rows
 from ..comparison.published import Match, load_published, matches
 from ..comparison.run import run
 from ..comparison.summary import standings
 from ..comparison.trials import Row, trials
 from ..graphs.errors import InputError
+from ..graphs.folders.scratch import Scratch
+from ..instances.catalogue import BEST_KNOWN, PUBLISHED
 from ..planner.budget import Budget
 from ..solvers.cluster import BACKENDS
 from ..solvers.registry import run as registry
-from .bench_arguments import budgets_argument, chosen_contenders, instances, table_argument
-from .bench_tables import comparison_lines, match_document
+from .bench_arguments import budgets_argument, chosen_contenders, corpus_instances, instances, table_argument
+from .bench_tables import comparison_lines, match_document, record_document
 from .exits import Exit
-from .options import FILE, allowance_argument, output_options, seconds_argument, settings_argument
+from .options import FILE, allowance_argument, output_options, seconds_argument, settings_argument, writable
 from .output import Output
 
+PUBLIC = "public"
+"""The corpus that there are published results of."""
 BUDGETS = "75%,60%,50%,40%,30%,20%"
 
 
 @click.command()
-@click.argument("graphs", type=FILE, nargs=-1, required=True)
+@click.argument("graphs", type=FILE, nargs=-1)
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    metavar="NAME",
+    help="Graphs that come with memplan (plan instances); may be given several times.",
+)
 @click.option(
     "--solvers", "names", metavar="A,B", help="Which solvers to compare.  [default: all that are here]"
 )
@@ -84,9 +97,18 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 @click.option("-o", "--output", "destination", type=FILE, callback=table_argument, help="The rows: a .csv.")
 @click.option("--again", is_flag=True, help="Solve anew what the .csv has already.")
 @click.option("--published", "published_path", type=FILE, help="Published results to stand beside ours.")
+@click.option(
+    "--update-best",
+    "best_path",
+    type=FILE,
+    callback=writable,
+    help="Keep in this file what is faster, or has a larger bound, than what it has; it is made if need be.  "
+    "[default: held beside what comes with memplan]",
+)
 @output_options
 def bench(
     graphs: tuple[Path, ...],
+    corpora: tuple[str, ...],
     names: str | None,
     budgets: list[Budget],
     time_limit: float,
@@ -98,19 +120,28 @@ def bench(
     destination: Path | None,
     again: bool,
     published_path: Path | None,
+    best_path: Path | None,
     output: Output,
 ) -> None:
-    """Compare solvers on GRAPHS (files, or folders of them), each within each budget.
+    """Compare solvers on GRAPHS (files, or folders of them) and corpora, each within each budget.
 
     Every row is a schedule that the simulator accepts, or says why there is none. Rows that the .csv has
     already are not solved again, so that a comparison that was ended goes on where it stood.
     """
     if workers is not None and backend != "loky":
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
+    if not (graphs or corpora):
+        raise click.UsageError("nothing to compare on: give GRAPHS, or --corpus NAME (plan instances)")
     contenders = chosen_contenders(names, settings, gap)
+    if published_path is None and PUBLIC in corpora:
+        published_path = PUBLISHED
     published = load_published(published_path) if published_path else {}
+    records = best_path or BEST_KNOWN
+    best_known = load_best(records) if records.exists() else {}
     known = read_rows(destination) if destination else {}
-    asked = trials(instances(graphs, output), budgets, contenders, time_limit)
+    folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
+    on = [*instances(graphs, output), *corpus_instances(corpora, folder)]
+    asked = trials(on, budgets, contenders, time_limit)
     if destination:
         prepare(destination)
     left = [trial for trial in asked if again or trial.key not in known]
@@ -118,16 +149,20 @@ def bench(
     if destination and len(left) < len(asked):
         output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")
     interrupted, fault = False, None
+    fresh: list[Row] = []
     try:
         with closing(run(left, workers or 1, bound_time, known.values(), backend)) as solved:
             for row in _kept(solved, len(left), destination, output):
                 rows[row.key] = row
+                fresh.append(row)
     except KeyboardInterrupt:
         interrupted = True
     except InputError as error:  # the table can't be written any more
         fault = error
     found = [rows[trial.key] for trial in asked if trial.key in rows]
-    _show(found, matches(found, published), interrupted, output)
+    _show(found, matches(found, published), beaten(found, best_known), interrupted, output)
+    if best_path and fresh:
+        save_best(joined(best_known, fresh, revision(), date.today().isoformat()), best_path)
     if fault:
         raise fault
     if interrupted:
@@ -149,15 +184,18 @@ def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: O
                 yield row
 
 
-def _show(rows: list[Row], matched: list[Match], interrupted: bool, output: Output) -> None:
+def _show(
+    rows: list[Row], matched: list[Match], records: list[Beaten], interrupted: bool, output: Output
+) -> None:
     output.result(
         {
             "rows": [_document(row) for row in rows],
             "solvers": [asdict(standing) for standing in standings(rows)],
             "published": [match_document(match) for match in matched],
+            "beaten": [record_document(one) for one in records],
             "interrupted": interrupted,
         },
-        comparison_lines(rows, matched),
+        comparison_lines(rows, matched, records),
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from ..comparison.trials import Contender, Instance, contender, instance
 from ..graphs.errors import InputError, MissingPackageError
-from ..graphs.files.files import graph_files
+from ..graphs.files.files import graph_files, save_graph
+from ..instances.catalogue import Entry, corpus
 from ..planner.budget import Budget, parse_budget
 from ..solvers.registry import run as registry
 from .options import with_gap
@@ -77,3 +79,20 @@ def instances(paths: Iterable[Path], output: Output) -> list[Instance]:
         if others:
             output.note(f"not graphs, left out: {', '.join(map(str, others))}")
     return [instance(path) for path in files]
+
+
+def corpus_instances(names: Iterable[str], folder: Path) -> list[Instance]:
+    """Of corpora of `plan instances`; folder: where those that are made by rule are written.
+
+    Raises InputError for an unknown corpus.
+    """
+    chosen = [corpus(name) for name in names]
+    return [_packaged(entry, folder) for one in chosen for entry in one.instances.values()]
+
+
+def _packaged(entry: Entry, folder: Path) -> Instance:
+    path = entry.path
+    if path is None:
+        path = folder / f"{entry.name}.json"
+        save_graph(entry.graph(), path)
+    return replace(instance(path), graph=entry.name)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ..comparison.best_known import Beaten
 from ..comparison.published import Match
 from ..comparison.summary import best_bounds, best_times, is_best, refuted, solver_names, standings
 from ..comparison.trials import Bounds, Outcome, Place, Row
@@ -28,7 +29,9 @@ LEGEND = (
 )
 
 
-def comparison_lines(rows: Sequence[Row], matched: Sequence[Match]) -> Iterator[Text]:
+def comparison_lines(
+    rows: Sequence[Row], matched: Sequence[Match], records: Sequence[Beaten] = ()
+) -> Iterator[Text]:
     """Nothing where there are no rows."""
     if not rows:
         return
@@ -41,6 +44,7 @@ def comparison_lines(rows: Sequence[Row], matched: Sequence[Match]) -> Iterator[
     if matched:
         yield Text()
         yield from _published(matched)
+    yield from map(_record, records)
     for row in rows:
         if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT):
             yield Text(f"{_where(row)}: {row.message}", style="red")
@@ -131,6 +135,29 @@ def match_document(match: Match) -> dict[str, Any]:
         "our_overhead_percent": ours and ours.overhead_percent,
         "our_seconds": ours and ours.seconds,
         "at_least_as_good": match.at_least_as_good,
+    }
+
+
+def _record(beaten: Beaten) -> Text:
+    row, best = beaten.row, beaten.best
+    before = f"{duration(best.time)} by {best.solver} on {best.date}"
+    line = f"{_where(row)}: best known, {duration(row.time or 0.0)} where it was {before}"
+    wrong = f"; below the bound on record, {best.bound} s: one of them is wrong" if beaten.refuted else ""
+    return Text(f"{line}{wrong}", style="red" if wrong else "green")
+
+
+def record_document(beaten: Beaten) -> dict[str, Any]:
+    """Times in seconds."""
+    row, best = beaten.row, beaten.best
+    return {
+        "graph": row.graph,
+        "budget": row.budget,
+        "solver": row.solver,
+        "time": row.time,
+        "best_time": best.time,
+        "best_solver": best.solver,
+        "faster_percent": beaten.faster_percent,
+        "refuted": beaten.refuted,
     }
 
 

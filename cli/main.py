@@ -27,6 +27,7 @@ COMMANDS = {
     "machine": "Measure this machine, or show one by its name: makes a machine file.",
     "size": "Find what fits a GPU: the smallest budget, the largest batch.",
     "partition": "Show the clusters a graph is cut into.",
+    "instances": "List the graphs that come with memplan, or write one.",
     "solvers": "List the solvers.",
 }
 

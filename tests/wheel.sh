@@ -22,12 +22,16 @@ import memplan
 assert importlib.util.find_spec("torch") is None, "the clean environment has torch"
 source, there = Path(sys.argv[1]), Path(memplan.__file__).parent
 files = [path.relative_to(source) for top in source.glob("*/__init__.py") for path in top.parent.rglob("*.py")]
+files += [path.relative_to(source) for path in (source / "instances").rglob("*") if path.is_file() and path.suffix != ".pyc"]
 missing = [str(path) for path in files if not (there / path).is_file()]
 assert len(files) > 300 and not missing, f"the wheel lacks {missing}"
+from memplan.instances.catalogue import entries
+assert all(entry.path.is_file() for entry in entries() if entry.path), "the wheel lacks instances"
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 save_graph(chain(8), "graph.yaml")
 PYTHON
 "$plan" solve graph.yaml --budget 70% --solver rotor -o schedule.json
 "$plan" check schedule.json --graph graph.yaml
+"$plan" instances gpt2-6 -o gpt2.json
 echo "the wheel works on its own, without torch"

@@ -28,6 +28,7 @@ SOUND = {
     "size": ["m.py", "--gpu", "rtx3060"],
     "partition": ["g.json"],
     "solvers": [],
+    "instances": ["unet-4"],
 }
 """Of each command what it needs at least. The model's file can't be read: nothing is traced."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +10,15 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.instances.tiny import tiny_graphs
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import PLAIN, Initial, Schedule, compute
 from memplan.planner.simulator.simulate import simulate
-from tiny_graphs import tiny_graphs
 
 
-def test_floor_equals_the_oracles(public: Path) -> None:
-    tiny = tiny_graphs(public)
+def test_floor_equals_the_oracles() -> None:
+    tiny = tiny_graphs()
     assert len(tiny) == 105
     for graph, floor, seconds, optima, _whole in tiny:
         assert memory_floor(graph) == floor <= optima[0][0]

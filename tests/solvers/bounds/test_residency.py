@@ -141,7 +141,7 @@ def test_a_bound_too_strong_is_seen_by_these_tests(monkeypatch: pytest.MonkeyPat
 def test_published_optima_are_proved_in_any_order(
     public: Path, name: str, percent: int, overhead: float
 ) -> None:
-    """Optima of the file's order by CP-SAT (instances/public): no other order is faster."""
+    """Optima of the file's order by CP-SAT (docs/instances.md): no other order is faster."""
     graph = load_graph(public / f"{name}.json")
     plain = baseline(graph)
     budget = plain.peak * percent // 100

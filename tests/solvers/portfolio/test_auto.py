@@ -19,6 +19,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.instances.tiny import tiny_graphs
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule
@@ -31,7 +32,6 @@ from memplan.solvers.race import Race
 from memplan.solvers.recomputation.search import rounds, search
 from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
-from tiny_graphs import tiny_graphs
 
 GRAPHS = [chain(6, seed=4), unet(2), layered(20, width=4)]
 QUICK = {"moves": "300"}
@@ -95,9 +95,9 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
     assert caught.value.least >= memory_floor(graph)
 
 
-def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor(public: Path) -> None:
+def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor() -> None:
     """Least budgets by enumeration."""
-    for graph, _floor, _seconds, optima, _whole in tiny_graphs(public)[::5]:
+    for graph, _floor, _seconds, optima, _whole in tiny_graphs()[::5]:
         least = optima[0][0]
         found = registry.solve("auto", Problem(graph, least), settings=QUICK, bound_seconds=0)
         assert found.figures.peak <= least
@@ -152,10 +152,10 @@ def no_answer(*_: object) -> Answer:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])
-def test_what_is_said_to_be_within_the_gap_is(share: float, public: Path) -> None:
+def test_what_is_said_to_be_within_the_gap_is(share: float) -> None:
     """Optima by enumeration; in other problems the search goes on to its end."""
     ended = 0
-    for graph, _floor, _seconds, optima, whole in tiny_graphs(public)[::6]:
+    for graph, _floor, _seconds, optima, whole in tiny_graphs()[::6]:
         budget, least = optima[len(optima) // 2]
         if least is None or not whole:
             continue

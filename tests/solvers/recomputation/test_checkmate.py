@@ -18,6 +18,7 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
+from memplan.instances.tiny import tiny_graphs
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import Figures, simulate
@@ -25,7 +26,6 @@ from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, O
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkpointing import rotor
 from small_graphs import small_graphs
-from tiny_graphs import tiny_graphs
 
 State = tuple[int, int, frozenset[tuple[int, int]]]
 """Stage, the last operation run in it, the contributions (tensor, producer) on the device."""
@@ -158,10 +158,10 @@ def test_picture_several_outputs() -> None:
     assert figures_of(graph, 4) is None
 
 
-def test_tiny_graphs_of_the_corpus(public: Path) -> None:
+def test_tiny_graphs_of_the_corpus() -> None:
     """Never below the optimum over all orders. Compared where every node leads to a target: all must run."""
     equal = above = refused = 0
-    for graph, _floor, _seconds, optima, whole in tiny_graphs(public):
+    for graph, _floor, _seconds, optima, whole in tiny_graphs():
         for budget, best in optima if whole else ():
             if best is None:
                 continue

@@ -17,6 +17,7 @@ from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
+from memplan.instances.tiny import tiny_graphs
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
@@ -31,7 +32,6 @@ from memplan.solvers.recomputation.moccasin.process import Searcher
 from memplan.solvers.recomputation.moccasin.question import Limits, Question
 from memplan.solvers.recomputation.moccasin.times import whole_times
 from small_graphs import small_graph, small_graphs
-from tiny_graphs import tiny_graphs
 
 pytest.importorskip("ortools")
 
@@ -101,7 +101,7 @@ def test_every_solution_of_the_program_holds(graph: Graph, seed: int) -> None:
     [("fcn8", 70, 0.8915), ("unet", 80, 1.98)],
 )
 def test_optima_proved_for_the_files_order(public: Path, name: str, percent: int, overhead: float) -> None:
-    """Figures (% of the plain time): instances/public/README.md, most for two runs of an operation."""
+    """Figures (% of the plain time): instances/catalogue.yaml, most for two runs of an operation."""
     graph = load_graph(public / f"{name}.json")
     plain = baseline(graph)
     found = figures_of(graph, plain.peak * percent // 100, most=2)
@@ -119,10 +119,10 @@ def test_random_layers(percent: int, overhead: float) -> None:
     assert 100 * (found.time / plain.time - 1) == pytest.approx(overhead, abs=1e-4)
 
 
-def test_tiny_graphs_of_the_corpus(public: Path) -> None:
+def test_tiny_graphs_of_the_corpus() -> None:
     """Never below the optimum over all orders; as good in most cases. Compared where every node must run."""
     equal = above = refused = 0
-    for graph, _floor, _seconds, optima, every_one in tiny_graphs(public)[::14]:
+    for graph, _floor, _seconds, optima, every_one in tiny_graphs()[::14]:
         with Searcher(graph) as searcher:
             for budget, best in optima if every_one else ():
                 if best is None:

@@ -1,0 +1,50 @@
+"""Instances made by rule: a family's name, with arguments that the catalogue gives, is a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..graphs.errors import InputError
+from ..graphs.generators import chain, layered, unet
+from ..graphs.graph import Graph
+from ..graphs.machines.presets import find_preset
+from .checkpoints import checkpoint_chain
+from .models import model_named
+from .three_partition import solvable, unsolvable
+from .tiny import tiny_graph
+from .training import Rates, Training
+from .transformer import transformer
+
+COMPUTE_SHARE, BANDWIDTH_SHARE = 0.7, 0.8
+"""Of a data sheet's rates."""
+
+
+def partition(count: int, total: int, seed: int = 0, *, exists: bool) -> Graph:
+    """Numbers with a 3-partition, or without one. count: m. total: V."""
+    return (solvable if exists else unsolvable)(count, seed, total).graph()
+
+
+def decoder(model: str, machine: str, batch: int, sequence: int = 512) -> Graph:
+    """The training of a language model in bfloat16 with Adam, updates in backward, estimated for a GPU's data
+    sheet (of updates, elements a second are those of float32). Raises InputError for an unknown name."""
+    preset = find_preset(machine)
+    gpu, updates = preset.gpu, preset.machine.updates
+    if not (gpu.bfloat16 and updates.device and updates.host):
+        raise InputError(f"{machine}: its rates of bfloat16 or of updates are not known")
+    rates = Rates(
+        COMPUTE_SHARE * gpu.bfloat16, updates.device / 2, updates.host / 2, BANDWIDTH_SHARE * gpu.bandwidth
+    )
+    graph = transformer(model_named(model), Training(batch, sequence), rates)
+    return replace(graph, machine=preset.machine)
+
+
+FAMILIES: dict[str, Callable[..., Graph]] = {
+    "chain": chain,
+    "checkpoints": checkpoint_chain,
+    "decoder": decoder,
+    "layered": layered,
+    "partition": partition,
+    "tiny": tiny_graph,
+    "unet": unet,
+}

@@ -1,0 +1,56 @@
+"""Graphs of up to 14 operations with the least time for every budget, found by exhaustive search."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ..graphs.draft import Draft
+from ..graphs.errors import InputError
+from ..graphs.graph import Graph
+
+FILE = Path(__file__).parent / "public" / "oracles" / "tiny_exact_remat.json"
+
+
+class Tiny(NamedTuple):
+    """One output an operation. floor: bytes. seconds: of all. optima: (bytes, least seconds or None).
+
+    whole: every operation leads to a target, which the optima ask for alone; only then do they compare.
+    """
+
+    graph: Graph
+    floor: int
+    seconds: float
+    optima: list[tuple[int, float | None]]
+    whole: bool
+
+
+@cache
+def tiny_graphs() -> tuple[Tiny, ...]:
+    """All 105."""
+    found: list[Tiny] = []
+    for instance in json.loads(FILE.read_text())["instances"]:
+        preds: list[list[int]] = instance["preds"]
+        draft = Draft(instance["name"])
+        made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
+        needed: set[int] = set(instance["targets"])
+        for node, reads in reversed(list(enumerate(preds))):
+            needed.update(reads if node in needed else [])
+        for node, reads in enumerate(preds):
+            inputs = [made[read] for read in reads]
+            draft.operation(f"n{node}", time=instance["time"][node], reads=inputs, writes=[made[node]])
+        whole = len(needed) == instance["n"]
+        floor, seconds = instance["node_lower_bound"], instance["sum_time"]
+        optima = [(budget, best) for budget, best in instance["pareto"]]
+        found.append(Tiny(draft.graph(), floor, seconds, optima, whole))
+    return tuple(found)
+
+
+def tiny_graph(name: str) -> Graph:
+    """Raises InputError where there is none of this name."""
+    for tiny in tiny_graphs():
+        if tiny.graph.name == name:
+            return tiny.graph
+    raise InputError(f"unknown tiny graph {name!r}")

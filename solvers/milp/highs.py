@@ -27,6 +27,9 @@ from .result import BackendError, Outcome, Progress, Result, Settings
 GRACE_SECONDS = 120.0
 """How long after its time limit HiGHS may still be at work before it counts as hung."""
 
+BOUND_GRACE_SECONDS = 3.0
+"""The same for bounds, which may go without an answer. HiGHS ends once it looks at what it was told."""
+
 
 def solve(
     program: Program,
@@ -35,8 +38,9 @@ def solve(
     start: Mapping[int, float],
     progress: Callable[[Progress], None],
     cancelled: Callable[[], bool] = lambda: False,
+    grace: float = GRACE_SECONDS,
 ) -> Result:
-    """As milp.solve. cancelled: its time is over."""
+    """As milp.solve. cancelled: its time is over. grace: seconds after the limit until BackendError."""
     highs = highspy.Highs()
     options: dict[str, bool | int | float] = {
         "log_to_console": False,  # with output_flag off there would be no progress either
@@ -57,9 +61,13 @@ def solve(
         highs.setSolution(
             len(start), np.array(list(start), np.int32), np.array(list(start.values()), np.float64)
         )
-    result = _result(program, highs, *_run(highs, time_limit, progress, cancelled))
+    result = _result(program, highs, *_run(highs, time_limit, progress, cancelled, grace))
     nodes: int = highs.getInfo().mip_node_count
     return result if nodes < 0 else replace(result, nodes=nodes)
+
+
+class _LateError(BackendError):
+    """HiGHS is still at work long after it was told to stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,19 +84,31 @@ class Relaxation:
 def relax(
     program: Program, time_limit: float | None, cancelled: Callable[[], bool] = lambda: False
 ) -> Relaxation:
-    """The program with its integers as fractions, by the interior-point method without crossover."""
+    """The program with its integers as fractions, by the interior-point method without crossover. Nothing
+    where HiGHS does not stop."""
+    try:
+        return _relaxation(program, time_limit, cancelled)
+    except _LateError:
+        return Relaxation(None, None, None, interrupted=False)
+
+
+def _relaxation(program: Program, time_limit: float | None, cancelled: Callable[[], bool]) -> Relaxation:
     highs = highspy.Highs()
     options: dict[str, bool | str] = {"output_flag": False, "solver": "ipm", "run_crossover": "off"}
     for name, value in options.items():
         highs.setOptionValue(name, value)
     if highs.passModel(_program_for_highs(program, whole=False)) == highspy.HighsStatus.kError:
         raise BackendError(f"highs does not accept the model of {program.size}")
-    _halted, interrupted = _run(highs, time_limit, lambda _progress: None, cancelled)
+
+    def run() -> bool:
+        return _run(highs, time_limit, lambda _progress: None, cancelled, BOUND_GRACE_SECONDS)[1]
+
+    interrupted = run()
     ray = None
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         highs.setOptionValue("solver", "simplex")
         highs.setOptionValue("presolve", "off")
-        interrupted |= _run(highs, time_limit, lambda _progress: None, cancelled)[1]
+        interrupted |= run()
         _status, found, values = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
         ray = np.array(values, np.float64) if found else None
     solution = highs.getSolution()
@@ -120,7 +140,8 @@ def _run(
     highs: highspy.Highs,
     time_limit: float | None,
     progress: Callable[[Progress], None],
-    cancelled: Callable[[], bool] = lambda: False,
+    cancelled: Callable[[], bool],
+    grace: float,
 ) -> tuple[bool, bool]:
     """Run to the end, the limit, or the first Ctrl-C: whether it was halted, whether by Ctrl-C. A second one
     goes through."""
@@ -166,8 +187,8 @@ def _run(
                 late = monotonic() - end
                 if late >= 0:
                     halt()
-                if late > GRACE_SECONDS:
-                    raise BackendError(f"highs does not stop: its limit of {time_limit:g} s is long over")
+                if late > grace:
+                    raise _LateError(f"highs does not stop: its limit of {limit:g} s is long over")
             return stop.is_set(), interrupted
         except KeyboardInterrupt:
             if interrupted:

@@ -14,7 +14,7 @@ from ..settings_text import check_between, check_gap, check_workers
 from .model import Program
 
 TOLERANCE = 1e-5
-"""How far an answer may lie outside a row, a bound or an integer; backends promise 1e-6."""
+"""How far an answer may lie outside a row, over its terms, a bound or an integer; backends promise 1e-6."""
 
 
 class BackendError(MissingPackageError):
@@ -104,7 +104,8 @@ def checked(program: Program, result: Result, backend: str) -> Result:
     if (worst := _largest(np.maximum(program.lower - x, x - program.upper))) > TOLERANCE:
         raise BackendError(f"{backend} gave a wrong answer: a variable is outside its bounds by {worst:.2g}")
     activity = program.activity(x)
-    scale = np.maximum(1.0, np.abs(activity))
+    terms = replace(program, values=np.abs(program.values)).activity(np.abs(x))
+    scale = np.maximum(1.0, terms)
     excess = np.maximum(program.row_lower - activity, activity - program.row_upper) / scale
     if (worst := _largest(excess)) > TOLERANCE:
         raise BackendError(f"{backend} gave a wrong answer: a constraint is violated by {worst:.2g}")

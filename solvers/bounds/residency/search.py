@@ -270,7 +270,15 @@ class Search:
             return part, None
         most = left if self.nested or not fits else min(seconds, left)
         limit = None if most == inf else most
-        result = highs.solve(part.program, Settings(threads=1), limit, {}, lambda _p: None, self.cancelled)
+        result = highs.solve(
+            part.program,
+            Settings(threads=1),
+            limit,
+            {},
+            lambda _progress: None,
+            self.cancelled,
+            highs.BOUND_GRACE_SECONDS,
+        )
         self.interrupted = result.interrupted
         return part, result
 

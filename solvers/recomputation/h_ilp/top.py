@@ -13,6 +13,7 @@ from math import inf
 from time import monotonic
 
 from ....graphs.graph import Graph
+from ....planner.bounds import memory_floor
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import Candidate, judged
@@ -59,7 +60,10 @@ def fastest(
     seconds: float,
     report: Callable[[str], None],
 ) -> Found:
-    """The fastest schedule within `limit` bytes that the program leads to."""
+    """The fastest schedule within `limit` bytes that the program leads to. Below the floor none is asked:
+    its limit would be too small a number beside the sizes."""
+    if limit < memory_floor(graph):
+        return Found(None, inf, proven=True)
     deadline = monotonic() + seconds
     accounted = limit - graph.resident_bytes
     best: Candidate | None = None

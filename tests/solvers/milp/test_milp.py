@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MissingPackageError
+from memplan.solvers.milp import highs
 from memplan.solvers.milp import process as milp_process
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
@@ -220,6 +221,34 @@ def lie(x: list[float], bound: float = -inf) -> Result:
 def test_a_wrong_answer_is_noticed(x: list[float], fault: str) -> None:
     with pytest.raises(BackendError, match=fault):
         lie(x)
+
+
+def test_a_row_is_as_exact_as_its_terms() -> None:
+    """500 a ≤ peak, where a is 1 less 8e-7, as backends may have it, and rounded then."""
+    model = Model()
+    a, peak = model.binary(), model.column(upper=1000.0, cost=1.0)
+    model.row([(a, 500.0), (peak, -1.0)], upper=0.0)
+
+    def told(peak: float) -> Result:
+        return checked(
+            model.program(), Result(Outcome.OPTIMAL, peak, peak, np.array([1 - 8e-7, peak])), "near"
+        )
+
+    assert told(500 * (1 - 8e-7)).x is not None
+    with pytest.raises(BackendError, match="a constraint is violated by"):
+        told(499.0)
+
+
+def test_a_relaxation_that_does_not_stop_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "BOUND_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("highspy.Highs.run", lambda _self: time.sleep(5))
+    model, started = Model(), time.monotonic()
+    model.column(cost=1.0)
+    left = highs.relax(model.program(), 0.1)
+    assert (left.x, left.prices, left.ray, left.interrupted) == (None, None, None, False)
+    with pytest.raises(BackendError, match=r"highs does not stop: its limit of 0\.1 s is long over"):
+        highs.solve(model.program(), Settings(), 0.1, {}, lambda _progress: None, grace=0.2)
+    assert time.monotonic() - started < 4
 
 
 def test_a_bound_above_the_answer_is_noticed() -> None:

@@ -26,9 +26,14 @@ from .spill import has_disk, may_lie_on_disk
 from .stalls import Stalls
 from .state import Outcome, State
 
-HOT, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.03, 5e-3
-"""The temperature at both ends, in what a move changes at first (the median of those that make it slower).
-Where much can be made again a start that is refined comes farther than one that is forgotten."""
+HOT, WARM, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.15, 0.03, 5e-3
+"""Temperatures, in what a move changes at first (the median of those that make it slower). Where much can be
+made again a start that is refined comes farther than one that is forgotten. Else the first annealings begin
+at HOT, and WARM is where the best of them goes on. All end at COLD."""
+
+_HEATS, _HEAT = 4, 0.06
+"""Where nothing can be made again: so many annealings from the start, each for a share of the time, before
+the best of them goes on. They end far apart, and the first moves decide where."""
 
 _SAMPLE = 40
 
@@ -77,11 +82,21 @@ class Anneal:
 
     def run(self, progress: Callable[[], float]) -> None:
         """Until `progress` reaches 1. The best is then in `state`."""
-        change = self._usual_change()
-        hot = HOT_IF_MADE_AGAIN if self.again.optional else HOT
+        change, first = self._usual_change(), self.snapshot()
+        heats = 0 if self.again.optional else _HEATS
+        for number in range(heats):
+            begin = number * _HEAT
+            self._cool(lambda begin=begin: (progress() - begin) / _HEAT, HOT * change, change)
+            self.restore(first if number < heats - 1 else self.best)
+        begin, hot = heats * _HEAT, WARM if heats else HOT_IF_MADE_AGAIN
+        self._cool(lambda: (progress() - begin) / (1 - begin), hot * change, change)
+        self.restore(self.best)
+
+    def _cool(self, progress: Callable[[], float], hot: float, change: float) -> None:
+        """progress: of this cooling alone. hot: seconds, at first."""
         while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.again.optional):
             self.tried += 1
-            temperature = hot * (COLD / hot) ** done * change
+            temperature = hot * (COLD * change / hot) ** done
             before = self.now
             if not self._move():
                 self._undo(before)
@@ -97,7 +112,6 @@ class Anneal:
             self.state.forget()
             if outcome.seconds < self.best.outcome.seconds * (1 - 1e-9):
                 self.best = self.snapshot()
-        self.restore(self.best)
 
     def _undo(self, before: Outcome) -> None:
         self.state.rollback(0)

@@ -22,6 +22,7 @@ COMMANDS = {
     "solve": "Find a fast schedule of a graph within a memory budget.",
     "check": "Replay a schedule by the rules and report its figures.",
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
+    "report": "Write a schedule as one page for a browser.",
     "run": "Run a schedule beside eager PyTorch: time, memory, results.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",

@@ -22,9 +22,25 @@ FILE = click.Path(path_type=Path)
 
 def writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     """Callback of an option that names a file to write: a fault is found before the work is done."""
+    return _writable(ctx, param, path, document_suffix)
+
+
+def writable_page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """The same of a page."""
+    return _writable(ctx, param, path, _page_suffix)
+
+
+def _page_suffix(path: Path) -> None:
+    if path.suffix not in (".html", ".htm"):
+        raise InputError(f"{path}: the suffix must be .html")
+
+
+def _writable(
+    ctx: click.Context, param: click.Parameter, path: Path | None, check: Callable[[Path], object]
+) -> Path | None:
     try:
         if path is not None:
-            document_suffix(path)
+            check(path)
             if path.is_dir():
                 raise InputError(f"{path}: cannot be written: it is a folder")
             with tempfile.TemporaryFile(dir=path.parent):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("graphs", "instances", "planner", "solvers", "comparison", "runtime", "training", "cli")
+FLOORS = ("graphs", "instances", "planner", "solvers", "comparison", "runtime", "training", "report", "cli")
 DOORS = re.compile(r"Doors: ([\w, \n]+)\.")
 
 

@@ -28,7 +28,7 @@ from ..schedule.schedule import Schedule
 from ..simulator.clock import Queue
 from ..simulator.copies import Copy
 from ..simulator.pinned import PINNED
-from ..simulator.simulate import TURNS
+from ..simulator.simulate import settle
 from ..simulator.walk import Walk
 
 WORKSPACE = -1
@@ -81,13 +81,7 @@ def lifetimes(
     None for no limit: with less room allocations wait for more transfers, and copies go earlier. Workspaces
     are the device's alone. Raises InvalidScheduleError."""
     walk = _Recorder(graph, schedule, memory, budget=budget, machine=machine or graph.machine)
-    left = walk.turn()
-    for _ in range(TURNS):
-        if not left:
-            break
-        before, left = left, walk.turn()
-        if left == before:
-            break
+    settle(walk)
     turn, first = len(schedule), walk.now
     for _ in range(4):  # made in the first, deleted in the next, gone when two more have begun
         walk.turn()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from ...graphs.machine import Link, Links, Memory
 
@@ -51,8 +52,18 @@ _ITERATIONS = 240
 _TOLERANCE = 1e-9
 
 
-def period(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[float], waits: Waits) -> float:
-    """Steady-state time of one iteration of the cycle, in seconds.
+class Played(NamedTuple):
+    """period: steady-state seconds of one iteration. ends: per step, of the iteration played last and, before
+    it, of those that its steps wait for. free: when queues and thread were free, before and after the
+    last."""
+
+    period: float
+    ends: Sequence[Sequence[float]]
+    free: tuple[Sequence[float], Sequence[float]]
+
+
+def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[float], waits: Waits) -> Played:
+    """One iteration of the cycle after the other, until they repeat.
 
     queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step. launches:
     per step what the thread takes to launch it, 0 for what is no computation.
@@ -64,7 +75,8 @@ def period(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[f
     iteration), it is the mean growth of the second half.
     """
     free = [0.0] * (LAUNCH + 1)
-    ends: deque[list[float]] = deque(maxlen=_furthest_back(len(queues), waits))
+    furthest = _furthest_back(len(queues), waits)
+    ends: deque[list[float]] = deque(maxlen=furthest + 1)
     history = [list(free)]
     growth: list[float] = []
     for _ in range(_ITERATIONS):
@@ -72,11 +84,11 @@ def period(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[f
         ends.append(_one_iteration(queues, seconds, launches, waits, free, ends, fence))
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
-        if last and len(ends) == ends.maxlen and _same(last, growth):
-            return max(growth)
+        if last and len(ends) >= furthest and _same(last, growth):
+            return Played(max(growth), ends, (history[-2], history[-1]))
     half = len(history) // 2
     gained = (now - then for now, then in zip(history[-1], history[half], strict=True))
-    return max(gained) / (len(history) - 1 - half)
+    return Played(max(gained) / (len(history) - 1 - half), ends, (history[-2], history[-1]))
 
 
 def _furthest_back(steps: int, waits: Waits) -> int:

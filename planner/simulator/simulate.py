@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
-from .clock import Queue, period
+from .clock import Queue, play
 from .walk import Walk
 
-TURNS = 16
+_TURNS = 16
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,7 @@ def simulate(
     Raises InvalidScheduleError, which names the step, the tensor and the rule.
     """
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
-    left = walk.turn()
-    for _ in range(TURNS):
-        if not left:
-            break
-        again = walk.turn()
-        if again == left:
-            break
-        left = again
+    settle(walk)
     device, host, disk, pinned = walk.ledgers
     return Replay(
         Figures(_time(walk), device.peak, device.least, host.peak, disk.peak, pinned.peak, pinned.least),
@@ -99,7 +92,18 @@ def figures_of(
 _judged: WeakKeyDictionary[Schedule, tuple[object, Figures]] = WeakKeyDictionary()
 
 
+def settle(walk: Walk) -> None:
+    """Walk until the steady state, or long enough."""
+    left = walk.turn()
+    for _ in range(_TURNS):
+        if not left:
+            break
+        before, left = left, walk.turn()
+        if left == before:
+            break
+
+
 def _time(walk: Walk) -> float:
     if any(queue > Queue.COMPUTE for queue in walk.queues):
-        return period(walk.queues, walk.seconds, walk.launches, walk.waits)
+        return play(walk.queues, walk.seconds, walk.launches, walk.waits).period
     return max(fsum(walk.seconds), fsum(walk.launches))  # what the clock would play

@@ -340,6 +340,6 @@ def test_an_interrupted_answer_is_written_and_says_so(plan: Plan, monkeypatch: p
 
 def test_version_and_help(plan: Plan) -> None:
     assert "0.1.0" in plan("--version").stdout
-    for name in ("profile", "solve", "check", "show", "run", "solvers"):
+    for name in ("profile", "solve", "check", "show", "report", "run", "solvers"):
         assert name in plan("--help").stdout
         assert plan(name, "--help").exit_code == 0

@@ -22,6 +22,7 @@ SOUND = {
     "solve": ["g.json", "--budget", "100%", "--solver", "store-all"],
     "check": ["s.json", "--graph", "g.json"],
     "show": ["s.json", "--graph", "g.json"],
+    "report": ["s.json", "--graph", "g.json", "-o", "r.html"],
     "run": ["s.json", "--graph", "g.json", "--model", "m.py"],
     "bench": ["g.json", "--solvers", "store-all", "--budgets", "100%"],
     "machine": ["rtx3060"],

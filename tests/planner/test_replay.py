@@ -83,4 +83,4 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
         ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])
         turn.first[: count + 1] = ends
         turn.waits[: ends[-1]] = [other for row in range(count) for other in waits.get(row, ())]
-        assert clock.period(turn, _ITERATIONS) == judge.period(queues, seconds, launches, waits), seed
+        assert clock.period(turn, _ITERATIONS) == judge.play(queues, seconds, launches, waits).period, seed

@@ -1,0 +1,117 @@
+"""`plan report`: a schedule as one page to look at."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from .. import __version__
+from ..comparison.file import read_rows
+from ..graphs.errors import InputError
+from ..graphs.files.documents import read_document, write_whole
+from ..planner.budget import spelled
+from ..report.facts import Document, Subject, facts
+from ..report.page import page
+from .figures import report_document
+from .options import FILE, graph_option, output_options, writable_page
+from .output import Output
+from .replay import Held, is_number, judged, open_schedule
+
+
+@click.command()
+@click.argument("schedule", type=FILE)
+@graph_option
+@click.option("--bench", "table", type=FILE, help="A .csv of plan bench: time against budget, of this graph.")
+@click.option("--run", "measured", type=FILE, help="What plan run --json has printed: planned and measured.")
+@click.option(
+    "-o", "--output", "destination", type=FILE, required=True, callback=writable_page, help="The page, .html."
+)
+@output_options
+def report(
+    schedule: Path,
+    graph_path: Path,
+    table: Path | None,
+    measured: Path | None,
+    destination: Path,
+    output: Output,
+) -> None:
+    """Write SCHEDULE as one page for a browser: verdict, memory over time, queues, tensors, modules.
+
+    It needs no network and no other file.
+
+    \b
+    plan report schedule.json --graph graph.yaml -o report.html
+    """
+    held = open_schedule(schedule, graph_path)
+    found = held.report(judged(held, schedule))
+    subject = Subject(held.graph, held.file.schedule, found, held.budget, held.machine)
+    document = {
+        **facts(subject),
+        "title": held.graph.name,
+        "origin": _origin(held),
+        "bench": None if table is None else _points(table, held),
+        "run": None if measured is None else _run(measured),
+    }
+    data = page(document, f"{held.graph.name}: memplan").encode()
+    try:
+        write_whole(data, destination)
+    except OSError as error:
+        raise InputError(f"{destination}: cannot be written: {error.strerror}") from None
+    output.result(
+        {**report_document(found, held.budget), "report": str(destination), "bytes": len(data)},
+        [Text(f"{destination}: {spelled(len(data))}")],
+    )
+
+
+def _origin(held: Held) -> list[str]:
+    """What made the page and what it shows, a line each."""
+    solver = held.file.solver
+    options = ", ".join(f"{key} {value}" for key, value in dict(solver.get("options") or {}).items())
+    source = held.graph.source or {}
+    versions = [f"{name} {source[name]}" for name in ("torch", "device") if source.get(name)]
+    return [
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, memplan {__version__}, Python {sys.version.split()[0]}",
+        shlex.join(["plan", *sys.argv[1:]]),
+        f"graph {held.graph.name}, sha256 {held.file.graph_sha256.removeprefix('sha256:')}",
+        *([f"solver {solver['name']}" + (f" ({options})" if options else "")] if solver.get("name") else []),
+        *([f"profiled with {', '.join(versions)}"] if versions else []),
+    ]
+
+
+def _points(table: Path, held: Held) -> list[Document]:
+    """Rows of this graph with a schedule. Raises InputError where there are none."""
+    if not table.is_file():
+        raise InputError(f"{table}: no such file")
+    rows = [row for row in read_rows(table).values() if row.graph == held.graph.name and row.time is not None]
+    if not rows:
+        raise InputError(f"{table}: has no schedule of {held.graph.name}")
+    return [
+        {"solver": row.solver, "budget": row.budget, "time": row.time, "bound": row.lower_bound}
+        for row in rows
+    ]
+
+
+def _run(path: Path) -> Document:
+    """Figures by who has them. Raises InputError."""
+    document: Any = read_document(path)
+    try:
+        found = {who: document[who] for who in ("predicted", "measured", "eager") if document.get(who)}
+        figures = {
+            who: {
+                name: row[name]
+                for name in ("time", "peak", "host_peak", "disk_peak")
+                if is_number(row.get(name))
+            }
+            for who, row in found.items()
+        }
+        if {"predicted", "measured"} <= figures.keys():
+            return figures
+    except (AttributeError, KeyError, TypeError):
+        pass
+    raise InputError(f"{path}: is not what plan run --json prints")

@@ -1,0 +1,90 @@
+"""When the steps of one iteration run in the steady state, and why a queue stood still before one.
+
+    D2H       ▒▒▒▒▒▒▒
+    compute   ████·······████████        the second computation waited 7 for the copy: cause D2H
+
+For people to look at; the judge needs the period alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...graphs.arrays import Floats, Ints
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine
+from ..schedule.schedule import Schedule
+from .clock import LAUNCH, Played, Queue, play
+from .simulate import settle
+from .walk import Walk
+
+NOTHING = -1
+FENCE = LAUNCH + 1
+"""A cause: transfers of the iteration before the last had not ended."""
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Arrays of shape (steps,), seconds; 0 is when the compute queue ended the iteration before.
+
+    queue: a Queue, NOTHING for a delete, which takes no time: it stands behind the computation before it.
+    idle: how long the queue stood still before the step. cause: why: the Queue of what it waited for last,
+    LAUNCH (the training thread), FENCE, or NOTHING where it did not wait. period: seconds of an iteration;
+    what is under way at its end goes on into the next.
+    """
+
+    start: Floats
+    end: Floats
+    queue: Ints
+    idle: Floats
+    cause: Ints
+    period: float
+
+
+def timeline(
+    graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
+) -> Timeline:
+    """Arguments and errors as `simulate`."""
+    walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
+    settle(walk)
+    played = play(walk.queues, walk.seconds, walk.launches, walk.waits)
+    zero = played.free[0][Queue.COMPUTE]
+    queue = np.array(walk.queues, np.int64)
+    end = np.array(played.ends[-1], np.float64)
+    idle, cause = _waits(walk, played)
+    end = np.where(queue == NOTHING, _passed(queue, end, zero), end) - zero
+    return Timeline(end - np.array(walk.seconds), end, queue, idle, cause, played.period)
+
+
+def _passed(queue: Ints, end: Floats, zero: float) -> Floats:
+    """Per step the end of the last computation up to it."""
+    return np.maximum.accumulate(np.where(queue == Queue.COMPUTE, end, zero))
+
+
+def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
+    """idle and cause."""
+    steps, ends = len(walk.queues), played.ends
+    free = list(played.free[0])
+    idle, cause = np.zeros(steps), np.full(steps, NOTHING)
+    for step, queue in enumerate(walk.queues):
+        if queue == NOTHING:
+            continue
+        start = ends[-1][step] - walk.seconds[step]
+        idle[step] = max(0.0, start - free[queue])
+        if idle[step] > _TOLERANCE * start:
+            latest = FENCE, free[queue]
+            if queue in (Queue.D2H, Queue.H2D):
+                latest = Queue.COMPUTE, free[Queue.COMPUTE]
+            for other in walk.waits.get(step, ()):
+                ago, of = divmod(other, steps)
+                if -ago < len(ends) and ends[ago - 1][of] > latest[1]:
+                    latest = walk.queues[of], ends[ago - 1][of]
+            on_thread = queue <= Queue.CPU and walk.launches[step] > 0
+            late = start - latest[1] > _TOLERANCE * start
+            cause[step] = (LAUNCH if on_thread else FENCE) if late else latest[0]
+        free[queue] = ends[-1][step]
+    return idle, cause

@@ -1,0 +1,168 @@
+"""All that the page shows of a schedule, as one document: figures, curves, queues, lives, modules.
+
+graph, schedule ──timeline──▶ when ──┐
+                ──lifetimes─▶ where ─┴─▶ moments, bars, fates, modules ──▶ the page
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graphs.arrays import Floats
+from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.machine import Machine, Memory
+from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
+from ..planner.plain import plain_schedule
+from ..planner.report import Report
+from ..planner.schedule.schedule import Schedule, Verb
+from ..planner.simulator.clock import Queue
+from ..planner.simulator.pinned import PINNED
+from ..planner.simulator.timeline import NOTHING, Timeline, timeline
+from .fates import Fate, bars, fates
+from .modules import modules
+from .moments import moments, passed
+
+Document = dict[str, Any]
+
+KINDS = (*(kind.word.replace("_", " ") for kind in Kind), "workspace")
+QUEUES = ("compute", "CPU", "device to host", "host to device", "disk write", "disk read")
+CAUSES = {
+    Queue.COMPUTE: "a computation on the device",
+    Queue.CPU: "a computation on the CPU",
+    Queue.D2H: "a copy to the host",
+    Queue.H2D: "a copy from the host",
+    Queue.DISK_WRITE: "a write to the disk",
+    Queue.DISK_READ: "a read from the disk",
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is reported on. budget: device bytes. report: its figures, which the judge has found."""
+
+    graph: Graph
+    schedule: Schedule
+    report: Report
+    budget: int | None = None
+    machine: Machine | None = None
+
+
+def facts(subject: Subject) -> Document:
+    """Times in seconds, sizes in bytes, 0 when the device ended computing the iteration before."""
+    graph, schedule = subject.graph, subject.schedule
+    line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
+    rows = {
+        memory: lifetimes(graph, schedule, memory, budget=subject.budget, machine=subject.machine)
+        for memory in (*Memory, PINNED)
+        if memory == Memory.DEVICE or subject.report.figures.host_peak
+    }
+    return {
+        "figures": {**subject.report.predicted(), "budget": subject.budget},
+        "overhead": subject.report.overhead,
+        "gap": subject.report.gap,
+        "period": _short(line.period),
+        "kinds": KINDS,
+        "fates": [fate.word for fate in Fate],
+        "phases": [phase.word for phase in Phase],
+        "queues": QUEUES,
+        "causes": [
+            *(CAUSES[queue] for queue in Queue),
+            "the training thread",
+            "the iteration before the last",
+        ],
+        "memory": _memory(graph, line, rows[Memory.DEVICE]),
+        "plain": _plain(graph),
+        "elsewhere": [_curve(name, line, rows[memory]) for name, memory in _ELSEWHERE if memory in rows],
+        "steps": _steps(graph, schedule, line),
+        "tensors": _tensors(graph, schedule),
+        "operations": {
+            "name": list(graph.operations.name),
+            "phase": graph.operations.phase.tolist(),
+            "layer": list(graph.operations.layer),
+        },
+        "lives": [_lives(line, rows[memory]) for memory in Memory if memory in rows],
+        "modules": modules(graph, schedule, rows[Memory.DEVICE]),
+    }
+
+
+_ELSEWHERE = (("host", Memory.HOST), ("pinned", PINNED), ("disk", Memory.DISK))
+
+
+def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
+    found = moments(graph, line, rows)
+    return {"at": _times(found.at), "step": found.step.tolist(), "sums": found.sums.T.tolist()}
+
+
+def _plain(graph: Graph) -> Document:
+    """The plain schedule's curve on a device of any size."""
+    schedule = plain_schedule(graph)
+    line = timeline(graph, schedule, machine=Machine())
+    return _curve("plain", line, lifetimes(graph, schedule, machine=Machine()))
+
+
+def _curve(name: str, line: Timeline, rows: Lifetimes) -> Document:
+    at, bytes_ = passed(line), rows.live()
+    shown = np.append([True], np.diff(bytes_) != 0)[: len(bytes_)]
+    return {
+        "name": name,
+        "at": _times(at[:-1][shown]),
+        "bytes": bytes_[shown].tolist(),
+        "end": _short(at[-1]),
+    }
+
+
+def _steps(graph: Graph, schedule: Schedule, line: Timeline) -> Document:
+    """All but deletes. of: an operation's or a tensor's number, by the queue. again: it ran before."""
+    shown = np.flatnonzero(line.queue != NOTHING)
+    computes = schedule.verbs == Verb.COMPUTE
+    first = np.zeros(len(schedule), np.bool_)
+    places = np.flatnonzero(computes)
+    runs = list(schedule.rows())
+    first[places[np.unique(schedule.targets[places], return_index=True)[1]]] = True
+    return {
+        "step": shown.tolist(),
+        "start": _times(line.start[shown]),
+        "end": _times(line.end[shown]),
+        "queue": line.queue[shown].tolist(),
+        "idle": _times(line.idle[shown]),
+        "cause": line.cause[shown].tolist(),
+        "of": schedule.targets[shown].tolist(),
+        "again": (computes & ~first)[shown].astype(int).tolist(),
+        "mode": [
+            graph.operations.modes[target][where - 1].name if verb == Verb.COMPUTE and where else ""
+            for verb, target, where in (runs[step] for step in shown.tolist())
+        ],
+    }
+
+
+def _tensors(graph: Graph, schedule: Schedule) -> Document:
+    """reads: per tensor the operations that read or change it."""
+    touched = [
+        sorted({*graph.consumers[x].tolist(), *graph.mutators[x].tolist()}) for x in range(len(graph.tensors))
+    ]
+    return {
+        "name": list(graph.tensors.name),
+        "bytes": graph.tensors.bytes.tolist(),
+        "kind": graph.tensors.kind.tolist(),
+        "layer": list(graph.tensors.layer),
+        "fate": fates(graph, schedule).tolist(),
+        "readers": touched,
+    }
+
+
+def _lives(line: Timeline, rows: Lifetimes) -> Document:
+    kept = rows.of(rows.tensor != WORKSPACE)
+    start, end = bars(kept, passed(line), line.period)
+    return {"tensor": kept.tensor.tolist(), "start": _times(start), "end": _times(end)}
+
+
+def _times(seconds: Floats) -> list[float]:
+    return [_short(value) for value in seconds.tolist()]
+
+
+def _short(value: float) -> float:
+    """Nine digits: a nanosecond of a second, at half the text."""
+    return float(f"{value:.9g}")

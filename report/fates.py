@@ -1,0 +1,43 @@
+"""What became of each tensor in an iteration: kept, made again, or moved; and where it was when."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from ..graphs.arrays import Floats, Ints
+from ..graphs.graph import Graph
+from ..planner.addresses.lifetimes import Lifetimes
+from ..planner.schedule.schedule import Schedule, Verb
+
+
+class Fate(IntEnum):
+    """kept: there from its making, or from the start, to its last use."""
+
+    KEPT = 0
+    AGAIN = 1
+    MOVED = 2
+
+    @property
+    def word(self) -> str:
+        return {Fate.KEPT: "kept", Fate.AGAIN: "made again", Fate.MOVED: "moved"}[self]
+
+
+def fates(graph: Graph, schedule: Schedule) -> Ints:
+    """A Fate per tensor. What is moved and made again counts as moved."""
+    found = np.full(len(graph.tensors), Fate.KEPT)
+    made = np.zeros(len(graph.tensors), np.int64)
+    for verb, target, where in schedule.rows():
+        if verb == Verb.COMPUTE:
+            made[[x for x, _bit in graph.contributions(target, where)]] += 1
+        elif verb != Verb.DELETE:
+            found[target] = Fate.MOVED
+    found[(made > graph.producers.counts()) & (found == Fate.KEPT)] = Fate.AGAIN
+    return found
+
+
+def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:
+    """Seconds when each copy is made and gone. passed: as of `moments.passed`."""
+    turns, steps = np.divmod(rows.end, rows.turn)
+    return passed[rows.start], np.where(rows.end == rows.turn, passed[-1], passed[steps] + turns * period)

@@ -1,0 +1,53 @@
+"""What each module of the model costs: time, time again, copies, bytes at the peak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graphs.arrays import Ints
+from ..graphs.graph import Graph
+from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
+from ..planner.schedule.schedule import Schedule, Verb
+
+REST = "(no module)"
+
+Row = dict[str, Any]
+"""Times in seconds, sizes in bytes."""
+
+
+def modules(graph: Graph, schedule: Schedule, rows: Lifetimes) -> list[Row]:
+    """Those that an operation or a tensor names, in the file's order."""
+    named = [layer or REST for layer in (*graph.operations.layer, *graph.tensors.layer)]
+    names = list(dict.fromkeys(named))
+    number = {name: place for place, name in enumerate(names)}
+    places = np.array([number[name] for name in named], np.int64)
+    of_operation, of_tensor = places[: len(graph.operations)], places[len(graph.operations) :]
+    seconds, again = np.zeros(len(names)), np.zeros(len(names))
+    copied = np.zeros(len(names), np.int64)
+    ran: set[int] = set()
+    for verb, target, where in schedule.rows():
+        if verb == Verb.COMPUTE:
+            (again if target in ran else seconds)[of_operation[target]] += graph.seconds(target, where)
+            ran.add(target)
+        elif verb != Verb.DELETE:
+            copied[of_tensor[target]] += graph.tensors.bytes[target]
+    held = _at_peak(rows, of_tensor, len(names))
+    return [
+        dict(zip(("module", "time", "again", "copied", "peak"), row, strict=True))
+        for row in zip(names, *(column.tolist() for column in (seconds, again, copied, held)), strict=True)
+        if any(row[1:])
+    ]
+
+
+def _at_peak(rows: Lifetimes, of_tensor: Ints, count: int) -> Ints:
+    """Bytes of tensors while the device holds most."""
+    live = rows.live()
+    there = np.zeros(count, np.int64)
+    if len(live):
+        at = int(live.argmax())
+        held = ((rows.start <= at) & (at < rows.end)) | (at + rows.turn < rows.end)
+        held &= rows.tensor != WORKSPACE
+        np.add.at(there, of_tensor[rows.tensor[held]], rows.size[held])
+    return there

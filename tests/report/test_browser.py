@@ -1,0 +1,104 @@
+"""The page in a browser: nothing is wrong on its console, what is pointed at is told, it opens in time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from memplan.cli.main import main
+from memplan.graphs.draft import Draft
+from memplan.graphs.files.files import save_graph
+from memplan.graphs.generators import chain
+from memplan.graphs.graph import Graph, Kind
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.plain import plain_schedule
+from memplan.planner.schedule.file import save_schedule
+from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+POINT = """
+<script>
+const waiting = setInterval(() => {
+  if (!document.body.dataset.ready) return;
+  clearInterval(waiting);
+  const canvas = document.querySelector("#chart canvas"), box = canvas.getBoundingClientRect();
+  for (const y of [150, 366]) {
+    const at = { clientX: box.left + box.width / 2, clientY: box.top + y, bubbles: true };
+    canvas.dispatchEvent(new MouseEvent("mousemove", at));
+    const said = document.createElement("pre");
+    said.textContent = document.getElementById("detail").innerText;
+    said.className = "said";
+    document.body.append(said);
+  }
+}, 20);
+</script>
+"""
+
+
+def away() -> tuple[Graph, Schedule, Machine]:
+    """A weight and an activation go to the host and come back, one run is made again."""
+    draft = Draft("</script><i>there & back")
+    w = draft.tensor("w<b>", 6, kind=Kind.PARAMETER, layer="a.b")
+    x, y = draft.tensor("x", 4, layer="a.b"), draft.tensor("y", 4, layer="a.c")
+    draft.operation("F1", time=2, reads=[w], writes=[x], layer="a.b")
+    draft.operation("F2", time=3, writes=[y], layer="a.c")
+    draft.operation("B", time=1, reads=[x, y], layer="a.b")
+    steps = [compute(0), offload(x), delete(x), delete(w), compute(1), delete(y), prefetch(x), compute(1)]
+    steps += [compute(2), delete(x), delete(y), delete(x, Memory.HOST), prefetch(w)]
+    machine = Machine(host_capacity=24, links=Links(d2h=2.0, h2d=4.0))
+    return draft.graph(), Schedule.of(steps, Initial(both=frozenset([w]))), machine
+
+
+def opened(page: Path, *options: str) -> tuple[str, str]:
+    """The document once it has been drawn, and what the console says."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    command += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=20000", *options]
+    ran = subprocess.run([*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    return ran.stdout, "\n".join(line for line in ran.stderr.splitlines() if "CONSOLE" in line)
+
+
+def report(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, graph: Graph, schedule: Schedule, machine: Machine
+) -> Path:
+    monkeypatch.chdir(folder)
+    save_graph(graph, "g.json")
+    save_schedule("s.json", graph, schedule, machine=machine)
+    ended = CliRunner().invoke(main, ["report", "s.json", "--graph", "g.json", "-o", "r.html"])
+    assert ended.exit_code == 0, ended.stderr
+    return folder / "r.html"
+
+
+@pytest.mark.parametrize("options", [(), ("--window-size=390,800",), ("--force-dark-mode",)])
+def test_what_is_pointed_at_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    page = report(tmp_path, monkeypatch, *away())
+    page.write_text(page.read_text() + POINT)
+    document, console = opened(page, *options)
+    assert console == ""
+    memory, queue = re.findall(r'<pre class="said">(.*?)</pre>', document, re.DOTALL)
+    assert "on the device" in memory
+    assert "next reader" in memory
+    assert "F2" in queue
+    assert '<h1 id="name">&lt;/script&gt;&lt;i&gt;there &amp; back</h1>' in document
+    assert "waits for a copy" in document
+    assert "tensors moved" in document
+
+
+def test_eight_thousand_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under 5 MB, and the page is there in time: 2 s on a machine of its own, here with others beside it."""
+    graph = chain(4000, seed=1)
+    page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
+    assert page.stat().st_size < 5_000_000
+    document, console = opened(page)
+    ready = re.search(r'<body data-ready="(\d+)"', document)
+    assert console == ""
+    assert ready is not None
+    assert int(ready[1]) < 10_000

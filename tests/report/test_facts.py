@@ -1,0 +1,159 @@
+"""What the page is told is what the judge says: bytes by moment, lives, fates, modules."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from random import Random
+
+import numpy as np
+import pytest
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Kind
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.addresses.lifetimes import WORKSPACE, lifetimes
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.report import Report
+from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
+from memplan.planner.simulator.simulate import simulate
+from memplan.planner.simulator.timeline import timeline
+from memplan.report.facts import Document, Subject, facts
+from memplan.report.fates import Fate, bars, fates
+from memplan.report.modules import REST, modules
+from memplan.report.moments import moments, passed
+from memplan.report.page import page
+from strategies import Case, random_case
+
+
+def cases(first: int, count: int) -> list[Case]:
+    found: list[Case] = []
+    for seed in range(first, first + count):
+        case = random_case(Random(seed))
+        try:
+            simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+        except InvalidScheduleError:
+            continue
+        found.append(case)
+    return found
+
+
+def told(case: Case) -> Document:
+    figures = simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine).figures
+    return facts(
+        Subject(case.graph, case.schedule, Report(figures, baseline(case.graph)), case.budget, case.machine)
+    )
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_the_highest_moment_is_the_largest_step(batch: int) -> None:
+    seen = 0
+    for case in cases(400 * batch, 400):
+        line = timeline(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+        rows = lifetimes(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+        found = moments(case.graph, line, rows)
+        if not len(case.schedule):
+            continue
+        seen += 1
+        assert found.sums.sum(axis=1).max() == rows.live().max()
+        assert (found.sums.sum(axis=1) == rows.live()[found.step]).all()
+        assert (np.diff(found.at) >= 0).all()
+    assert seen > 50
+
+
+def test_moments_of_a_picture() -> None:
+    """x (4 bytes) is away while F2 makes y (8): F2 waits until the copy has ended.
+
+    compute  F1F1....F2F2F2..B
+    bytes    7   4   8     4
+    """
+    draft = Draft("there-and-back")
+    x, y = draft.tensor("x", 4), draft.tensor("y", 8)
+    draft.operation("F1", time=2, writes=[x], workspace=3)
+    draft.operation("F2", time=3, writes=[y])
+    draft.operation("B", time=1, reads=[x])
+    graph, machine = draft.graph(), Machine(host_capacity=24, links=Links(d2h=2.0, h2d=4.0))
+    steps = [compute(0), offload(0), delete(0), compute(1), delete(1), prefetch(0), compute(2)]
+    schedule = Schedule.of([*steps, delete(0), delete(0, Memory.HOST)])
+    line = timeline(graph, schedule, budget=8, machine=machine)
+    rows = lifetimes(graph, schedule, budget=8, machine=machine)
+    found = moments(graph, line, rows)
+    activation = found.sums[:, Kind.ACTIVATION]
+    assert list(zip(found.at.tolist(), activation.tolist(), strict=True)) == [(0, 4), (2, 4), (4, 8), (7, 4)]
+    assert found.sums[:, -1].tolist() == [3, 0, 0, 0]
+    assert fates(graph, schedule).tolist() == [Fate.MOVED, Fate.KEPT]
+
+
+def test_bars_hold_what_the_moments_hold() -> None:
+    """Outside of waits: what is there at a moment, by the bars, are the bytes of that moment."""
+    compared = 0
+    for case in cases(0, 300):
+        line = timeline(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+        rows = lifetimes(case.graph, case.schedule, budget=case.budget, machine=case.machine)
+        kept = rows.of(rows.tensor != WORKSPACE)
+        start, end = bars(kept, passed(line), line.period)
+        assert (end >= start).all()
+        for step in np.flatnonzero(case.schedule.verbs == Verb.COMPUTE).tolist():
+            if line.queue[step] != 0 or line.end[step] <= line.start[step] or line.end[step] > line.period:
+                continue
+            middle = (line.start[step] + line.end[step]) / 2
+            there = ((start <= middle) & (middle < end)) | (
+                (start <= middle + line.period) & (middle + line.period < end)
+            )
+            assert int(kept.size[there].sum()) == int(kept.live()[step])
+            compared += 1
+    assert compared > 300
+
+
+def test_fates_and_modules_by_hand() -> None:
+    draft = Draft("again")
+    w = draft.tensor("w", 2, kind=Kind.PARAMETER, layer="m.a")
+    x, y = draft.tensor("x", 4, layer="m.a"), draft.tensor("y", 8, layer="m.b")
+    draft.operation("F", time=1, reads=[w], writes=[x], layer="m.a")
+    draft.operation("G", time=2, reads=[x], writes=[y], layer="m.b")
+    draft.operation("H", time=4, reads=[x, y])
+    graph = draft.graph()
+    schedule = Schedule.of([compute(0), compute(1), delete(x), compute(0), compute(2)])
+    assert fates(graph, schedule).tolist() == [Fate.KEPT, Fate.AGAIN, Fate.KEPT]
+    assert modules(graph, schedule, lifetimes(graph, schedule)) == [
+        {"module": "m.a", "time": 1.0, "again": 1.0, "copied": 0, "peak": 6},
+        {"module": "m.b", "time": 2.0, "again": 0.0, "copied": 0, "peak": 8},
+        {"module": REST, "time": 4.0, "again": 0.0, "copied": 0, "peak": 0},
+    ]
+
+
+def test_all_parts_of_a_document_fit_together() -> None:
+    moved = 0
+    for case in cases(400, 150):
+        document = told(case)
+        count = len(document["steps"]["step"])
+        assert {len(column) for column in document["steps"].values()} == {count}
+        assert {len(column) for column in document["tensors"].values()} == {len(case.graph.tensors)}
+        ran = [k for k in range(count) if document["steps"]["queue"][k] < 2]
+        assert sum(document["steps"]["again"]) == len(ran) - len({document["steps"]["of"][k] for k in ran})
+        total = sum(row["time"] + row["again"] for row in document["modules"])
+        assert total == pytest.approx(
+            sum(document["steps"]["end"][k] - document["steps"]["start"][k] for k in ran), abs=1e-6
+        )
+        figures, curves = document["figures"], {curve["name"]: curve for curve in document["elsewhere"]}
+        for name in ("host", "disk"):
+            most = max(curves[name]["bytes"], default=0) if name in curves else 0
+            assert most <= (figures["host_peak"] if name == "host" else 2**60)
+        assert max(document["plain"]["bytes"], default=0) == figures["baseline_peak"]
+        moved += len(curves) > 0
+    assert moved > 10
+
+
+def test_an_empty_schedule_and_names_that_attack() -> None:
+    draft = Draft("</script><b>")
+    draft.tensor("</script><script>alert(1)</script>", 1, kind=Kind.PARAMETER)
+    graph = draft.graph()
+    schedule = plain_schedule(graph)
+    figures = simulate(graph, schedule).figures
+    document = {**facts(Subject(graph, schedule, Report(figures, figures))), "title": graph.name}
+    html = page(document, graph.name)
+    assert "alert" not in html
+    assert "<title>&lt;/script&gt;&lt;b&gt;</title>" in html
+    packed = html.split('id="data">')[1].split("<")[0]
+    assert json.loads(gzip.decompress(base64.b64decode(packed)))["title"] == graph.name

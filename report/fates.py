@@ -39,5 +39,5 @@ def fates(graph: Graph, schedule: Schedule) -> Ints:
 
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:
     """Seconds when each copy is made and gone. passed: as of `moments.passed`."""
-    turns, steps = np.divmod(rows.end, rows.turn)
+    turns, steps = np.divmod(rows.end, max(1, rows.turn))
     return passed[rows.start], np.where(rows.end == rows.turn, passed[-1], passed[steps] + turns * period)

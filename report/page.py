@@ -7,19 +7,20 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
+
+ASSETS = Path(__file__).parent / "assets"
 
 
 def page(document: Mapping[str, Any], title: str) -> str:
     """HTML that asks nobody for anything. document: of `facts`, and what else the page shows."""
-    assets = files(__package__) / "assets"
     parts = {
-        name: (assets / name).read_text(encoding="utf-8")
+        name: (ASSETS / name).read_text(encoding="utf-8")
         for name in ("page.css", "page.js", "echarts.min.js")
     }
-    return Template((assets / "page.html").read_text(encoding="utf-8")).substitute(
+    return Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
         style=parts["page.css"],
         library=parts["echarts.min.js"],

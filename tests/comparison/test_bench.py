@@ -246,7 +246,7 @@ def test_a_gap_is_of_all_that_have_one() -> None:
 
 
 ERRORS: dict[str, tuple[list[str], int, str]] = {
-    "no-graph": ([], 2, "Missing argument 'GRAPHS...'"),
+    "no-graph": ([], 2, "nothing to compare on: give GRAPHS, or --corpus NAME"),
     "no-such-graph": (["none.json"], 2, "none.json: no such file"),
     "folder-without-graphs": (["empty"], 2, "empty: there is no graph in this folder"),
     "a-file-that-is-no-graph": (["graphs/plan.json"], 2, "graphs/plan.json: format is"),

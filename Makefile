@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint wheel fuzz bounds versions clean
+.PHONY: demo test docs lint wheel fuzz bounds versions clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -15,6 +15,11 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(PYTEST_OPTIONS)
+
+# The site, build/docs/index.html, and all examples in it.
+docs: $(VENV)/ready
+	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 docs/examples.py
 
 fuzz: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 5 --most 500 --seed 9 --jobs 2

@@ -34,7 +34,7 @@ from memplan.solvers.bounds.residency.search import Search
 
 def row(graph: Graph, wanted: Budget, seconds: float) -> str:
     plain = baseline(graph)
-    budget = wanted.bytes_of(plain.peak)
+    budget = wanted.bytes_of(plain.peak, graph.resident_bytes)
 
     def above(time: float) -> str:
         return "none" if time == inf else f"{100 * (time / plain.time - 1):.2f}"
@@ -64,7 +64,7 @@ def fractions(graph: Graph, budget: Budget) -> str:
         seconds: list[float] = []
         for _ in range(3):
             start = perf_counter()
-            search = Search(graph, budget.bytes_of(plain.peak), order, inf)
+            search = Search(graph, budget.bytes_of(plain.peak, graph.resident_bytes), order, inf)
             search.run(whole=False)
             seconds.append(perf_counter() - start)
         extra = search.best.extra
@@ -80,7 +80,9 @@ def linked(graph: Graph, budget: Budget, rate: float, seconds: float) -> str:
     cells.append(f"{time_bound(graph) / plain.time:.4f}")
     for order in ("any", "file"):
         start = perf_counter()
-        bound = offload_bound(graph, machine, budget.bytes_of(plain.peak), seconds, order=order).seconds
+        bound = offload_bound(
+            graph, machine, budget.bytes_of(plain.peak, graph.resident_bytes), seconds, order=order
+        ).seconds
         cells += [
             "none" if bound == inf else f"{bound / plain.time:.4f}",
             f"{perf_counter() - start:.1f}",

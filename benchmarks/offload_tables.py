@@ -80,7 +80,7 @@ def _budget(graph: Graph, machine: Machine, text: str | None) -> int:
     wanted = parse_budget(text) if text else device_budget(machine)
     if wanted is None:
         raise SystemExit(f"{graph.name} names no device capacity: give a --budget")
-    return wanted.bytes_of(baseline(graph).peak)
+    return wanted.bytes_of(baseline(graph).peak, graph.resident_bytes)
 
 
 def _row(solver: str, problem: Problem, bound: float, seconds: float) -> Row:

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 
 from memplan.comparison.file import read_rows
-from memplan.comparison.summary import best_bounds, best_times, is_best, solver_names, standings
+from memplan.comparison.summary import best_bounds, best_times, is_best, median_rows, solver_names, standings
 from memplan.comparison.trials import UNKNOWN, Outcome, Row
 
 WORDS = {
@@ -31,8 +31,8 @@ def wide(rows: Sequence[Row]) -> Iterator[str]:
     solvers = list(names.values())
     yield head(["graph", "budget", "bound (any order)", "bound (file's order)", *solvers])
     for place in dict.fromkeys(row.place for row in rows):
-        here = [row for row in rows if row.place == place]
-        cells = {names[row.solver, row.settings]: cell(row, is_best(row, best)) for row in here}
+        here = [row for row in median_rows(rows) if row.place == place]
+        cells = {names[row.contestant]: cell(row, is_best(row, best)) for row in here}
         known, plain = bounds.get(place, UNKNOWN), here[0].plain_time
         limits = [bound_cell(bound, plain) for bound in (known.lower, known.file_order or known.lower)]
         yield line(
@@ -59,7 +59,7 @@ def full(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         figures = (row.overhead_percent, row.peak_percent_of_budget, row.seconds, row.gap_percent)
         cells = ["" if figure is None else f"{figure + 0.0:.1f}" for figure in figures]
-        solver = names[row.solver, row.settings]
+        solver = names[row.contestant]
         yield line([row.graph, row.budget_text, solver, *cells, row.status or row.outcome])
 
 

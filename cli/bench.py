@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ..comparison.best_known import Beaten, beaten, joined, load_best, revision, save_best
+from ..comparison.changes import Change
 from ..comparison.file import append_row, prepare, read_rows
 from ..comparison.published import Match, load_published, matches
 from ..comparison.run import run
@@ -24,10 +25,35 @@ from ..instances.catalogue import BEST_KNOWN, PUBLISHED
 from ..planner.budget import Budget
 from ..solvers.cluster import BACKENDS
 from ..solvers.registry import run as registry
-from .bench_arguments import budgets_argument, chosen_contenders, corpus_instances, instances, table_argument
+from .bench_arguments import (
+    budgets_argument,
+    chosen_contenders,
+    corpus_instances,
+    instances,
+    seeds_argument,
+    table_argument,
+)
+from .bench_changes import (
+    change_document,
+    compared,
+    earlier_argument,
+    refuse_worse,
+    tolerance_argument,
+)
 from .bench_tables import comparison_lines, match_document, record_document
+from .bench_written import PAGES, plots_argument, write_page, write_plots
+from .completion import completing, solvers
+from .completion import corpora as corpus_names
 from .exits import Exit
-from .options import FILE, allowance_argument, output_options, seconds_argument, settings_argument, writable
+from .options import (
+    FILE,
+    allowance_argument,
+    output_options,
+    seconds_argument,
+    settings_argument,
+    writable,
+    writable_as,
+)
 from .output import Output
 
 PUBLIC = "public"
@@ -42,12 +68,24 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     "corpora",
     multiple=True,
     metavar="NAME",
+    shell_complete=completing(corpus_names),
     help="Graphs that come with memplan (plan instances); may be given several times.",
 )
 @click.option(
-    "--solvers", "names", metavar="A,B", help="Which solvers to compare.  [default: all that are here]"
+    "--solvers",
+    "names",
+    metavar="A,B",
+    shell_complete=completing(solvers),
+    help="Which solvers to compare.  [default: all that are here]",
 )
-@click.option("--budgets", callback=budgets_argument, default=BUDGETS, show_default=True, metavar="B,B")
+@click.option(
+    "--budgets",
+    callback=budgets_argument,
+    default=BUDGETS,
+    show_default=True,
+    metavar="B,B",
+    help="Each as --budget of `plan solve`: bytes, 60% of the plain peak, 60%a of its activations.",
+)
 @click.option(
     "--time-limit",
     type=float,
@@ -70,6 +108,12 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     "--gap",
     metavar="0.5%|0.005",
     help="Of each solver that has it, as --gap of `plan solve`.",
+)
+@click.option(
+    "--seeds",
+    callback=seeds_argument,
+    metavar="3|0,1,2",
+    help="How many seeds, or which: a row each, of solvers that have a seed. The others run once.",
 )
 @click.option(
     "--set",
@@ -98,6 +142,36 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 @click.option("--again", is_flag=True, help="Solve anew what the .csv has already.")
 @click.option("--published", "published_path", type=FILE, help="Published results to stand beside ours.")
 @click.option(
+    "--compare",
+    "earlier",
+    type=FILE,
+    callback=earlier_argument,
+    metavar="OLD.csv",
+    help="Hold the rows beside those of an earlier table: better, worse, equal, new, gone. Exit code 5 where "
+    "one is worse.",
+)
+@click.option(
+    "--tolerance",
+    callback=tolerance_argument,
+    metavar="0.1%|0.001",
+    help="Schedules whose times differ by no more are equal to --compare.  [default: 0.1%]",
+)
+@click.option(
+    "--plots",
+    type=FILE,
+    callback=plots_argument,
+    metavar="FOLDER",
+    help="Write performance profile and times to a gap there, as .svg.",
+)
+@click.option(
+    "--page",
+    "page",
+    type=FILE,
+    callback=writable_as(*PAGES),
+    metavar="OUT.html|OUT.md",
+    help="Write tables and plots as one page, with machine, versions and command.",
+)
+@click.option(
     "--update-best",
     "best_path",
     type=FILE,
@@ -114,12 +188,17 @@ def bench(
     time_limit: float,
     bound_time: float,
     gap: str | None,
+    seeds: tuple[int, ...],
     settings: dict[str, str],
     workers: int | None,
     backend: str,
     destination: Path | None,
     again: bool,
     published_path: Path | None,
+    earlier: list[Row] | None,
+    tolerance: float,
+    plots: Path | None,
+    page: Path | None,
     best_path: Path | None,
     output: Output,
 ) -> None:
@@ -127,12 +206,16 @@ def bench(
 
     Every row is a schedule that the simulator accepts, or says why there is none. Rows that the .csv has
     already are not solved again, so that a comparison that was ended goes on where it stood.
+
+    \b
+    plan bench graphs/ --solvers auto,rk-rotor --budgets 75%,50% -o rows.csv
+    plan bench --corpus public --time-limit 20
     """
     if workers is not None and backend != "loky":
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
     if not (graphs or corpora):
         raise click.UsageError("nothing to compare on: give GRAPHS, or --corpus NAME (plan instances)")
-    contenders = chosen_contenders(names, settings, gap)
+    contenders = chosen_contenders(names, settings, gap, seeds)
     if published_path is None and PUBLIC in corpora:
         published_path = PUBLISHED
     published = load_published(published_path) if published_path else {}
@@ -160,15 +243,23 @@ def bench(
     except InputError as error:  # the table can't be written any more
         fault = error
     found = [rows[trial.key] for trial in asked if trial.key in rows]
-    _show(found, matches(found, published), beaten(found, best_known), interrupted, output)
+    moved = compared(earlier, found, tolerance)
+    beside = matches(found, published), beaten(found, best_known), moved
+    _show(found, *beside, interrupted, output)
     if best_path and fresh:
         save_best(joined(best_known, fresh, revision(), date.today().isoformat()), best_path)
     if fault:
         raise fault
+    written = write_plots(found, plots) if plots else []
+    if page and found:
+        written.append(write_page(found, *beside, len(fresh), page))
+    for path in written:
+        output.note(f"written: {path}")
     if interrupted:
         there = f" in {destination}" if destination else ""
         output.note(f"interrupted: {len(found)} of {len(asked)} rows are{there or ' done'}")
         raise SystemExit(Exit.INTERRUPTED)
+    refuse_worse(moved)
 
 
 def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: Output) -> Iterator[Row]:
@@ -185,7 +276,12 @@ def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: O
 
 
 def _show(
-    rows: list[Row], matched: list[Match], records: list[Beaten], interrupted: bool, output: Output
+    rows: list[Row],
+    matched: list[Match],
+    records: list[Beaten],
+    moved: list[Change],
+    interrupted: bool,
+    output: Output,
 ) -> None:
     output.result(
         {
@@ -193,9 +289,10 @@ def _show(
             "solvers": [asdict(standing) for standing in standings(rows)],
             "published": [match_document(match) for match in matched],
             "beaten": [record_document(one) for one in records],
+            "changes": [change_document(one) for one in moved],
             "interrupted": interrupted,
         },
-        comparison_lines(rows, matched, records),
+        comparison_lines(rows, matched, records, moved),
     )
 
 

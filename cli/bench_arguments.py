@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,13 @@ from ..solvers.registry import run as registry
 from .options import with_gap
 from .output import Output
 
+_MOST_SEEDS = 1000
 
-def budgets_argument(ctx: click.Context, param: click.Parameter, text: str) -> list[Budget]:
+
+def budgets_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[Budget]:
     """Callback of --budgets."""
     try:
-        return [parse_budget(one) for one in text.split(",")]
+        return [] if text is None else [parse_budget(one) for one in text.split(",")]
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -38,11 +40,24 @@ def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None
     return path
 
 
+def seeds_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Callback of --seeds: '3' is 0,1,2."""
+    if text is None:
+        return ()
+    words = text.split(",")
+    if not all(word.strip().isascii() and word.strip().isdecimal() and len(word) < 10 for word in words):
+        raise click.BadParameter(f"{text!r}: give how many, like 3, or which, like 0,1,2", ctx, param)
+    given = [int(word) for word in words]
+    if len(given) == 1 and not 0 < given[0] <= _MOST_SEEDS:
+        raise click.BadParameter(f"{text}: there must be 1 to {_MOST_SEEDS} seeds", ctx, param)
+    return tuple(dict.fromkeys(given)) if len(given) > 1 else tuple(range(given[0]))
+
+
 def chosen_contenders(
-    names: str | None, settings: Mapping[str, str], gap: str | None = None
+    names: str | None, settings: Mapping[str, str], gap: str | None = None, seeds: Sequence[int] = ()
 ) -> list[Contender]:
-    """gap: of those that have such a setting. Raises InputError: an unknown solver or setting, a setting of a
-    solver that does not compete, or a gap where none has one."""
+    """gap, seeds: of those that have such a setting. Raises InputError: an unknown solver or setting, a
+    setting of a solver that does not compete, or a gap or seeds where none has one."""
     here = [entry.name for entry in registry.entries()]
     chosen = here if names is None else list(dict.fromkeys(name.strip() for name in names.split(",")))
     for name in chosen:
@@ -58,11 +73,21 @@ def chosen_contenders(
     contenders: list[Contender] = []
     for name in chosen:
         with suppress(*([MissingPackageError] if names is None else [])):
-            own = gap if "gap" in registry.settings_of(name) else None
-            contenders.append(contender(name, with_gap(given[name], own, f"{name}.")))
-    if gap is not None and not any("gap" in one.given for one in contenders):
-        raise InputError(f"--gap: of {', '.join(chosen)} none has such a setting")
+            known = registry.settings_of(name)
+            own = with_gap(given[name], gap if "gap" in known else None, f"{name}.")
+            contenders += [
+                contender(name, one) for one in _seeded(name, own, seeds if "seed" in known else ())
+            ]
+    for option, key, asked in (("--gap", "gap", gap is not None), ("--seeds", "seed", bool(seeds))):
+        if asked and not any(key in one.given for one in contenders):
+            raise InputError(f"{option}: of {', '.join(chosen)} none has such a setting")
     return contenders
+
+
+def _seeded(name: str, given: dict[str, str], seeds: Sequence[int]) -> list[dict[str, str]]:
+    if seeds and "seed" in given:
+        raise InputError(f"--seeds and --set {name}.seed= say the same: give one")
+    return [{**given, "seed": str(seed)} for seed in seeds] or [given]
 
 
 def instances(paths: Iterable[Path], output: Output) -> list[Instance]:

@@ -32,6 +32,9 @@ def check(
     The budget and the machine are those recorded in the schedule, unless given. Exit code 5 where the
     schedule breaks a rule or its recorded figures are not the replayed ones, 6 where it was made for
     another graph.
+
+    \b
+    plan check schedule.json --graph graph.yaml
     """
     held = open_schedule(schedule, graph_path, budget, machine_path)
     try:

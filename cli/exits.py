@@ -25,7 +25,7 @@ class Exit(IntEnum):
 
 
 class CheckFailedError(MemplanError):
-    """A schedule is refused, its figures are wrong, or a planned run differs from eager."""
+    """A schedule is refused, its figures are wrong, a planned run differs from eager, or a row got worse."""
 
 
 class NothingFitsError(MemplanError):
@@ -39,7 +39,7 @@ class OverPlanError(MemplanError):
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Faults of a disk, or of what stands behind standard output."""
 
-EXTRAS = {"torch": "torch", "gurobipy": "gurobi"}
+EXTRAS = {"torch": "torch", "gurobipy": "gurobi", "onnx": "onnx"}
 """Packages that memplan can do without -> the extra that installs them."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
+from ..graphs.units import duration
 from ..planner.addresses.layout import Layout
 from ..planner.bounds import memory_floor, once_floor
 from ..planner.budget import spelled
@@ -90,14 +91,6 @@ def graph_row(graph: Graph) -> Row:
     return "graph", f"{graph.name}: {size}"
 
 
-def duration(seconds: float) -> str:
-    """'1.20 ms': three digits, in the unit that fits."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor:
-            return f"{seconds / factor:,.{_places(seconds / factor)}f} {unit}"
-    return f"{seconds / 1e-6:.{_places(seconds / 1e-6)}f} µs" if seconds else "0 s"
-
-
 def rate(bytes_per_second: float | None) -> str:
     """'10.4 GB/s', GB = 10^9; '-' where there is none."""
     return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:,.3g} GB/s"
@@ -106,7 +99,3 @@ def rate(bytes_per_second: float | None) -> str:
 def signed(fraction: float) -> str:
     """'+6.9%'."""
     return f"{fraction + 0.0:+.1%}"
-
-
-def _places(value: float) -> int:
-    return 2 if value < 10 else 1 if value < 100 else 0

@@ -13,10 +13,12 @@ from rich.text import Text
 
 from ..comparison.best_known import OPEN_PERCENT, Best, load_best
 from ..graphs.files.files import save_graph
-from ..graphs.units import format_bytes
+from ..graphs.units import duration, format_bytes
 from ..instances.catalogue import BEST_KNOWN, FILES, Corpus, Entry, Known, corpora, entry, oracles
 from ..instances.catalogue import corpus as corpus_named
-from .figures import duration
+from .completion import completing
+from .completion import corpora as corpus_names
+from .completion import instances as instance_names
 from .options import destination_option, output_options
 from .output import Output, Row, labelled, table
 
@@ -29,12 +31,23 @@ LEGEND = (
 
 
 @click.command()
-@click.argument("name", required=False)
-@click.option("--corpus", "corpus_name", metavar="NAME", help="Those of one corpus.")
+@click.argument("name", required=False, shell_complete=completing(instance_names))
+@click.option(
+    "--corpus",
+    "corpus_name",
+    metavar="NAME",
+    shell_complete=completing(corpus_names),
+    help="Those of one corpus.",
+)
 @destination_option
 @output_options
 def instances(name: str | None, corpus_name: str | None, destination: Path | None, output: Output) -> None:
-    """List the graphs that come with memplan; with NAME show one, with -o write it as a graph file."""
+    """List the graphs that come with memplan; with NAME show one, with -o write it as a graph file.
+
+    \b
+    plan instances --corpus public
+    plan instances unet -o unet.yaml
+    """
     if name is None:
         if destination:
             raise click.UsageError("-o writes one instance: give its NAME")

@@ -14,9 +14,10 @@ from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document
 from ..graphs.machine import Link, Machine, Memory
 from ..graphs.machines.presets import Preset, find_preset, presets
-from ..graphs.units import format_bytes
+from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
-from .figures import duration, rate
+from .completion import completing, machines
+from .figures import rate
 from .options import FILE, destination_option, output_options
 from .output import Output, Row, labelled, table
 from .written import Written, write_out
@@ -33,7 +34,7 @@ _LINKS = {
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing(machines))
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
 @click.option(
     "--device", metavar="cpu|cuda", help="The device to measure.  [default: cuda where there is one]"
@@ -54,6 +55,10 @@ def machine(
     Measured are the copies between device and host, alone, both ways at once and small ones (for what each
     takes beside its bytes), AdamW on each, and with --disk reading and writing there, past the page cache. It
     takes some ten seconds.
+
+    \b
+    plan machine -o machine.yaml --disk /scratch
+    plan machine rtx3060
     """
     if (name is not None) + as_list + (device is not None or disk is not None) > 1:
         raise click.UsageError("NAME, --list and measuring (--device, --disk) do not go together")

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -24,9 +25,12 @@ COMMANDS = {
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
     "report": "Write a schedule as one page for a browser.",
     "run": "Run a schedule beside eager PyTorch: time, memory, results.",
+    "pareto": "Find the curve of time against memory of a graph.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",
     "size": "Find what fits a GPU: the smallest budget, the largest batch.",
+    "import": "Make a graph of a file that another tool has written.",
+    "export": "Write a graph as a file for another tool.",
     "partition": "Show the clusters a graph is cut into.",
     "instances": "List the graphs that come with memplan, or write one.",
     "solvers": "List the solvers.",
@@ -34,7 +38,7 @@ COMMANDS = {
 
 
 class Plan(click.Group):
-    """Subcommand `name` is the object `name` in the module `.name`."""
+    """Subcommand `name` is the object `name` in the module `.name`, both with `_` behind a Python keyword."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -44,7 +48,8 @@ class Plan(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        return getattr(import_module(f".{cmd_name}", __package__), cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        return getattr(import_module(f".{name}", __package__), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

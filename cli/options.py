@@ -15,7 +15,10 @@ from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix
 from ..graphs.units import parse_bytes
 from ..planner.budget import Budget, parse_budget
+from .completion import completing, machines, solvers
 from .output import Output
+
+DEFAULT_SOLVER = "auto"
 
 FILE = click.Path(path_type=Path)
 
@@ -25,14 +28,22 @@ def writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> P
     return _writable(ctx, param, path, document_suffix)
 
 
-def writable_page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """The same of a page."""
-    return _writable(ctx, param, path, _page_suffix)
+def writable_as(
+    *suffixes: str, packed: bool = False
+) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
+    """The same of a file with one of these suffixes. packed: or with .gz behind it."""
+
+    def check(path: Path) -> None:
+        suffix = Path(path.stem).suffix if packed and path.suffix == ".gz" else path.suffix
+        if suffix not in suffixes:
+            raise InputError(f"{path}: the suffix must be {' or '.join(suffixes)}")
+
+    return lambda ctx, param, path: _writable(ctx, param, path, check)
 
 
-def _page_suffix(path: Path) -> None:
-    if path.suffix not in (".html", ".htm"):
-        raise InputError(f"{path}: the suffix must be .html")
+def writable_export(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """The same of a file whose suffix is its format's affair."""
+    return _writable(ctx, param, path, lambda _path: None)
 
 
 def _writable(
@@ -143,13 +154,23 @@ graph_option = click.option("--graph", "graph_path", type=FILE, required=True, h
 budget_option = click.option(
     "--budget",
     callback=budget_argument,
-    metavar="12GB|11.5GiB|60%",
-    help="Device memory. A percentage is of the plain schedule's peak.",
+    metavar="12GB|11.5GiB|60%|60%a",
+    help="Device memory. 60% is of the plain schedule's peak; 60%a is all that stays throughout an "
+    "iteration, and 60 % of what the peak has above that.",
+)
+solver_option = click.option(
+    "--solver",
+    default=DEFAULT_SOLVER,
+    show_default=True,
+    metavar="NAME",
+    shell_complete=completing(solvers),
+    help="See `plan solvers`.",
 )
 machine_option = click.option(
     "--machine",
     "machine_path",
     type=FILE,
+    shell_complete=completing(machines, files=True),
     metavar="FILE|NAME",
     help="A machine file or a preset (plan machine --list), in place of the one recorded.",
 )

@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from ..graphs.clusters.clusters import Cluster, Partition
+from ..graphs.clusters.dot import dot
 from ..graphs.clusters.interface import Spans
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph
@@ -18,8 +19,9 @@ from ..graphs.partition.partition import ALPHA, LOWER, TOLERANCE, TOP
 from ..graphs.partition.partition import partition as partition_of
 from ..graphs.units import format_bytes
 from .figures import graph_row
-from .options import FILE, output_options
+from .options import FILE, output_options, writable_as
 from .output import Output, labelled, table
+from .views import write_view
 
 Row = dict[str, Any]
 
@@ -39,16 +41,36 @@ Row = dict[str, Any]
     help="How far apart the times of identical clusters may be, as a part of their sum.",
 )
 @click.option("--depth", type=click.IntRange(0), default=1, show_default=True, help="Levels to show.")
+@click.option(
+    "--dot",
+    "dot_path",
+    type=FILE,
+    callback=writable_as(".dot", ".gv"),
+    help="Write the forward part to the same depth, for Graphviz.",
+)
 @output_options
 def partition(
-    graph_path: Path, top: int, lower: int, alpha: float, tolerance: float, depth: int, output: Output
+    graph_path: Path,
+    top: int,
+    lower: int,
+    alpha: float,
+    tolerance: float,
+    depth: int,
+    dot_path: Path | None,
+    output: Output,
 ) -> None:
-    """Show the clusters of GRAPH: convex groups of operations, small between each other (H-Partition)."""
+    """Show the clusters of GRAPH: convex groups of operations, small between each other (H-Partition).
+
+    \b
+    plan partition graph.yaml
+    """
     graph = load_graph(graph_path)
     try:
         found = partition_of(graph, top=top, lower=lower, alpha=alpha, tolerance=tolerance)
     except InputError as error:
         raise click.UsageError(str(error)) from None
+    if dot_path is not None:
+        write_view(dot(found, depth).encode(), dot_path)
     summary = _summary(found)
     rows = list(_rows(found.root, Spans.of(found), _Letters(), depth))
     settings = {

@@ -10,9 +10,11 @@ import click
 
 from ..graphs.files.files import save_graph
 from ..graphs.graph import Graph
+from ..graphs.units import duration
 from ..planner.budget import spelled
 from ..planner.plain import baseline
-from .figures import duration, graph_row
+from .completion import completing, machines
+from .figures import graph_row
 from .models import model_code
 from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
 @click.option(
     "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, without memory."
 )
-@click.option("--gpu", metavar="NAME", help="The GPU to estimate for, like rtx3060 or a100.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    shell_complete=completing(machines),
+    help="The GPU to estimate for, like rtx3060 or a100.",
+)
 @click.option(
     "--compile", "compiling", is_flag=True, help="Fuse operations by Inductor where that is faster."
 )
@@ -54,6 +61,10 @@ def profile(
     model, for a GPU that need not be here. --optimizer adds its states and the updates of the weights, which
     can also run on the CPU. --compile makes one operation of several, with other roundings than PyTorch's:
     their error against float64 is at most 4 times eager's own.
+
+    \b
+    plan profile model.py -o graph.yaml --device cuda
+    plan profile model.py --estimate --gpu rtx3060 --optimizer adamw -o graph.yaml
     """
     choice = chosen(optimizer)
     if estimate != (gpu is not None):

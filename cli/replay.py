@@ -79,7 +79,7 @@ def open_schedule(
         graph,
         file,
         plain,
-        file.budget if budget is None else budget.bytes_of(plain.peak),
+        file.budget if budget is None else budget.bytes_of(plain.peak, graph.resident_bytes),
         machine or file.machine or graph.machine,
         own=budget is None and machine is None,
     )

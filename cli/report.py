@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 
-from .. import __version__
 from ..comparison.file import read_rows
 from ..graphs.errors import InputError
-from ..graphs.files.documents import read_document, write_whole
+from ..graphs.files.documents import read_document
 from ..planner.budget import spelled
-from ..report.facts import Document, Subject, facts
+from ..report.facts import Document, facts
+from ..report.origin import made
 from ..report.page import page
 from .figures import report_document
-from .options import FILE, graph_option, output_options, writable_page
+from .options import FILE, graph_option, output_options, writable_as
 from .output import Output
 from .replay import Held, is_number, judged, open_schedule
+from .views import subject_of, write_view
 
 
 @click.command()
 @click.argument("schedule", type=FILE)
 @graph_option
-@click.option("--bench", "table", type=FILE, help="A .csv of plan bench: time against budget, of this graph.")
+@click.option("--bench", "table", type=FILE, help="A .csv of plan bench or pareto: time against budget.")
 @click.option("--run", "measured", type=FILE, help="What plan run --json has printed: planned and measured.")
 @click.option(
-    "-o", "--output", "destination", type=FILE, required=True, callback=writable_page, help="The page, .html."
+    "-o",
+    "--output",
+    "destination",
+    type=FILE,
+    required=True,
+    callback=writable_as(".html"),
+    help="The page, .html.",
 )
 @output_options
 def report(
@@ -49,8 +54,7 @@ def report(
     plan report schedule.json --graph graph.yaml -o report.html
     """
     held = open_schedule(schedule, graph_path)
-    found = held.report(judged(held, schedule))
-    subject = Subject(held.graph, held.file.schedule, found, held.budget, held.machine)
+    subject = subject_of(held, judged(held, schedule))
     document = {
         **facts(subject),
         "title": held.graph.name,
@@ -59,12 +63,9 @@ def report(
         "run": None if measured is None else _run(measured),
     }
     data = page(document, f"{held.graph.name}: memplan").encode()
-    try:
-        write_whole(data, destination)
-    except OSError as error:
-        raise InputError(f"{destination}: cannot be written: {error.strerror}") from None
+    write_view(data, destination)
     output.result(
-        {**report_document(found, held.budget), "report": str(destination), "bytes": len(data)},
+        {**report_document(subject.report, held.budget), "report": str(destination), "bytes": len(data)},
         [Text(f"{destination}: {spelled(len(data))}")],
     )
 
@@ -76,8 +77,7 @@ def _origin(held: Held) -> list[str]:
     source = held.graph.source or {}
     versions = [f"{name} {source[name]}" for name in ("torch", "device") if source.get(name)]
     return [
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, memplan {__version__}, Python {sys.version.split()[0]}",
-        shlex.join(["plan", *sys.argv[1:]]),
+        *made(sys.argv[1:]),
         f"graph {held.graph.name}, sha256 {held.file.graph_sha256.removeprefix('sha256:')}",
         *([f"solver {solver['name']}" + (f" ({options})" if options else "")] if solver.get("name") else []),
         *([f"profiled with {', '.join(versions)}"] if versions else []),

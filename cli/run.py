@@ -12,13 +12,17 @@ import click
 
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
+from ..graphs.units import duration
 from ..planner.budget import spelled
+from ..report.traces.measured import measured
+from ..report.traces.planned import planned
 from .exits import CheckFailedError, OverPlanError
-from .figures import duration, graph_row, signed
+from .figures import graph_row, signed
 from .models import model_code
 from .options import FILE, graph_option, output_options
 from .output import Output, Row, labelled
 from .replay import Held, arena_of, judged, open_schedule
+from .views import subject_of, trace_option, write_trace
 
 if TYPE_CHECKING:
     from ..planner.addresses.layout import Layout
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--every", type=click.IntRange(min=1), metavar="K", help="Iterations between checkpoints.  [10 minutes]"
 )
+@trace_option
 @output_options
 def run(
     schedule: Path,
@@ -64,6 +69,7 @@ def run(
     steps: int | None,
     checkpoint: Path | None,
     every: int | None,
+    trace_path: Path | None,
     output: Output,
 ) -> None:
     """Run SCHEDULE and eager PyTorch in turn: time, peak memory, and whether the results are equal.
@@ -77,9 +83,15 @@ def run(
 
     With --steps it trains instead, on the batches of the file's `data()`, and goes on from the checkpoint
     where there is one.
+
+    \b
+    plan run schedule.json --graph graph.yaml --model model.py
+    plan run schedule.json --graph graph.yaml --model model.py --steps 1000 --checkpoint run
     """
     if (steps is None) != (checkpoint is None) or (every is not None and steps is None):
         raise click.UsageError("--steps N and --checkpoint FOLDER go together, --every K with both")
+    if steps is not None and trace_path is not None:
+        raise click.UsageError("--trace is of a run beside eager PyTorch: leave --steps away")
     held = open_schedule(schedule, graph_path)
     replay, layout = judged(held, schedule), arena_of(held, schedule)
     predicted = {**held.report(replay).predicted(), "disk_peak": replay.figures.disk_peak}
@@ -90,7 +102,7 @@ def run(
             document, rows = trained(*made[:4], steps, checkpoint, every, predicted, output)
         output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
         return
-    from ..runtime.compare.side_by_side import side_by_side
+    from ..runtime.compare.side_by_side import side_by_side, spans
 
     with _planned(held, graph_path, model, device, disk, layout, output) as (
         _file,
@@ -101,6 +113,10 @@ def run(
     ):
         say("running eager and planned in turn")
         found = side_by_side(iteration, step, repeats, compiled)
+        if trace_path is not None:
+            say("timing each step")
+            subject, peaks = subject_of(held, replay), _peaks(found.planned.peaks)
+            write_trace([planned(subject), measured(subject, spans(iteration, step), peaks)], trace_path)
     output.result(
         {
             "predicted": predicted,
@@ -116,6 +132,13 @@ def run(
     if found.comparison and not found.comparison.equal:
         raise CheckFailedError(f"{schedule}: the planned run differs from eager: {found.comparison}")
     _within_plan(predicted, found.planned.peaks)
+
+
+def _peaks(peaks: Peaks) -> dict[str, int]:
+    """The device's is of the plan's tensors alone, as the judge counts."""
+    device = peaks.device - peaks.beside - peaks.constant
+    found = {"device peak": device, "host peak": peaks.host, "disk peak": peaks.disk}
+    return {name: size for name, size in found.items() if size}
 
 
 def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:

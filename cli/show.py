@@ -16,6 +16,9 @@ from ..planner.budget import spelled
 from ..planner.report import Report
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.simulate import Replay
+from ..report.curves import table as curve_table
+from ..report.picture import picture
+from ..report.traces.planned import planned
 from . import account
 from .curve import Mark, draw
 from .figures import (
@@ -27,9 +30,10 @@ from .figures import (
     report_document,
     report_rows,
 )
-from .options import FILE, graph_option, output_options
+from .options import FILE, graph_option, output_options, writable_as
 from .output import Output, labelled, table
 from .replay import Held, judged, open_schedule
+from .views import subject_of, trace_option, write_trace, write_view
 
 _LISTED = 5
 
@@ -37,12 +41,38 @@ _LISTED = 5
 @click.command()
 @click.argument("schedule", type=FILE)
 @graph_option
+@trace_option
+@click.option(
+    "--csv", "csv_path", type=FILE, callback=writable_as(".csv"), help="Write each memory's bytes by step."
+)
+@click.option(
+    "--svg", "svg_path", type=FILE, callback=writable_as(".svg"), help="Draw memory and queues as a picture."
+)
 @output_options
-def show(schedule: Path, graph_path: Path, output: Output) -> None:
-    """Show SCHEDULE: its figures, what it recomputes, the peak, and its memory curve."""
+def show(
+    schedule: Path,
+    graph_path: Path,
+    trace_path: Path | None,
+    csv_path: Path | None,
+    svg_path: Path | None,
+    output: Output,
+) -> None:
+    """Show SCHEDULE: its figures, what it recomputes, the peak, and its memory curve.
+
+    \b
+    plan show schedule.json --graph graph.yaml
+    plan show schedule.json --graph graph.yaml --trace out.pftrace --svg out.svg
+    """
     held = open_schedule(schedule, graph_path)
     replay = judged(held, schedule)
-    report = held.report(replay)
+    subject = subject_of(held, replay)
+    report = subject.report
+    if trace_path is not None:
+        write_trace([planned(subject)], trace_path)
+    if csv_path is not None:
+        write_view(curve_table(subject).encode(), csv_path)
+    if svg_path is not None:
+        write_view(picture(subject).encode(), svg_path)
     graph, steps = held.graph, held.file.schedule
     accounts = {
         **floor_document(graph, held.machine),

@@ -14,13 +14,20 @@ from ..graphs.transformations.updates import When
 from ..planner.budget import Budget, spelled
 from ..planner.sizing import LARGEST
 from ..solvers.registry import run as registry
+from .completion import completing, machines
 from .exits import Exit, NothingFitsError
 from .models import model_code
-from .options import budget_option, machine_option, output_options, seconds_argument, settings_argument
+from .options import (
+    budget_option,
+    machine_option,
+    output_options,
+    seconds_argument,
+    settings_argument,
+    solver_option,
+)
 from .output import Output
 from .size_report import lines_of, nothing_fits, trial_document
 from .size_search import Found, Model, Question, sizes_of
-from .solve import DEFAULT
 
 
 def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
@@ -35,7 +42,13 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 
 @click.command()
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
-@click.option("--gpu", required=True, metavar="NAME", help="The GPU, like rtx3060: see plan machine --list.")
+@click.option(
+    "--gpu",
+    required=True,
+    metavar="NAME",
+    shell_complete=completing(machines),
+    help="The GPU, like rtx3060: see plan machine --list.",
+)
 @machine_option
 @budget_option
 @click.option(
@@ -45,7 +58,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @click.option(
     "--update", type=click.Choice(["in-backward", "after"]), default="in-backward", show_default=True
 )
-@click.option("--solver", default=DEFAULT, show_default=True, metavar="NAME", help="See `plan solvers`.")
+@solver_option
 @click.option(
     "--time-limit",
     type=float,
@@ -77,11 +90,15 @@ def size(
     settings: dict[str, str],
     output: Output,
 ) -> None:
-    """Find what fits: the smallest budget, the largest batch, and the predicted time of each.
+    """Find what fits: the smallest budget, the largest and the fastest batch, the predicted time of each.
 
     Nothing is measured: times are estimated for --gpu, which need not be here. A `build` with a parameter
     `batch` is asked for each batch; for any other the example inputs are repeated. Exit code 3 where no
     batch fits.
+
+    \b
+    plan size model.py --gpu rtx3060
+    plan size model.py --gpu rtx3060 --batch 1,2,4 --optimizer sgd
     """
     preset = find_preset(gpu)
     registry.chosen_settings(solver, settings)
@@ -122,6 +139,7 @@ def _tell(found: Found, preset: Preset, optimizer: str, output: Output) -> None:
             "budget": found.limit,
             "batches": [trial_document(one) for one in found.trials],
             "largest_batch": found.largest and trial_document(found.largest),
+            "fastest_batch": found.fastest and trial_document(found.fastest),
             "smallest_budget": found.least and trial_document(found.least),
             "pinning": found.pinning and trial_document(found.pinning),
             "interrupted": found.interrupted,

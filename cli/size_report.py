@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.text import Text
 
-from ..graphs.units import format_bytes
+from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
 from ..planner.report import Report
 from ..planner.sizing import Trial
-from .figures import duration, signed
+from .figures import signed
 from .output import Row, labelled, table
 from .size_search import Found
 
@@ -55,20 +55,27 @@ def lines_of(found: Found, gpu: str, optimizer: str) -> Iterator[Text]:
         "samples/s",
         "",
     ]
-    yield from table(heads, map(_cells, sorted(found.trials, key=lambda one: one.batch)))
+    fastest = found.fastest
+    ordered = sorted(found.trials, key=lambda one: one.batch)
+    yield from table(heads, (_cells(one, one is fastest) for one in ordered))
     yield from labelled(_summary(found))
 
 
-def _cells(one: Trial) -> list[str]:
+def _cells(one: Trial, fastest: bool) -> list[str]:
     first = [f"{one.batch:,}", format_bytes(one.floor), format_bytes(one.plain.peak)]
     if one.figures is None:
         return [*first, *"------", "no: below the floor" if one.hopeless else "no schedule found"]
     peaks = map(format_bytes, (one.figures.peak, one.figures.host_peak, one.figures.pinned_peak))
-    return [*first, *peaks, *_speed(one), "fits"]
+    return [*first, *peaks, *_speed(one), "fits, most samples/s" if fastest else "fits"]
 
 
 def _summary(found: Found) -> Iterator[Row]:
-    for label, one in (("smallest budget", found.least), ("largest batch", found.largest)):
+    told = (
+        ("smallest budget", found.least),
+        ("largest batch", found.largest),
+        ("fastest batch", found.fastest),
+    )
+    for label, one in told:
         if one is not None:
             time, overhead, rate = _speed(one)
             figures = f"batch {one.batch:,} within {spelled(one.budget)}"

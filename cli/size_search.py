@@ -89,6 +89,13 @@ class Found:
     def largest(self) -> Trial | None:
         return max((one for one in self.trials if one.figures), key=lambda one: one.batch, default=None)
 
+    @property
+    def fastest(self) -> Trial | None:
+        """The one to train with: of most samples a second, the smallest of equals."""
+        rates = {one.batch: one.samples_per_second or 0.0 for one in self.trials}
+        there = (one for one in self.trials if one.figures)
+        return max(there, key=lambda one: (rates[one.batch], -one.batch), default=None)
+
 
 def sizes_of(model: Model, ask: Question, limit: int, batches: list[int] | None) -> Found:
     """limit: device bytes. batches: to try, None: search. Raises MemplanError, one line."""

@@ -45,13 +45,12 @@ from .options import (
     reserve_argument,
     seconds_argument,
     settings_argument,
+    solver_option,
     with_gap,
 )
 from .output import Output, Row, labelled
 from .race_log import RaceLog, write_csv
 from .written import write_out
-
-DEFAULT = "auto"
 
 _CLAIMS = {
     Status.OPTIMAL: "optimal for its formulation",
@@ -64,7 +63,7 @@ _CLAIMS = {
 @click.command()
 @click.argument("graph", type=FILE)
 @budget_option
-@click.option("--solver", default=DEFAULT, show_default=True, metavar="NAME", help="See `plan solvers`.")
+@solver_option
 @click.option("--time-limit", type=float, callback=seconds_argument, metavar="S", help="Seconds.")
 @click.option(
     "--gap",
@@ -132,6 +131,10 @@ def solve(
 
     Without --budget the device's capacity is the budget, where the machine has one. Ctrl-C ends the search:
     the best schedule so far is written, and the exit code is 130.
+
+    \b
+    plan solve graph.yaml --budget 12GB -o schedule.json
+    plan solve graph.yaml --budget 60% --solver rk-rotor --time-limit 30
     """
     race = Race()
     registry.entry(solver)
@@ -140,10 +143,10 @@ def solve(
     loaded = load_graph(graph)
     machine = find_machine(machine_path) if machine_path else loaded.machine
     plain = baseline(loaded)
-    wanted = _within(machine, budget, plain.peak, output)
+    wanted = _within(machine, budget, plain.peak, loaded.resident_bytes, output)
     if wanted is None:
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
-    whole = wanted.bytes_of(plain.peak)
+    whole = wanted.bytes_of(plain.peak, loaded.resident_bytes)
     if reserve is None:
         reserve = 0 if wanted.size is None else int(loaded.source.get("constant", 0))
     if reserve and reserve >= whole:
@@ -183,7 +186,7 @@ def solve(
         labelled(
             [
                 graph_row(loaded),
-                ("budget", wanted.echo(plain.peak)),
+                ("budget", wanted.echo(plain.peak, loaded.resident_bytes)),
                 *(
                     [("reserve", f"{spelled(reserve)}, {spelled(problem.budget)} are left")]
                     if reserve
@@ -214,12 +217,14 @@ def _spare(destination: Path | None, *inputs: Path | None) -> None:
         raise InputError(f"{destination}: -o would write over the input of that name")
 
 
-def _within(machine: Machine | None, budget: Budget | None, plain_peak: int, output: Output) -> Budget | None:
+def _within(
+    machine: Machine | None, budget: Budget | None, plain_peak: int, resident: int, output: Output
+) -> Budget | None:
     """The budget, or the device's capacity where that is less or no budget is given."""
     capacity = device_budget(machine)
-    if budget is None or capacity is None or budget.bytes_of(plain_peak) <= capacity.bytes_of(plain_peak):
+    if budget is None or capacity is None or budget.bytes_of(plain_peak, resident) <= (capacity.size or 0):
         return budget or capacity
-    output.note(f"{budget.text} is above {capacity.echo(plain_peak)}, which holds instead")
+    output.note(f"{budget.text} is above {capacity.echo(plain_peak, resident)}, which holds instead")
     return capacity
 
 

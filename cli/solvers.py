@@ -17,7 +17,11 @@ from .output import Output, Row, labelled
 @click.command()
 @output_options
 def solvers(output: Output) -> None:
-    """List the solvers: what each does and accepts, its source, and its settings with their defaults."""
+    """List the solvers: what each does and accepts, its source, and its settings with their defaults.
+
+    \b
+    plan solvers
+    """
     listed = [{**asdict(entry), "settings": _settings(entry.name)} for entry in registry.entries()]
     output.result({"solvers": listed}, labelled(row for solver in listed for row in _rows(solver)))
 

@@ -9,8 +9,9 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ..graphs.units import duration
 from ..planner.budget import spelled
-from .figures import duration, signed
+from .figures import signed
 from .output import Output, Row
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """The rows of a comparison as a CSV file: a line is appended as each trial ends.
 
 A comparison can be killed at any time: what is on file stays, a last line that was half written is dropped.
-Where two rows have the same key, the later one counts.
+Where two rows have the same key, the later one counts. A table of an earlier version, whose rows end sooner,
+can be read, but not gone on with.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import csv
 import io
 import os
 from collections.abc import Callable
-from dataclasses import astuple, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..graphs.errors import InputError
-from .trials import COLUMNS, Key, Row
+from .trials import COLUMNS, Found, Key, Row
 
 _HEAD = ",".join(COLUMNS) + "\n"
+_OLDEST = sum(field.default is MISSING for field in fields(Row))
+"""Columns that every table has."""
 
 
 def read_rows(path: Path) -> dict[Key, Row]:
@@ -30,25 +33,34 @@ def read_rows(path: Path) -> dict[Key, Row]:
         raise InputError(f"{path}: not UTF-8 text") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if text[: len(_HEAD)] != _HEAD[: len(text)]:
+    head = text[: text.find("\n") + 1]
+    if not (head.rstrip("\n").split(",") in _heads() if head else _HEAD.startswith(text)):
         raise InputError(f"{path}: not a table of plan bench: it has other columns")
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
-    lines = csv.reader(io.StringIO(_whole_lines(text)[len(_HEAD) :], newline=""))
-    rows = [_row(path, number, line) for number, line in enumerate(lines, start=2)]
+    lines = csv.reader(io.StringIO(_whole_lines(text)[len(head) :], newline=""))
+    kinds = _KINDS[: len(head.split(","))]
+    rows = [_row(path, number, line, kinds) for number, line in enumerate(lines, start=2)]
     return {row.key: row for row in rows}
 
 
 def append_row(path: Path, row: Row) -> None:
     """On disk when this returns."""
     cells = io.StringIO(newline="")
-    csv.writer(cells, lineterminator="\n").writerow("" if x is None else x for x in astuple(row))
+    csv.writer(cells, lineterminator="\n").writerow(_cell(getattr(row, name)) for name in COLUMNS)
     _append(path, cells.getvalue())
 
 
 def prepare(path: Path) -> None:
-    """Write the head of a new table, or drop a half-written last line of an old one."""
+    """Write the head of a new table, or drop a half-written last line of an old one.
+
+    Raises InputError where it can't be written, or is of an earlier version.
+    """
     try:
         text = path.read_bytes() if path.exists() else b""
+        if b"\n" in text and not text.startswith(_HEAD.encode()):
+            raise InputError(
+                f"{path}: of an earlier version, with fewer columns: give another file for the rows"
+            )
         whole = text.rfind(b"\n") + 1
         if whole < len(text):
             os.truncate(path, whole)
@@ -72,18 +84,34 @@ def _whole_lines(text: str) -> str:
     return text[: text.rfind("\n") + 1]
 
 
+def _heads() -> list[list[str]]:
+    return [list(COLUMNS[:count]) for count in range(_OLDEST, len(COLUMNS) + 1)]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return " ".join(f"{one.seconds!r}:{one.time!r}" for one in cast("tuple[Found, ...]", value))
+    return "" if value is None else value
+
+
+def _found(text: str) -> Found:
+    seconds, time = text.split(":")
+    return Found(float(seconds), float(time))
+
+
 _READERS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "int": int,
     "float": float,
     "int | None": lambda text: int(text) if text else None,
     "float | None": lambda text: float(text) if text else None,
+    "tuple[Found, ...]": lambda text: tuple(map(_found, text.split())),
 }
 _KINDS = [_READERS[str(field.type)] for field in fields(Row)]
 
 
-def _row(path: Path, number: int, line: list[str]) -> Row:
+def _row(path: Path, number: int, line: list[str], kinds: list[Callable[[str], Any]]) -> Row:
     try:
-        return Row(*(read(cell) for read, cell in zip(_KINDS, line, strict=True)))
+        return Row(*(read(cell) for read, cell in zip(kinds, line, strict=True)))
     except ValueError:
         raise InputError(f"{path}: line {number} is no row of this table") from None

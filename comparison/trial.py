@@ -23,6 +23,7 @@ from ..graphs.generators import chain
 from ..planner.plain import baseline, plain_schedule
 from ..solvers.bounds.lower_bounds import lower_bounds
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
+from ..solvers.race import Race
 from ..solvers.registry import run as registry
 from .trials import Outcome, Trial
 
@@ -52,7 +53,7 @@ def warm_up(asked: dict[str, Any]) -> None:
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     graph = load_graph(asked["graph"])
     problem = Problem(graph, asked["budget"])
-    start = perf_counter()
+    race, start = Race(), perf_counter()
     try:
         found = registry.solve(
             asked["solver"],
@@ -60,6 +61,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
             asked["time_limit"],
             asked["settings"],
             bound_seconds=asked["bound_seconds"],
+            race=race,
         )
     except Exception as error:
         seconds = error.seconds if isinstance(error, InfeasibleError) else None
@@ -76,7 +78,14 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         **({} if found.effort is None else {"nodes": found.effort.nodes, "own_gap": found.effort.gap}),
         "status": found.status,
         "seconds": found.seconds,
+        "history": improvements(race),
     }
+
+
+def improvements(race: Race) -> list[tuple[float, float]]:
+    """When each schedule was found that was faster than all before, and its seconds."""
+    first = {one.best: one.elapsed for one in reversed(race.history) if one.best < inf}
+    return [(round(elapsed, 3), best) for best, elapsed in reversed(first.items())]
 
 
 def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:

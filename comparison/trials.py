@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cached_property
 from importlib.metadata import version
 from itertools import product
 from math import inf
@@ -40,7 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Instance:
-    """A graph to compare on. plain_time: seconds; plain_peak: bytes."""
+    """A graph to compare on. plain_time: seconds; plain_peak, and resident of it throughout: bytes."""
 
     path: Path
     graph: str
@@ -49,6 +50,10 @@ class Instance:
     tensors: int
     plain_time: float
     plain_peak: int
+    resident: int
+
+    def bytes_of(self, budget: Budget) -> int:
+        return budget.bytes_of(self.plain_peak, self.resident)
 
 
 def instance(path: Path) -> Instance:
@@ -56,7 +61,8 @@ def instance(path: Path) -> Instance:
     graph = load_graph(path)
     plain = baseline(graph)
     sizes = len(graph.operations), len(graph.tensors)
-    return Instance(path.absolute(), graph.name, graph_digest(graph), *sizes, plain.time, plain.peak)
+    digest = graph_digest(graph)
+    return Instance(path.absolute(), graph.name, digest, *sizes, plain.time, plain.peak, graph.resident_bytes)
 
 
 class Contender(NamedTuple):
@@ -101,7 +107,7 @@ class Trial:
 
     @property
     def budget_bytes(self) -> int:
-        return self.budget.bytes_of(self.instance.plain_peak)
+        return self.instance.bytes_of(self.budget)
 
     @property
     def key(self) -> Key:
@@ -136,6 +142,13 @@ class Bounds(NamedTuple):
         return Bounds(lower, *(None if (one or 0.0) <= (lower or 0.0) else one for one in others))
 
 
+class Found(NamedTuple):
+    """After so many seconds of the solver a schedule was there that takes `time` seconds."""
+
+    seconds: float
+    time: float
+
+
 @dataclass(frozen=True)
 class Row:
     """A line of the comparison. Times in seconds, sizes in bytes; empty: not known, or no schedule.
@@ -145,7 +158,8 @@ class Row:
     backward_once_bound: where larger, for those in any order that run no backward operation twice.
     gap: (time − bound) in percent of the time; own_gap: to what an exact solver has proven for its own
     formulation; nodes: of its search trees. budget_text: as it was asked for. settings: JSON.
-    least_budget: of an infeasible trial.
+    least_budget: of an infeasible trial. seed: among the settings, of solvers that have one. history: each
+    schedule that was faster than all before.
     """
 
     graph: str
@@ -176,6 +190,8 @@ class Row:
     message: str
     sha256: str
     memplan: str
+    seed: int | None = None
+    history: tuple[Found, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -184,6 +200,14 @@ class Row:
     @property
     def place(self) -> Place:
         return self.sha256, self.budget
+
+    @cached_property
+    def contestant(self) -> tuple[str, str]:
+        """The solver, and its settings but for the seed: as JSON."""
+        if self.seed is None:
+            return self.solver, self.settings
+        settings = {name: value for name, value in json.loads(self.settings).items() if name != "seed"}
+        return self.solver, json.dumps(settings, sort_keys=True)
 
     @property
     def solved(self) -> bool:
@@ -202,7 +226,8 @@ UNKNOWN = Bounds()
 
 def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
     """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, backward_once_bound,
-    own_gap (of the time), nodes, status, least_budget and message what there is. known: bounds here."""
+    own_gap (of the time), nodes, status, least_budget, message and history what there is. known: bounds
+    here."""
     on, solver = trial.instance, trial.contender
     time, peak = ending.get("time"), ending.get("peak")
     own = (ending.get(name) for name in ("lower_bound", "file_order_bound", "backward_once_bound"))
@@ -236,6 +261,8 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         message=_line(ending.get("message", "")),
         sha256=on.sha256,
         memplan=version("memplan"),
+        seed=seed if isinstance(seed := json.loads(solver.settings).get("seed"), int) else None,
+        history=tuple(Found(*one) for one in ending.get("history", ())),
     )
 
 

@@ -87,3 +87,15 @@ def _in_range(count: Decimal, value: object) -> Decimal:
     if count > _LARGEST:
         raise InputError(f"{value!r} is more bytes than any machine has")
     return count
+
+
+def duration(seconds: float) -> str:
+    """'1.20 ms': three digits, in the unit that fits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{seconds / factor:,.{_places(seconds / factor)}f} {unit}"
+    return f"{seconds / 1e-6:.{_places(seconds / 1e-6)}f} µs" if seconds else "0 s"
+
+
+def _places(value: float) -> int:
+    return 2 if value < 10 else 1 if value < 100 else 0

@@ -1,4 +1,8 @@
-"""Budgets as users give them: bytes with a unit, or a percentage of the plain schedule's peak."""
+"""Budgets as users give them: bytes with a unit, or a percentage of the plain schedule's peak.
+
+'60%' is of the peak itself; '60%a' is all that stays throughout an iteration (weights, buffers, optimizer
+states, the batch), and 60 % of what the peak has above that: activations, gradients, workspace.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,42 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes, parse_bytes
 
-_PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%\s*", re.ASCII)
+_PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%(a?)\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """text: as the user wrote it. size: bytes, or None where `percent` of the plain peak is meant."""
+    """text: as the user wrote it. size: bytes, or None where `percent` is meant: of the plain peak, or, with
+    `of_activations`, of that without what stays throughout."""
 
     text: str
     size: int | None = None
     percent: Fraction = Fraction(0)
+    of_activations: bool = False
 
-    def bytes_of(self, plain_peak: int) -> int:
-        """The budget in bytes; parts of a byte are dropped."""
-        return int(plain_peak * self.percent / 100) if self.size is None else self.size
+    def bytes_of(self, plain_peak: int, resident: int) -> int:
+        """The budget in bytes; parts of a byte are dropped. resident: bytes that stay throughout."""
+        if self.size is not None:
+            return self.size
+        stays = resident if self.of_activations else 0
+        return stays + int((plain_peak - stays) * self.percent / 100)
 
-    def echo(self, plain_peak: int) -> str:
+    def echo(self, plain_peak: int, resident: int) -> str:
         """'12GB = 12,000,000,000 B = 11.18 GiB', with what a percentage is of."""
         of_plain = f" of the plain peak ({format_bytes(plain_peak)})" if self.size is None else ""
-        return f"{self.text.strip()}{of_plain} = {spelled(self.bytes_of(plain_peak))}"
+        if self.of_activations:
+            above = format_bytes(plain_peak - resident)
+            of_plain = f" of the {above} that the plain peak has above what stays, {format_bytes(resident)}"
+        return f"{self.text.strip()}{of_plain} = {spelled(self.bytes_of(plain_peak, resident))}"
 
 
 def parse_budget(text: str) -> Budget:
     """Raises InputError: no budget, or none that is above 0."""
     match = _PERCENT.fullmatch(text)
     if match:
-        budget = Budget(text, percent=Fraction(match[1]))
+        budget = Budget(text, percent=Fraction(match[1]), of_activations=bool(match[2]))
     elif "%" in text:
-        raise InputError(f"{text!r} is not a percentage, like 60%")
+        raise InputError(f"{text!r} is not a percentage, like 60% (of the peak) or 60%a (of the activations)")
     else:
         budget = Budget(text, size=parse_bytes(text))
     if not (budget.size or budget.percent):

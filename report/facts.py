@@ -6,7 +6,6 @@ graph, schedule ──timeline──▶ when ──┐
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,66 +15,42 @@ from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
 from ..planner.plain import plain_schedule
-from ..planner.report import Report
 from ..planner.schedule.schedule import Schedule, Verb
-from ..planner.simulator.clock import Queue
-from ..planner.simulator.pinned import PINNED
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
-from .fates import Fate, bars, fates
+from .colours import COLOURS
+from .fates import Fate, bars, fates, run_again
 from .modules import modules
 from .moments import moments, passed
+from .subject import CAUSES, MEMORIES, QUEUES, Subject
 
 Document = dict[str, Any]
 
 KINDS = (*(kind.word.replace("_", " ") for kind in Kind), "workspace")
-QUEUES = ("compute", "CPU", "device to host", "host to device", "disk write", "disk read")
-CAUSES = {
-    Queue.COMPUTE: "a computation on the device",
-    Queue.CPU: "a computation on the CPU",
-    Queue.D2H: "a copy to the host",
-    Queue.H2D: "a copy from the host",
-    Queue.DISK_WRITE: "a write to the disk",
-    Queue.DISK_READ: "a read from the disk",
-}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is reported on. budget: device bytes. report: its figures, which the judge has found."""
-
-    graph: Graph
-    schedule: Schedule
-    report: Report
-    budget: int | None = None
-    machine: Machine | None = None
 
 
 def facts(subject: Subject) -> Document:
     """Times in seconds, sizes in bytes, 0 when the device ended computing the iteration before."""
     graph, schedule = subject.graph, subject.schedule
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
-    rows = {
-        memory: lifetimes(graph, schedule, memory, budget=subject.budget, machine=subject.machine)
-        for memory in (*Memory, PINNED)
-        if memory == Memory.DEVICE or subject.report.figures.host_peak
-    }
+    rows = subject.copies()
     return {
         "figures": {**subject.report.predicted(), "budget": subject.budget},
         "overhead": subject.report.overhead,
         "gap": subject.report.gap,
         "period": _short(line.period),
         "kinds": KINDS,
+        "colours": COLOURS,
         "fates": [fate.word for fate in Fate],
         "phases": [phase.word for phase in Phase],
         "queues": QUEUES,
-        "causes": [
-            *(CAUSES[queue] for queue in Queue),
-            "the training thread",
-            "the iteration before the last",
-        ],
+        "causes": CAUSES,
         "memory": _memory(graph, line, rows[Memory.DEVICE]),
         "plain": _plain(graph),
-        "elsewhere": [_curve(name, line, rows[memory]) for name, memory in _ELSEWHERE if memory in rows],
+        "elsewhere": [
+            _curve(name, line, rows[memory])
+            for name, memory in MEMORIES.items()
+            if memory in rows and memory != Memory.DEVICE
+        ],
         "steps": _steps(graph, schedule, line),
         "tensors": _tensors(graph, schedule),
         "operations": {
@@ -86,9 +61,6 @@ def facts(subject: Subject) -> Document:
         "lives": [_lives(line, rows[memory]) for memory in Memory if memory in rows],
         "modules": modules(graph, schedule, rows[Memory.DEVICE]),
     }
-
-
-_ELSEWHERE = (("host", Memory.HOST), ("pinned", PINNED), ("disk", Memory.DISK))
 
 
 def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
@@ -117,11 +89,7 @@ def _curve(name: str, line: Timeline, rows: Lifetimes) -> Document:
 def _steps(graph: Graph, schedule: Schedule, line: Timeline) -> Document:
     """All but deletes. of: an operation's or a tensor's number, by the queue. again: it ran before."""
     shown = np.flatnonzero(line.queue != NOTHING)
-    computes = schedule.verbs == Verb.COMPUTE
-    first = np.zeros(len(schedule), np.bool_)
-    places = np.flatnonzero(computes)
     runs = list(schedule.rows())
-    first[places[np.unique(schedule.targets[places], return_index=True)[1]]] = True
     return {
         "step": shown.tolist(),
         "start": _times(line.start[shown]),
@@ -130,7 +98,7 @@ def _steps(graph: Graph, schedule: Schedule, line: Timeline) -> Document:
         "idle": _times(line.idle[shown]),
         "cause": line.cause[shown].tolist(),
         "of": schedule.targets[shown].tolist(),
-        "again": (computes & ~first)[shown].astype(int).tolist(),
+        "again": run_again(schedule)[shown].astype(int).tolist(),
         "mode": [
             graph.operations.modes[target][where - 1].name if verb == Verb.COMPUTE and where else ""
             for verb, target, where in (runs[step] for step in shown.tolist())

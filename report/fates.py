@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Graph
@@ -35,6 +36,14 @@ def fates(graph: Graph, schedule: Schedule) -> Ints:
             found[target] = Fate.MOVED
     found[(made > graph.producers.counts()) & (found == Fate.KEPT)] = Fate.AGAIN
     return found
+
+
+def run_again(schedule: Schedule) -> NDArray[np.bool_]:
+    """Per step whether it computes what has run before in the iteration."""
+    again = schedule.verbs == Verb.COMPUTE
+    places = np.flatnonzero(again)
+    again[places[np.unique(schedule.targets[places], return_index=True)[1]]] = False
+    return again
 
 
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:

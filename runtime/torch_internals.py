@@ -161,6 +161,11 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
+def can_decompose(operator: Any) -> bool:
+    """Whether it is made of others, by a rule of its own."""
+    return operator._can_decompose()
+
+
 def memory_of(tensor: Tensor) -> int:
     """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives."""
     return tensor.untyped_storage()._cdata

@@ -80,8 +80,8 @@ def _whole_number(text: str) -> int:
     return number
 
 
-def _number(text: str) -> float:
-    """0.005 or 0.5%."""
+def read_number(text: str) -> float:
+    """0.005 or 0.5%. Raises ValueError."""
     number = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not isfinite(number):
         raise ValueError
@@ -90,7 +90,7 @@ def _number(text: str) -> float:
 
 _READERS: dict[type, Callable[[str], Any]] = {
     int: _whole_number,
-    float: _number,
+    float: read_number,
     bool: lambda text: _BOOLS[text.lower()],
     str: str,
 }

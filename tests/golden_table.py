@@ -64,7 +64,16 @@ LEFT_OUT = {
 }
 """Instances that a solver is not asked, and why. Those that move data are not asked for one without links."""
 
-WITHOUT_PROGRAMS = ("store-all", "chen-sqrt", "revolve", "rotor", "rk-rotor", "search", "tw-remat")
+WITHOUT_PROGRAMS = (
+    "store-all",
+    "layer-checkpoint",
+    "chen-sqrt",
+    "revolve",
+    "rotor",
+    "rk-rotor",
+    "search",
+    "tw-remat",
+)
 """Solvers whose answers no version of highspy or ortools changes."""
 
 

@@ -8,7 +8,18 @@ import pytest
 from growth import held, solve_many
 
 MOST_BYTES = 30 * 2**20
-QUICK = ("store-all", "chen-sqrt", "revolve", "rotor", "rk-rotor", "checkmate", "tw-remat", "h-ilp", "l2l")
+QUICK = (
+    "store-all",
+    "layer-checkpoint",
+    "chen-sqrt",
+    "revolve",
+    "rotor",
+    "rk-rotor",
+    "checkmate",
+    "tw-remat",
+    "h-ilp",
+    "l2l",
+)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")

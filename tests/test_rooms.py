@@ -1,7 +1,7 @@
 """A room is entered by its doors: the files that its `__init__` names, or the file with the room's name.
 
-Rooms are the folders below the floors (graphs, planner, solvers, comparison, runtime, training, cli). What a
-floor has at its top is open to all who may import the floor.
+Rooms are the folders below the floors (graphs, planner, solvers, comparison, runtime, training, exchange,
+cli). What a floor has at its top is open to all who may import the floor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("graphs", "instances", "planner", "solvers", "comparison", "runtime", "training", "report", "cli")
+FLOORS = (
+    "graphs",
+    "instances",
+    "planner",
+    "solvers",
+    "comparison",
+    "runtime",
+    "training",
+    "report",
+    "exchange",
+    "cli",
+)
 DOORS = re.compile(r"Doors: ([\w, \n]+)\.")
 
 

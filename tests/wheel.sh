@@ -34,5 +34,8 @@ PYTHON
 "$plan" solve graph.yaml --budget 70% --solver rotor -o schedule.json
 "$plan" check schedule.json --graph graph.yaml
 "$plan" instances gpt2-6 -o gpt2.json
+"$plan" instances unet -o unet.json
+"$plan" export moccasin unet.json -o moccasin.json
+"$plan" import moccasin moccasin.json -o again.yaml
 "$plan" report schedule.json --graph graph.yaml -o report.html
 echo "the wheel works on its own, without torch"

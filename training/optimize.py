@@ -85,7 +85,7 @@ def optimize(
     tensor, a tuple of positional or a dict of keyword arguments. A module in DistributedDataParallel is
     planned by each rank for itself, its gradients averaged, in the plan where that updates weights; all
     ranks call this at once.
-    budget: bytes, '12GB', or '60%' of the plain peak.
+    budget: bytes, '12GB', '60%' of the plain peak, or '60%a' of its activations.
     loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
     or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
     module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
@@ -103,7 +103,7 @@ def optimize(
     a step needs none around it.
     scaler: a torch.amp.GradScaler: backward is of the loss times its scale as it is then; the loss that is
     returned is not scaled. With an optimizer the step unscales the gradients, skips the update where one is
-    not finite (`step.updated`), and updates the scaler. Else the loop does: scale, unscale_, step and update.
+    not finite (`step.updated`), and updates the scaler. Else all that is the loop's.
     accumulate: so many calls of the step make one update: each adds the gradients of its loss divided by it.
     Without an optimizer: what the loop divides the loss by that its scaler scales.
     The sums are states of planned updates; of other optimizers they stay on the device. See `Step.update`.

@@ -260,7 +260,8 @@ class Planner:
         """What the iteration may take. Bytes hold what libraries keep on the device, too; the plain peak, of
         which a share is one, does not."""
         kept = 0 if self.budget.size is None else device_of(program.device).constant_bytes()
-        budget = self.budget.bytes_of(baseline(graph).peak + self.beside) - self.beside
+        peak, resident = (size + self.beside for size in (baseline(graph).peak, graph.resident_bytes))
+        budget = self.budget.bytes_of(peak, resident) - self.beside
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         return budget - kept

@@ -43,7 +43,7 @@ def ready(way: str, iteration: Iteration, share: float) -> Ready:
     if way == "save_on_cpu":
         return _plain_loop(iteration, module, lambda: torch.autograd.graph.save_on_cpu(pin_memory=True))
     if way == "checkpoint":
-        for layer in _layers(module):
+        for layer in layers_of(module):
             forward = layer.forward
             layer.forward = lambda *a, forward=forward, **k: checkpoint(forward, *a, use_reentrant=False, **k)
     if way == "compile":
@@ -81,7 +81,7 @@ def _loss(iteration: Iteration, module: Any) -> torch.Tensor:
     return output.loss if iteration.loss_fn is None else iteration.loss_fn(output, *targets)
 
 
-def _layers(module: nn.Module) -> list[nn.Module]:
+def layers_of(module: nn.Module) -> list[nn.Module]:
     """Of the outermost lists of layers. Raises InputError where there is none."""
     lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
     inner = {id(below) for part in lists for below in part.modules() if below is not part}
@@ -99,7 +99,7 @@ def _sharded(iteration: Iteration) -> Ready:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
     init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
     module = iteration.module.cpu()
-    for layer in _layers(module):
+    for layer in layers_of(module):
         fully_shard(layer, offload_policy=CPUOffloadPolicy())
     fully_shard(module, offload_policy=CPUOffloadPolicy())
     return _plain_loop(iteration, module)

@@ -33,7 +33,7 @@ MOST_UNPACKED = 50
 def read_document(path: Path) -> object:
     """The data in a file. Raises InputError with one line: the file and what is wrong with it."""
     suffix = document_suffix(path)
-    raw = _read_bytes(path, MOST_BYTES[suffix])
+    raw = read_bytes(path, MOST_BYTES[suffix])
     try:
         text = raw.decode("utf-8")
         del raw
@@ -108,7 +108,8 @@ def document_suffix(path: Path) -> str:
     return suffix
 
 
-def _read_bytes(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, most: int) -> bytes:
+    """A regular file of at most `most` bytes, unpacked where it ends in `.gz`. Raises InputError."""
     packed = path.suffix == ".gz"
     try:
         about = path.stat()
@@ -124,7 +125,8 @@ def _read_bytes(path: Path, most: int) -> bytes:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > most:
-        other = "" if ".json" in path.suffixes[-2:] else "; JSON is read up to 512 MiB"
+        yaml = {".yaml", ".yml"} & {*path.suffixes[-2:]}
+        other = "; JSON is read up to 512 MiB" if yaml else ""
         raise InputError(f"{path}: larger than the {most // 2**20} MiB that are read{other}")
     if packed and len(raw) > expected:
         raise InputError(

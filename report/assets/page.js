@@ -35,9 +35,8 @@ const put = (id, ...children) => document.getElementById(id).replaceChildren(...
 
 // ── colours ─────────────────────────────────────────────────────────────────────────────────────
 
-const KIND = ["#7b8794", "#3b6ea5", "#8fb8de", "#2a9d8f", "#8cb369", "#f4a259", "#9d6b9e", "#b8b2a7"];
-const PHASE = ["#5b8fc7", "#2a9d8f", "#e9a94b", "#9d6b9e"];
-const AGAIN = "#d1495b", COPY = "#3f9c6b", FATE = ["#8a94a0", AGAIN, COPY];
+const { kind: KIND, phase: PHASE, again: AGAIN, copy: COPY } = data.colours;
+const FATE = ["#8a94a0", AGAIN, COPY];
 const SHORT = ["compute", "CPU", "D → H", "H → D", "→ disk", "disk →"];
 const ELSEWHERE = ["#3b6ea5", "#c9a227", "#8c6d31"];
 const CAUSE = ["#c9a227", "#9467bd", "#17a2b8", "#6aa84f", "#8c6d31", "#bd9e39", "#7f7f7f", "#c0392b"];
@@ -416,7 +415,7 @@ function bench() {
     grid: { left: narrow.matches ? 70 : 110, right: 30, top: 36, bottom: 50 },
     legend: { top: 0, type: "scroll", textStyle: { color: soft } },
     tooltip: { trigger: "item", formatter: ({ seriesName, value }) => `${echarts.format.encodeHTML(seriesName)}: ${bytes(value[0])}, ${seconds(value[1])}` },
-    xAxis: { ...axis, interval: step(most), axisLabel: { color: soft, formatter: bytes, hideOverlap: true }, name: "budget", nameGap: 30 },
+    xAxis: { ...axis, interval: step(most), axisLabel: { color: soft, formatter: bytes, hideOverlap: true, showMinLabel: false, showMaxLabel: false }, name: "budget", nameGap: 30 },
     yAxis: { ...axis, axisLabel: { color: soft, formatter: seconds } },
     series: [
       ...solvers.map((solver) => ({ name: solver, type: "line", symbolSize: 7, data: line_(data.bench.filter((row) => row.solver === solver), "time") })),

@@ -17,6 +17,7 @@ from ..model.granted import plain_attributes_kept
 from ..model.iteration import Iteration
 from ..model.unchanged import unchanged
 from ..run.execute import PlannedStep
+from ..run.stopwatch import Span
 from ..trace.pretence import compiling
 from .compiled import Compiled
 from .eager import Comparison, run_eager
@@ -95,6 +96,21 @@ def side_by_side(
         step.recall()
     measured = [Measured(seconds, peak) for seconds, peak in zip(times, most, strict=True)]
     return SideBySide(comparison, float(loss), measured[0] if comparison else None, measured[-1])
+
+
+def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
+    """When each step of the schedule runs, in one planned iteration behind others. Module, buffers and random
+    generators are afterwards what they were."""
+    with unchanged(iteration, step.program.device):
+        for _ in range(AHEAD):
+            step.run(iteration.inputs)
+        step.begin_timing()
+        for _ in range(AHEAD):
+            step.run(iteration.inputs)
+        times = step.end_timing()
+        step.recall()
+    assert times is not None
+    return times.spans
 
 
 def periods(

@@ -40,6 +40,13 @@ from .roofline import (
     work_of,
 )
 
+ESTIMATED = {
+    "compute_efficiency": COMPUTE_EFFICIENCY,
+    "bandwidth_efficiency": BANDWIDTH_EFFICIENCY,
+    "launch_seconds": LAUNCH_SECONDS,
+}
+"""For a graph's `source`."""
+
 
 def estimate(
     model: str, gpu: str, progress: Progress | None = None, optimizer: Choice | None = None
@@ -68,9 +75,7 @@ def estimate_file(
         "estimate": {
             "gpu": preset.gpu.name,
             "data": preset.gpu.source,
-            "compute_efficiency": COMPUTE_EFFICIENCY,
-            "bandwidth_efficiency": BANDWIDTH_EFFICIENCY,
-            "launch_seconds": LAUNCH_SECONDS,
+            **ESTIMATED,
         },
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }

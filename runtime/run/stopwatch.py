@@ -10,13 +10,14 @@ around it. On the CPU a moment is a look at the clock; on a device with streams 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
 from ...planner.simulator.clock import Queue
+from ...planner.simulator.walk import TRANSFERS
 from ..device.device import Device, Stamp
 from ..storage.places import Block
 
@@ -39,12 +40,22 @@ class Copied(NamedTuple):
     seconds: float
 
 
+class Span(NamedTuple):
+    """When a step ran: seconds from the moment in which the thread came to the first computation."""
+
+    queue: Queue
+    step: int
+    start: float
+    end: float
+
+
 class Times(NamedTuple):
     """Medians of iterations. seconds: of a run of each operation in the mode in which it ran. copied: by the
-    transfer queues that had something to copy."""
+    transfer queues that had something to copy. spans: of the last iteration, by queue."""
 
     seconds: Mapping[Way, float]
     copied: Mapping[Queue, Copied]
+    spans: Sequence[Span] = ()
 
 
 class Stopwatch:
@@ -53,12 +64,16 @@ class Stopwatch:
     def __init__(self, device: Device, graph: Graph | None, schedule: Schedule) -> None:
         """graph: not needed for a schedule without modes."""
         self._stamp = device.stamp
-        runs = zip(schedule.targets.tolist(), schedule.wheres.tolist(), schedule.verbs.tolist(), strict=True)
-        self._ways: Sequence[Way] = [
-            (operation, mode)
-            for operation, mode, verb in runs
-            if verb == Verb.COMPUTE and (mode == PLAIN or graph is None or not graph.on_host(operation, mode))
-        ]
+        self._steps: dict[Queue, list[int]] = {queue: [] for queue in Queue}
+        self._ways: list[Way] = []
+        for step, (verb, target, where) in enumerate(schedule.rows()):
+            if verb == Verb.COMPUTE:
+                on_cpu = where != PLAIN and graph is not None and graph.on_host(target, where)
+                self._steps[Queue.CPU if on_cpu else Queue.COMPUTE].append(step)
+                if not on_cpu:
+                    self._ways.append((target, where))
+            elif verb != Verb.DELETE:
+                self._steps[TRANSFERS[verb, where]].append(step)
         self._laps: list[tuple[list[Stamp], list[tuple[int, Stamp, Stamp]]]] = []
         self._jobs: list[tuple[Way | Queue, int, Stamp, Stamp]] = []
 
@@ -98,7 +113,26 @@ class Stopwatch:
             else:
                 by_way.setdefault(what, []).append(seconds)
         seconds = {way: median(runs) for way, runs in by_way.items()}
-        return Times(seconds, {queue: _copied(sizes) for queue, sizes in copied.items()})
+        copies = {queue: _copied(sizes) for queue, sizes in copied.items()}
+        return Times(seconds, copies, list(self._spans(*whole[-1])))
+
+    def _spans(self, marks: Sequence[Stamp], waits: Sequence[tuple[int, Stamp, Stamp]]) -> Iterator[Span]:
+        """Of the last iteration. Queues are first in first out, so their last jobs are its own."""
+        waited: dict[int, float] = {}
+        for place, begun, ended in waits:
+            waited[place] = waited.get(place, 0.0) + begun.elapsed_time(ended)
+        at = [marks[0].elapsed_time(mark) for mark in marks]
+        for place, step in enumerate(self._steps[Queue.COMPUTE]):
+            start = min(at[place] + waited.get(place + 1, 0.0), at[place + 1])
+            yield Span(Queue.COMPUTE, step, start / 1000, at[place + 1] / 1000)
+        jobs: dict[Queue, list[tuple[Stamp, Stamp]]] = {}
+        for what, _size, begun, ended in self._jobs:
+            jobs.setdefault(what if isinstance(what, Queue) else Queue.CPU, []).append((begun, ended))
+        for queue, of in jobs.items():
+            steps = self._steps[queue]
+            for step, (begun, ended) in zip(steps, of[-len(steps) :], strict=True):
+                start = marks[0].elapsed_time(begun) / 1000
+                yield Span(queue, step, start, start + begun.elapsed_time(ended) / 1000)
 
     def _waiting(self, wait: Callable[[Any], None]) -> Callable[[Any], None]:
         def waiting(ticket: Any) -> None:

@@ -1,4 +1,4 @@
 """From a model to a program.
 
-Doors: trace, align, forms, joint, pretence, settle.
+Doors: trace, align, forms, joint, layers, lowering, pretence, settle.
 """

@@ -7,6 +7,7 @@ In the order to read:
     solve.py            scaling, the backend, the check: where users of this room begin
     scaling.py          programs of any magnitude
     highs.py            HiGHS, in this process
+    write.py            programs as files, for other solvers
     process.py          every other backend, in a process of its own
     safe_bounds.py      bounds from linear programs that hold whatever the solver does
     planes.py           the small linear program of cutting-plane methods

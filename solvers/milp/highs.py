@@ -23,6 +23,7 @@ import numpy as np
 from ...graphs.arrays import Floats
 from .model import Program
 from .result import BackendError, Outcome, Progress, Result, Settings
+from .write import lp_of
 
 GRACE_SECONDS = 120.0
 """How long after its time limit HiGHS may still be at work before it counts as hung."""
@@ -55,7 +56,7 @@ def solve(
     for name, value in options.items():
         if highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:
             raise BackendError(f"highs does not accept {name} = {value}")
-    if highs.passModel(_program_for_highs(program)) == highspy.HighsStatus.kError:
+    if highs.passModel(lp_of(program)) == highspy.HighsStatus.kError:
         raise BackendError(f"highs does not accept the model of {program.size}")
     if start:
         highs.setSolution(
@@ -97,7 +98,7 @@ def _relaxation(program: Program, time_limit: float | None, cancelled: Callable[
     options: dict[str, bool | str] = {"output_flag": False, "solver": "ipm", "run_crossover": "off"}
     for name, value in options.items():
         highs.setOptionValue(name, value)
-    if highs.passModel(_program_for_highs(program, whole=False)) == highspy.HighsStatus.kError:
+    if highs.passModel(lp_of(program, whole=False)) == highspy.HighsStatus.kError:
         raise BackendError(f"highs does not accept the model of {program.size}")
 
     def run() -> bool:
@@ -115,25 +116,6 @@ def _relaxation(program: Program, time_limit: float | None, cancelled: Callable[
     x = np.array(solution.col_value, np.float64) if solution.value_valid else None
     prices = np.array(solution.row_dual, np.float64) if solution.dual_valid else None
     return Relaxation(x, prices, ray, interrupted)
-
-
-def _program_for_highs(program: Program, whole: bool = True) -> highspy.HighsLp:
-    columns, rows = len(program.cost), len(program.row_lower)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_, lp.offset_ = columns, rows, program.offset
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = program.cost, program.lower, program.upper
-    lp.row_lower_, lp.row_upper_ = program.row_lower, program.row_upper
-    matrix = lp.a_matrix_
-    matrix.format_, matrix.num_col_, matrix.num_row_ = highspy.MatrixFormat.kRowwise, columns, rows
-    matrix.start_, matrix.index_, matrix.value_ = (
-        program.start.astype(np.int32),
-        program.columns,
-        program.values,
-    )
-    if whole and program.integer.any():
-        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        lp.integrality_ = [kinds[integer] for integer in program.integer.tolist()]
-    return lp
 
 
 def _run(

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
+from pathlib import Path
 
 import numpy as np
 
 from ...graphs.arrays import Floats
-from ...graphs.errors import MissingPackageError
+from ...graphs.errors import InputError, MissingPackageError
 from ..settings_text import check_between, check_gap, check_workers
 from .model import Program
+
+FILES = (".mps", ".lp")
+"""What `write` may end with."""
 
 TOLERANCE = 1e-5
 """How far an answer may lie outside a row, over its terms, a bound or an integer; backends promise 1e-6."""
@@ -26,19 +30,23 @@ class Settings:
     """backend: highs, gurobi, or PuLP's name of a solver (PULP_CBC_CMD, SCIP_CMD, …).
 
     threads: None for the backend's choice. gap: relative, where the search may stop. seed: of the search,
-    where the backend takes one.
+    where the backend takes one. write: a file, .mps or .lp, for each program that is solved (write.py); empty
+    for none.
     """
 
     backend: str = "highs"
     threads: int | None = None
     gap: float = 1e-6
     seed: int = 0
+    write: str = ""
 
     def __post_init__(self) -> None:
         if self.threads is not None:
             check_workers(self.threads, 1, "threads")
         check_gap(self.gap)
         check_between(self, seed=(0, 2**31 - 1))
+        if self.write:
+            _check_path(self.write)
 
 
 class Outcome(Enum):
@@ -121,3 +129,11 @@ def checked(program: Program, result: Result, backend: str) -> Result:
 
 def _largest(values: Floats) -> float:
     return float(values.max(initial=0.0))
+
+
+def _check_path(path: str) -> None:
+    """Raises InputError where no program can be written there."""
+    if Path(path).suffix not in FILES:
+        raise InputError(f"write must end with {' or '.join(FILES)}, not {path!r}")
+    if not Path(path).parent.is_dir():
+        raise InputError(f"write: {Path(path).parent}: no such folder")

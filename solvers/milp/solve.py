@@ -31,6 +31,7 @@ from .model import Program
 from .process import answer, solve_apart
 from .result import BackendError, Outcome, Progress, Result, Settings, checked
 from .scaling import scaled
+from .write import write
 
 _GUROBI = "GUROBI"
 """PuLP's name of Gurobi through gurobipy."""
@@ -50,6 +51,8 @@ def solve(
     progress: called now and then (highs). Ctrl-C ends the search; highs gives its best answer then.
     """
     settings, fit = settings or Settings(), scaled(program)
+    if settings.write:
+        write(program, settings.write)
 
     def tell(news: Progress) -> None:
         progress(Progress(fit.cost(news.incumbent), fit.cost(news.bound), news.seconds))

@@ -54,6 +54,13 @@ _OURS = (
         "the plain schedule: nothing is recomputed",
     ),
     Entry(
+        "layer-checkpoint",
+        ".recomputation.checkpointing.layer_checkpoint",
+        "training graphs with numbered layers",
+        "PyTorch, torch.utils.checkpoint",
+        "a checkpoint around each layer: its forward pass runs again as a whole",
+    ),
+    Entry(
         "chen-sqrt",
         ".recomputation.checkpointing.chen_sqrt",
         "chains of blocks",

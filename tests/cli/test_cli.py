@@ -95,7 +95,13 @@ def test_an_infeasible_budget_as_json(plan: Plan) -> None:
 
 def test_solvers_are_listed(plan: Plan) -> None:
     listed = json.loads(plan("solvers", "--json").stdout)["solvers"]
-    assert [row["name"] for row in listed][:5] == ["auto", "store-all", "chen-sqrt", "revolve", "rotor"]
+    assert [row["name"] for row in listed][:5] == [
+        "auto",
+        "store-all",
+        "layer-checkpoint",
+        "chen-sqrt",
+        "revolve",
+    ]
     assert all(row["accepts"] and row["source"] for row in listed)
     for row in listed:
         assert row["settings"] == registry.settings_of(row["name"])

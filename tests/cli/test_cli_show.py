@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memplan.cli import account
 from memplan.cli.curve import draw
-from memplan.cli.figures import duration
 from memplan.cli.main import main
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.graphs.units import duration
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.file import save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch

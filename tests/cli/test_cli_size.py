@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.cli.size_report import lines_of
 from memplan.cli.size_search import Found
+from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset
+from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import Figures
 from memplan.planner.sizing import Trial
 from memplan.solvers.registry import run as registry
@@ -83,6 +85,21 @@ def test_the_largest_batch_is_the_last_whose_plain_peak_fits(plan: Plan) -> None
     assert trials[largest]["samples_per_second"] == pytest.approx(largest / trials[largest]["time"])
 
 
+def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
+    """The largest that fits may be far slower: it moves or makes again what the others keep."""
+
+    def tried(batch: int, seconds: float | None) -> Trial:
+        figures = baseline(chain(2))
+        there = None if seconds is None else replace(figures, time=seconds)
+        return Trial(batch, 100, 1, figures, figures=there)
+
+    found = Found(100, [tried(1, 1.0), tried(2, 1.0), tried(4, 2.0), tried(8, 12.0), tried(16, None)])
+    assert found.fastest is not None
+    assert found.largest is not None
+    assert (found.fastest.batch, found.largest.batch) == (2, 8)
+    assert Found(100, [tried(1, None)]).fastest is None
+
+
 def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> None:
     told = sized(plan, "--batch", "4, 2,16")
     assert [one["batch"] for one in told["batches"]] == [2, 4, 16]
@@ -138,10 +155,12 @@ def test_the_table(plan: Plan) -> None:
                   "--budget", "5MB")  # fmt: skip
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert [line.split()[-1] for line in lines if line.endswith(" fits")] == ["fits", "fits"]
+    assert sum(line.endswith("  fits") for line in lines) == 1
+    assert sum(line.endswith("  fits, most samples/s") for line in lines) == 1
     assert any("4,096" in line and line.endswith("no: below the floor") for line in lines)
     assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
     assert any(line.startswith("largest batch    batch 2 within 5,000,000 B") for line in lines)
+    assert any(line.startswith("fastest batch    batch 2 within 5,000,000 B") for line in lines)
     assert result.stderr == ""
 
 

@@ -24,12 +24,15 @@ SOUND = {
     "show": ["s.json", "--graph", "g.json"],
     "report": ["s.json", "--graph", "g.json", "-o", "r.html"],
     "run": ["s.json", "--graph", "g.json", "--model", "m.py"],
+    "pareto": ["g.json", "--solver", "store-all", "--budgets", "100%"],
     "bench": ["g.json", "--solvers", "store-all", "--budgets", "100%"],
     "machine": ["rtx3060"],
     "size": ["m.py", "--gpu", "rtx3060"],
     "partition": ["g.json"],
     "solvers": [],
     "instances": ["unet-4"],
+    "import": ["moccasin", "m.json"],
+    "export": ["moccasin", "g.json", "-o", "m.json"],
 }
 """Of each command what it needs at least. The model's file can't be read: nothing is traced."""
 

@@ -37,7 +37,7 @@ def plan() -> Plan:
 def least_seconds(one: Entry, known: Known) -> tuple[Problem, float]:
     graph = one.graph()
     plain = baseline(graph)
-    problem = Problem(graph, parse_budget(known.budget).bytes_of(plain.peak))
+    problem = Problem(graph, parse_budget(known.budget).bytes_of(plain.peak, graph.resident_bytes))
     if known.seconds is not None:
         return problem, known.seconds
     assert known.overhead_percent is not None

@@ -19,11 +19,12 @@ from memplan.planner.report import Report
 from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.timeline import timeline
-from memplan.report.facts import Document, Subject, facts
+from memplan.report.facts import Document, facts
 from memplan.report.fates import Fate, bars, fates
 from memplan.report.modules import REST, modules
 from memplan.report.moments import moments, passed
 from memplan.report.page import page
+from memplan.report.subject import Subject
 from strategies import Case, random_case
 
 

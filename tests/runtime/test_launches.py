@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
 from time import perf_counter, sleep
 
 import pytest
@@ -132,4 +131,4 @@ def test_many_tiny_operations_take_what_the_thread_takes() -> None:
         device.synchronize()
         return (perf_counter() - start) / iterations
 
-    assert planned <= median(period() for _ in range(3)) < 1.4 * planned
+    assert planned <= min(period() for _ in range(5)) < 1.4 * planned  # a busy machine only adds

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hostile import TURNS, Lateness, case, eagerly, planned_step, train
@@ -76,6 +78,13 @@ def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
     assert times.seconds.keys() == {(operation, 0) for operation in range(len(program.operations))}
     for operation, node in enumerate(program.operations):
         assert slow[node.name] <= times.seconds[operation, 0] < slow[node.name] + 0.009
+    assert [span.step for span in times.spans] == np.flatnonzero(schedule.verbs == Verb.COMPUTE).tolist()
+    assert {span.queue for span in times.spans} == {Queue.COMPUTE}
+    assert times.spans[0].start == 0
+    assert all(one.end == pytest.approx(next_.start) for one, next_ in pairwise(times.spans))
+    for span in times.spans:
+        name = program.operations[schedule.targets.item(span.step)].name
+        assert slow[name] <= span.end - span.start < slow[name] + 0.02
     for each in (*timed, step.run(made.inputs)):
         assert torch.equal(each.loss, plain.loss)
     assert step.source == source
@@ -109,6 +118,18 @@ def test_waits_belong_to_no_operation_and_copies_have_their_rate(slow: dict[str,
     assert back.bytes == back.copies * graph.tensors.bytes[weight]
     assert back.copies == 3 * (schedule.verbs == Verb.PREFETCH).sum()
     assert back.seconds == pytest.approx(back.bytes / RATE, rel=0.2)
+    came = {span.step: span for span in times.spans if span.queue == Queue.H2D}
+    assert list(came) == np.flatnonzero(schedule.verbs == Verb.PREFETCH).tolist()
+    for step_number, fetch in came.items():
+        assert fetch.end - fetch.start == pytest.approx(copy, rel=0.2)
+        reader = next(
+            span
+            for span in times.spans
+            if span.queue == Queue.COMPUTE
+            and span.step > step_number
+            and weight in graph.read_lists[schedule.targets.item(span.step)]
+        )
+        assert reader.start >= fetch.end - 1e-3
     moved = schedule.verbs == Verb.OFFLOAD
     assert (Queue.D2H in times.copied) == bool(moved.any())
 
@@ -128,4 +149,7 @@ def test_on_a_hostile_device_timed_iterations_compute_the_same(number: int) -> N
     assert times.seconds.keys() == {(target, where) for verb, target, where in rows if verb == Verb.COMPUTE}
     assert all(seconds >= 0 for seconds in times.seconds.values())
     assert all(min(copied) > 0 for copied in times.copied.values())
+    assert sorted(span.step for span in times.spans) == [
+        step for step, row in enumerate(rows) if row[0] != Verb.DELETE
+    ]
     assert len(times.copied) == len({row[::2] for row in rows if row[0] in (Verb.OFFLOAD, Verb.PREFETCH)})

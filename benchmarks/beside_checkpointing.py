@@ -1,0 +1,105 @@
+"""Plans beside `torch.utils.checkpoint` around each layer, at the memory that it takes.
+
+Protocol. Models of `examples/` with lists of layers, forward and backward, gradients dropped, one thread.
+Each layer's forward is wrapped; the peak is measured. Then `auto` plans for that many bytes. Each variant
+takes turns with plain PyTorch in one process; its figure is the ratio of the medians of the process's own
+time. Peaks are those of live storage, weights, buffers and inputs included.
+
+    python benchmarks/beside_checkpointing.py [--models gpt2,bert,vit,t5] [--rounds 9] [--seconds 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import torch
+from gpu.contestants import layers_of
+from memplan.planner.plain import baseline
+from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.compare.peaks import resident_bytes
+from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.model.file import load_model_file
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.profile.profile import graph_from, measure_program
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import residents, settled
+from memplan.solvers.problem import Problem
+from memplan.solvers.registry.run import solve
+from torch.utils.checkpoint import checkpoint
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def compare(name: str, rounds: int, seconds: float) -> None:
+    iteration: Iteration = load_model_file(str(EXAMPLES / f"{name}.py")).build()
+    program = settled(iteration)
+    graph = graph_from(program, measure_program(program, residents(program, iteration)))
+    plain, always = baseline(graph), resident_bytes(program)
+    run_eager(iteration)
+    layers = layers_of(iteration.module)
+    forwards = [layer.forward for layer in layers]
+
+    def checkpointed() -> None:
+        for layer, forward in zip(layers, forwards, strict=True):
+            layer.forward = lambda *a, forward=forward, **k: checkpoint(forward, *a, use_reentrant=False, **k)
+        try:
+            run_eager(iteration)
+        finally:
+            for layer in layers:
+                del layer.forward
+
+    row(iteration, "checkpoint each layer", checkpointed, always, plain.peak, rounds)
+    peak = always + live_peak(checkpointed).peak_bytes
+    found = solve("auto", Problem(graph, peak), seconds, bound_seconds=5)
+    step = PlannedStep(iteration, program, found.schedule)
+    planned = found.figures.time / plain.time
+    row(
+        iteration,
+        f"plan ({planned:.3f} planned)",
+        lambda: step.run(iteration.inputs),
+        always,
+        plain.peak,
+        rounds,
+    )
+
+
+def row(
+    iteration: Iteration, what: str, run: Callable[[], Any], always: int, plain_peak: int, rounds: int
+) -> None:
+    run()
+    peak = always + live_peak(run).peak_bytes
+    own, eager = list[float](), list[float]()
+    for _ in range(rounds):
+        own.append(timed(run))
+        eager.append(timed(lambda: run_eager(iteration)))
+    print(
+        f"| {what} | {median(own) / median(eager):.3f} | {peak / 2**20:.1f} MiB, {peak / plain_peak:.0%} |",
+        flush=True,
+    )
+
+
+def timed(run: Callable[[], Any]) -> float:
+    start = process_time()
+    run()
+    return process_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", default="gpt2,bert,vit,t5")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=30, help="for the solver")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.models.split(","):
+        print(name, flush=True)
+        compare(name, options.rounds, options.seconds)
+
+
+if __name__ == "__main__":
+    main()

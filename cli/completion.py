@@ -1,0 +1,50 @@
+"""What a shell completes: names of solvers, machines, corpora, instances.
+
+`eval "$(_PLAN_COMPLETE=bash_source plan)"` in ~/.bashrc turns it on (zsh_source, fish_source alike). The
+names are loaded only when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def completing(names: Callable[[], Iterable[str]], *, files: bool = False) -> Complete:
+    """Names; behind a comma too. files: the shell adds its own."""
+
+    def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+        del ctx, param
+        before, comma, last = begun.rpartition(",")
+        found = [CompletionItem(before + comma + name) for name in names() if name.startswith(last)]
+        return [*found, *([CompletionItem(begun, type="file")] if files else [])]
+
+    return complete
+
+
+def solvers() -> list[str]:
+    from ..solvers.registry.catalogue import entries
+
+    return [entry.name for entry in entries()]
+
+
+def machines() -> Iterable[str]:
+    from ..graphs.machines.presets import presets
+
+    return presets()
+
+
+def corpora() -> Iterable[str]:
+    from ..instances.catalogue import corpora
+
+    return corpora()
+
+
+def instances() -> list[str]:
+    from ..instances.catalogue import entries
+
+    return [entry.name for entry in entries()]

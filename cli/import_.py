@@ -1,0 +1,93 @@
+"""`plan import`: a graph from a file of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ..exchange.formats import FORMATS, Options, read
+from ..graphs.errors import InputError
+from ..graphs.files.files import save_graph
+from ..graphs.units import duration, parse_seconds
+from ..planner.budget import spelled
+from ..planner.plain import baseline
+from .completion import completing, machines
+from .figures import graph_row
+from .options import FILE, destination_option, output_options
+from .output import Output, labelled
+from .written import write_out
+
+
+def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Callback of --time-unit."""
+    try:
+        seconds = None if text is None else parse_seconds(float(text) if text[-1:].isdigit() else text)
+    except (InputError, ValueError) as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if seconds == 0:
+        raise click.BadParameter("a unit of time must be above 0", ctx, param)
+    return seconds
+
+
+time_unit_option = click.option(
+    "--time-unit", callback=unit_argument, metavar="1us", help="What 1 stands for in the file's times."
+)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Formats, as an epilog of --help."""
+    return "\b\nFormats:\n" + "\n".join(f"  {name:10} {FORMATS[name].about}" for name in names)
+
+
+@click.command("import", epilog=listed(FORMATS))
+@click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("file", type=FILE)
+@destination_option
+@time_unit_option
+@click.option("--device", type=int, help="Which one, where FILE has several.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    shell_complete=completing(machines),
+    help="Of a file without times: the GPU to estimate them for.",
+)
+@output_options
+def import_(
+    format_name: str,
+    file: Path,
+    destination: Path | None,
+    time_unit: float | None,
+    device: int | None,
+    gpu: str | None,
+    output: Output,
+) -> None:
+    """Make a graph of a FILE that another tool has written.
+
+    \b
+    plan import moccasin instance.json -o graph.yaml
+    """
+    graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=gpu))
+    plain = baseline(graph)
+    written = write_out(destination, partial(save_graph, graph))
+    output.result(
+        {
+            "name": graph.name,
+            "operations": len(graph.operations),
+            "tensors": len(graph.tensors),
+            "baseline_time": plain.time,
+            "baseline_peak": plain.peak,
+            "source": dict(graph.source),
+            "graph": written.name,
+        },
+        labelled(
+            [
+                graph_row(graph),
+                ("plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
+                *([("written", written.name)] if written.name else []),
+            ]
+        ),
+    )
+    written.tell()

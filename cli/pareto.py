@@ -1,0 +1,200 @@
+"""`plan pareto`: the curve of time against memory of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from ..comparison.file import append_row, prepare, read_rows
+from ..comparison.pareto import Point, next_budget, points
+from ..comparison.run import run
+from ..comparison.trials import Instance, Outcome, Row, Trial, contender, instance
+from ..graphs.files.files import load_graph
+from ..graphs.units import duration, format_bytes
+from ..planner.bounds import memory_floor
+from ..planner.budget import Budget, spelled
+from ..solvers.registry import run as registry
+from .bench_arguments import budgets_argument, table_argument
+from .exits import Exit
+from .options import (
+    FILE,
+    allowance_argument,
+    output_options,
+    seconds_argument,
+    settings_argument,
+    solver_option,
+    with_gap,
+)
+from .output import Output, table
+
+BARS = 30
+"""Columns of the longest bar."""
+
+
+@click.command()
+@click.argument("graph", type=FILE)
+@click.option(
+    "--points",
+    "count",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    metavar="N",
+    help="Budgets to solve, in all; where to look next follows from what was found.",
+)
+@click.option("--budgets", callback=budgets_argument, metavar="B,B", help="Solve these and no others.")
+@solver_option
+@click.option(
+    "--time-limit",
+    type=float,
+    callback=seconds_argument,
+    metavar="S",
+    help="Seconds for each budget.  [default: as long as the solver takes]",
+)
+@click.option(
+    "--bound-time",
+    type=float,
+    callback=allowance_argument,
+    default=registry.BOUND_SECONDS,
+    show_default=True,
+    metavar="S",
+    help="Seconds at most for the lower bounds at each budget; 0 for none.",
+)
+@click.option("--gap", metavar="0.5%|0.005", help="As --gap of `plan solve`.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="A setting of the solver; may be given several times.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "destination",
+    type=FILE,
+    callback=table_argument,
+    help="Keep each answer in this .csv as it comes, and go on from what it has.",
+)
+@output_options
+def pareto(
+    graph: Path,
+    count: int,
+    budgets: list[Budget],
+    solver: str,
+    time_limit: float | None,
+    bound_time: float,
+    gap: str | None,
+    settings: dict[str, str],
+    destination: Path | None,
+    output: Output,
+) -> None:
+    """Find how GRAPH gets slower as memory shrinks: a schedule and a lower bound at each of many budgets.
+
+    The .csv is a table of `plan bench`: `plan report --bench` draws it.
+
+    \b
+    plan pareto graph.yaml -o curve.csv
+    plan report schedule.json --graph graph.yaml --bench curve.csv -o report.html
+    """
+    on, who = instance(graph), contender(solver, with_gap(settings, gap))
+    known = read_rows(destination).values() if destination else ()
+    rows = [row for row in known if row.key == Trial(on, _bytes(row.budget), who, time_limit).key]
+    if rows:
+        output.note(f"{len(rows)} budgets are in {destination} already")
+    if destination:
+        prepare(destination)
+    floor, interrupted = memory_floor(load_graph(graph)), False
+    asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, floor)
+    try:
+        with output.status("solving") as report:
+            for budget in asked:
+                report(f"solving at {format_bytes(on.bytes_of(budget))}, {len(rows) + 1}.")
+                with closing(run([Trial(on, budget, who, time_limit)], 1, bound_time, rows)) as solved:
+                    rows += solved
+                if destination:
+                    append_row(destination, rows[-1])
+    except KeyboardInterrupt:
+        interrupted = True
+    _tell(on, rows, floor, interrupted, output)
+
+
+def _given(on: Instance, rows: list[Row], budgets: list[Budget]) -> Iterator[Budget]:
+    there = {row.budget for row in rows}
+    return (budget for budget in budgets if on.bytes_of(budget) not in there)
+
+
+def _chosen(on: Instance, rows: list[Row], count: int, floor: int) -> Iterator[Budget]:
+    """Each follows from the rows that are there when it is asked for."""
+    while len(rows) < count and (budget := next_budget(on, points(on, rows), floor)):
+        yield _bytes(budget)
+
+
+def _bytes(size: int) -> Budget:
+    return Budget(str(size), size=size)
+
+
+def _tell(on: Instance, rows: list[Row], floor: int, interrupted: bool, output: Output) -> None:
+    found = points(on, rows)
+    document = {
+        "graph": on.graph,
+        "baseline_time": on.plain_time,
+        "baseline_peak": on.plain_peak,
+        "floor": floor,
+        "points": [_document(on, one) for one in found],
+        "interrupted": interrupted,
+    }
+    output.result(document, _lines(on, found, rows, floor, output))
+    if interrupted:
+        output.note(f"interrupted: {len(rows)} budgets are solved")
+        raise SystemExit(Exit.INTERRUPTED)
+
+
+def _document(on: Instance, point: Point) -> dict[str, Any]:
+    """null: nothing found, or not known; a bound is "inf" where there is no schedule."""
+    there = point.time < inf
+    return {
+        "budget": point.budget,
+        "time": point.time if there else None,
+        "peak": point.peak if there else None,
+        "overhead": point.time / on.plain_time - 1.0 if there and on.plain_time else None,
+        "lower_bound": "inf" if point.bound == inf else point.bound or None,
+        "gap": None if point.gap_percent is None else point.gap_percent / 100.0,
+    }
+
+
+def _lines(
+    on: Instance, found: Sequence[Point], rows: Sequence[Row], floor: int, output: Output
+) -> Iterator[Text]:
+    yield Text(f"{on.graph}: plain {duration(on.plain_time)}, peak {spelled(on.plain_peak)}", "bold")
+    most = max((one.time for one in found if one.time < inf), default=0.0) - on.plain_time
+    heads = ["budget", "of peak", "time", "overhead", "bound", "gap", ""]
+    bar = "█" if output.blocks else "#"
+    yield from table(heads, (_cells(on, one, most, bar) for one in reversed(found)))
+    yield Text(f"no schedule needs less than {spelled(floor)}", style="dim")
+    for row in rows:
+        if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT, Outcome.NOT_ACCEPTED):
+            yield Text(f"{format_bytes(row.budget)}: {row.message}", style="red")
+
+
+def _cells(on: Instance, point: Point, most: float, bar: str) -> list[str]:
+    """most: seconds above the plain time that the longest bar stands for."""
+    head = [format_bytes(point.budget), f"{point.budget / on.plain_peak:.1%}"]
+    if point.time == inf:
+        return [*head, "none", "", "impossible" if point.bound == inf else "", "", ""]
+    above = point.time - on.plain_time
+    return [
+        *head,
+        duration(point.time),
+        f"{above / on.plain_time:+.2%}" if on.plain_time else "",
+        duration(point.bound) if point.bound else "",
+        "" if point.gap_percent is None else f"{point.gap_percent:.2f}%",
+        bar * round(BARS * above / most) if most > 0.0 else "",
+    ]

@@ -1,0 +1,48 @@
+"""Files that show a schedule elsewhere: traces, tables."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from ..graphs.errors import InputError
+from ..graphs.files.documents import write_whole
+from ..planner.simulator.simulate import Replay
+from ..report.subject import Subject
+from ..report.traces.chrome import chrome
+from ..report.traces.events import Trace
+from ..report.traces.perfetto import perfetto
+from .options import FILE, writable_as
+from .replay import Held
+
+TRACES: dict[str, Callable[[Trace], bytes]] = {".pftrace": perfetto, ".json": chrome}
+
+trace_option = click.option(
+    "--trace",
+    "trace_path",
+    type=FILE,
+    callback=writable_as(*TRACES, packed=True),
+    help="Write a trace for ui.perfetto.dev: .pftrace, or Chrome's .json; .gz behind it.",
+)
+
+
+def subject_of(held: Held, replay: Replay) -> Subject:
+    return Subject(held.graph, held.file.schedule, held.report(replay), held.budget, held.machine)
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Raises InputError."""
+    packed = path.suffix == ".gz"
+    data = TRACES[Path(path.stem).suffix if packed else path.suffix](trace)
+    write_view(gzip.compress(data, mtime=0) if packed else data, path)
+
+
+def write_view(data: bytes, path: Path) -> None:
+    """Raises InputError."""
+    try:
+        write_whole(data, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None

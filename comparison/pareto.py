@@ -1,0 +1,74 @@
+"""Time against memory of one graph: what rows of a comparison say of it, and which budget says most next.
+
+A schedule within a budget is one within every larger budget; a bound holds for every smaller one. So what is
+not known between two budgets is a box: at least the time found at the larger, at most that at the smaller.
+The next budget halves the largest box (the box algorithm: Hamacher, Pedersen and Ruzika, Finding
+representative systems for discrete bicriterion optimization problems, Operations Research Letters 35, 2007).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from .trials import Instance, Row, gap
+
+NARROWEST = 0.01
+"""Boxes narrower than this share of the plain peak are left."""
+LOWEST = 0.001
+"""Boxes lower than this share of the plain time are left."""
+NONE_FOUND = 2.0
+"""What "no schedule" counts as, in times of the slowest that is known."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is known within a budget in bytes.
+
+    time, peak: seconds and bytes of the fastest schedule that was found within it; inf and the budget where
+    there is none. bound: seconds, of any schedule within it (inf: there is none).
+    """
+
+    budget: int
+    time: float
+    peak: int
+    bound: float = 0.0
+
+    @property
+    def gap_percent(self) -> float | None:
+        return gap(None if self.time == inf else self.time, self.bound or None)
+
+
+def points(on: Instance, rows: Iterable[Row]) -> list[Point]:
+    """One for each budget of the rows and one for the plain peak, the smallest budget first."""
+    rows = [row for row in rows if row.sha256 == on.sha256]
+    found = [Point(on.plain_peak, on.plain_time, on.plain_peak)]
+    found += [Point(row.budget, row.time, row.peak) for row in rows if row.time and row.peak is not None]
+    bounds = {row.budget: 0.0 for row in rows}
+    for row in rows:
+        bounds[row.budget] = max(bounds[row.budget], row.lower_bound or 0.0)
+    return [_point(budget, found, bounds) for budget in sorted({*bounds, on.plain_peak})]
+
+
+def _point(budget: int, found: Sequence[Point], bounds: dict[int, float]) -> Point:
+    within = [one for one in found if one.peak <= budget]
+    best = min(within, key=lambda one: (one.time, one.peak), default=Point(budget, inf, budget))
+    bound = max((bound for other, bound in bounds.items() if other >= budget), default=0.0)
+    return Point(budget, best.time, best.peak, bound)
+
+
+def next_budget(on: Instance, known: Sequence[Point], floor: int) -> int | None:
+    """Bytes: the middle of the largest box; None where all are small. known: of `points`. floor: bytes, no
+    schedule needs less."""
+    slowest = max(one.time for one in known if one.time < inf)
+    ends = [Point(floor - 1, inf, floor - 1), *(one for one in known if one.budget >= floor)]
+    boxes = [
+        (width * height, left.budget + width // 2)
+        for left, right in pairwise(ends)
+        if right.time < inf
+        and (width := right.peak - left.budget) > max(1.0, NARROWEST * on.plain_peak)
+        and (height := min(left.time, NONE_FOUND * slowest) - right.time) > LOWEST * on.plain_time
+    ]
+    return max(boxes)[1] if boxes else None

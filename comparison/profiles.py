@@ -1,0 +1,71 @@
+"""On how many problems a solver is how good, and how soon: steps for plots and tables.
+
+A performance profile is that of Dolan and Moré ("Benchmarking optimization software with performance
+profiles", Mathematical Programming 91, 2002), with the seconds of schedules as the measure: for each solver
+the share of the problems on which its schedule takes at most τ times as long as the fastest one's. At τ = 1
+stands how often nobody was faster, far to the right how much it solves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from .summary import SAME, best_bounds, best_times, median_rows, solver_names
+from .trials import Row
+
+TARGETS = (0.05, 0.01)
+"""Gaps, as a share of a schedule's seconds, for which there are curves of the time to reach them."""
+
+
+class Curve(NamedTuple):
+    """Of one solver. steps: sorted; at each of them it has one problem more of `problems`."""
+
+    solver: str
+    steps: tuple[float, ...]
+    problems: int
+
+    def share(self, at: float) -> float:
+        return bisect_right(self.steps, at) / self.problems
+
+
+def performance_profiles(rows: Iterable[Row]) -> list[Curve]:
+    """A problem is a graph and a budget for which any solver has a schedule; steps are at values of τ."""
+    rows = median_rows(rows)
+    best = best_times(rows)
+
+    def ratio(row: Row) -> float:
+        if not row.solved or row.time is None:
+            return inf
+        fastest = best[row.place]
+        return 1.0 if row.time <= fastest * (1 + SAME) else row.time / fastest if fastest else inf
+
+    return _curves(rows, len(best), ratio)
+
+
+def times_to_gap(rows: Iterable[Row], gap: float) -> list[Curve]:
+    """A problem is a graph and a budget with a finite lower bound. Steps are at seconds of the solver, when
+    it had a schedule within `gap` of the largest bound that any row has."""
+    rows = median_rows(rows)
+    bounds = {place: one.lower for place, one in best_bounds(rows).items()}
+    known = {place: bound for place, bound in bounds.items() if bound and bound < inf}
+
+    def seconds(row: Row) -> float:
+        limit = known.get(row.place, -inf) / (1 - gap) * (1 + SAME)
+        return min((found.seconds for found in row.history if found.time <= limit), default=inf)
+
+    return _curves(rows, len(known), seconds)
+
+
+def _curves(rows: Sequence[Row], problems: int, measure: Callable[[Row], float]) -> list[Curve]:
+    """The solvers that have most first."""
+    names, steps = solver_names(rows), defaultdict[str, list[float]](list)
+    for row in rows:
+        own, value = steps[names[row.contestant]], measure(row)
+        if value < inf:
+            own.append(value)
+    curves = [Curve(name, tuple(sorted(own)), problems) for name, own in steps.items() if problems]
+    return sorted(curves, key=lambda curve: (-len(curve.steps), sum(curve.steps)))

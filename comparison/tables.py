@@ -1,0 +1,231 @@
+"""What a comparison has found as tables of words, for a terminal and for a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from ..graphs.units import duration
+from .best_known import Beaten
+from .changes import Change, Verdict
+from .profiles import TARGETS, Curve, performance_profiles, times_to_gap
+from .published import Match
+from .summary import (
+    OVERHEAD_SHIFT,
+    SECONDS_SHIFT,
+    best_bounds,
+    best_times,
+    by_seed,
+    is_best,
+    median,
+    refuted,
+    solver_names,
+    standings,
+)
+from .trials import Bounds, Outcome, Place, Row
+
+
+class Table(NamedTuple):
+    """The last column has names, of any length; hint: what the others mean."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    hint: str = ""
+
+
+class Remark(NamedTuple):
+    """A line beside the tables. good: news, not a fault."""
+
+    text: str
+    good: bool
+
+
+_WORDS = {
+    Outcome.INFEASIBLE: "-",
+    Outcome.NOT_FOUND: "none",
+    Outcome.NOT_ACCEPTED: "n/a",
+    Outcome.TIMEOUT: "timeout",
+    Outcome.FAULT: "fault",
+}
+_UNFOUND = (Outcome.INFEASIBLE, Outcome.NOT_FOUND)
+LEGEND = (
+    "overhead in % of the plain time, of seeds best/median/worst; * best; - infeasible for the solver; "
+    "x proven impossible; xb unless a backward operation runs twice; none: not found in time; "
+    "n/a: graph not accepted"
+)
+
+
+_FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
+_SECONDS = tuple(digit * 10.0**k for k in range(-1, 6) for digit in (1, 3))
+_CHANGES = 20
+"""Most rows of a verdict that are told."""
+
+
+def matrices(rows: Sequence[Row]) -> Iterator[Table]:
+    """A table for each graph: solvers down, budgets across. LEGEND has the words."""
+    for graph in dict.fromkeys(row.sha256 for row in rows):
+        yield _matrix([row for row in rows if row.sha256 == graph])
+
+
+def solver_table(rows: Sequence[Row]) -> Table:
+    """rows: at least one."""
+    found = standings(rows)
+    common = found[0].common
+    cells = [
+        [
+            str(one.rows),
+            str(one.solved),
+            str(one.wins),
+            _percent(one.overhead),
+            _percent(one.overhead_geometric),
+            _percent(one.gap),
+            _seconds(one.seconds),
+            _seconds(one.seconds_geometric),
+            one.solver,
+        ]
+        for one in found
+    ]
+    heads = ["rows", "solved", "best", f"overhead ({common})", "sgm", "gap", "time", "sgm", "solver"]
+    hint = (
+        f"overhead: the mean of the {common} problems that every one of them solved; "
+        "gap, time: means of its own; sgm: geometric means of the column before, shifted by "
+        f"{OVERHEAD_SHIFT:g} points and {SECONDS_SHIFT:g} s; with several seeds the median's row counts"
+    )
+    return Table("", heads, cells, hint)
+
+
+def curve_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Nothing where a single solver competes, or where there is no bound to come near to."""
+    profiles = performance_profiles(rows)
+    if len(profiles) > 1:
+        title = f"problems solved within a factor of the fastest, of {profiles[0].problems}"
+        yield _curves(title, profiles, _FACTORS, "")
+    curves = times_to_gap(rows, TARGETS[-1])
+    last = max((step for curve in curves for step in curve.steps), default=0.0)
+    if last:
+        title = f"problems within {TARGETS[-1]:.0%} of the bound after some time, of {curves[0].problems}"
+        ends = next(place for place, seconds in enumerate(_SECONDS, 1) if seconds >= last)
+        yield _curves(title, curves, _SECONDS[max(0, ends - len(_FACTORS)) : ends], " s")
+
+
+def published_tables(matched: Sequence[Match]) -> Iterator[Table]:
+    heads = ["budget", "published", "time", "by", "ours", "time", "by", "as good", "graph"]
+    if matched:
+        yield Table("", heads, [_published_cells(match) for match in matched])
+
+
+def change_tables(found: Sequence[Change]) -> Iterator[Table]:
+    """How many rows of each verdict, then those that have changed most."""
+    if not found:
+        return
+    counts = Counter(change.verdict for change in found)
+    cells: list[list[str]] = []
+    for verdict in (Verdict.WORSE, Verdict.BETTER):
+        moved = [change for change in found if change.verdict is verdict]
+        moved.sort(key=lambda change: -abs(inf if change.percent is None else change.percent))
+        cells += [_change_cells(change) for change in moved[:_CHANGES]]
+    title = "against the earlier table: " + ", ".join(f"{counts[v]} {v}" for v in Verdict)
+    left = counts[Verdict.WORSE] + counts[Verdict.BETTER] - len(cells)
+    hint = f"and {left} more that are worse or better" if left else ""
+    yield Table(title, ["", "was", "is", "longer", "row"] if cells else [], cells, hint)
+
+
+def remarks(rows: Sequence[Row], records: Sequence[Beaten]) -> Iterator[Remark]:
+    """Records that are beaten, then what went wrong."""
+    for beaten in records:
+        yield _record(beaten)
+    for row in rows:
+        if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT):
+            yield Remark(f"{_where(row)}: {row.message}", False)
+    for row, faster in refuted(rows):
+        bound = f"the lower bound {row.lower_bound:.6g} s is wrong, {faster.solver} takes {faster.time:.6g} s"
+        yield Remark(f"{_where(row)}: {bound}", False)
+
+
+def _where(row: Row) -> str:
+    return f"{row.solver} on {row.graph} at {row.budget_text.strip()}"
+
+
+def _matrix(rows: Sequence[Row]) -> Table:
+    names, best, bounds = solver_names(rows), best_times(rows), best_bounds(rows)
+    budgets = {row.budget: row.budget_text.strip() for row in rows}
+    cells = {
+        (names[seeds[0].contestant], seeds[0].budget): _cell(seeds, best, bounds) for seeds in by_seed(rows)
+    }
+    title = f"{rows[0].graph}: {rows[0].operations:,} operations, {rows[0].tensors:,} tensors"
+    lines = [[*(cells.get((name, budget), "") for budget in budgets), name] for name in names.values()]
+    return Table(title, [*budgets.values(), "solver"], lines)
+
+
+def _cell(seeds: Sequence[Row], best: Mapping[Place, float], bounds: Mapping[Place, Bounds]) -> str:
+    """Of several seeds the best, the median and the worst."""
+    row = seeds[0]
+    if row.solved and len(seeds) > 1:
+        return "/".join(_word(one) for one in (row, median(seeds), seeds[-1])) + _mark(row, best)
+    if row.overhead_percent is None and bounds[row.place].lower == inf:
+        return "x "
+    if row.outcome in _UNFOUND and bounds[row.place].backward_once == inf:
+        return "xb "
+    return _word(row) + _mark(row, best)
+
+
+def _word(row: Row) -> str:
+    if row.overhead_percent is None:
+        return _WORDS[Outcome(row.outcome)]
+    return f"{row.overhead_percent + 0.0:.2f}"
+
+
+def _mark(row: Row, best: Mapping[Place, float]) -> str:
+    return "*" if is_best(row, best) else " "
+
+
+def _curves(title: str, curves: Sequence[Curve], places: Sequence[float], unit: str) -> Table:
+    heads = [*(f"{place:g}{unit}" for place in places), "solver"]
+    return Table(
+        title, heads, [[*(f"{curve.share(place):.0%}" for place in places), curve.solver] for curve in curves]
+    )
+
+
+def _published_cells(match: Match) -> list[str]:
+    theirs, ours = match.published, match.ours
+    return [
+        f"{match.percent:g}%",
+        "none" if theirs.overhead is None else f"{theirs.overhead:.1f}%",
+        "" if theirs.seconds is None else duration(theirs.seconds),
+        theirs.method,
+        "none" if ours is None else _percent(ours.overhead_percent),
+        "" if ours is None else duration(ours.seconds),
+        "" if ours is None else ours.solver,
+        "yes" if match.at_least_as_good else "no",
+        match.graph,
+    ]
+
+
+def _change_cells(change: Change) -> list[str]:
+    row, percent = change.row, change.percent
+    seed = "" if row.seed is None else f", seed {row.seed}"
+    how = "" if percent is None else f"{percent:+.2f}%"
+    was, now = (
+        "" if one is None else one.outcome if one.overhead_percent is None else f"{one.overhead_percent:.2f}%"
+        for one in (change.old, change.new)
+    )
+    return [change.verdict.value, was, now, how, f"{_where(row)}{seed}"]
+
+
+def _record(beaten: Beaten) -> Remark:
+    row, best = beaten.row, beaten.best
+    before = f"{duration(best.time)} by {best.solver} on {best.date}"
+    line = f"{_where(row)}: best known, {duration(row.time or 0.0)} where it was {before}"
+    wrong = f"; below the bound on record, {best.bound} s: one of them is wrong" if beaten.refuted else ""
+    return Remark(f"{line}{wrong}", not wrong)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else duration(value)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value + 0.0:.2f}%"

@@ -1,0 +1,67 @@
+"""The documentation as a site: `make docs`, then open build/docs/index.html."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import memplan
+from sphinx.application import Sphinx
+
+project = "memplan"
+release = memplan.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton"]
+html_theme = "furo"
+html_title = "memplan"
+html_static_path = ["pictures"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 4
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 88
+default_role = "code"
+smartquotes = False
+
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+)[^)]*\)")
+
+
+def outside(app: Sphinx, page: str, source: list[str]) -> None:
+    """A link out of docs/ leads nowhere on the site: its words stay. A link to nothing is an error."""
+    folder = (Path(app.srcdir) / page).parent
+
+    def words(link: re.Match[str]) -> str:
+        target = (folder / link[2]).resolve()
+        if target.is_relative_to(app.srcdir):
+            return link[0]
+        if not target.exists():
+            raise FileNotFoundError(f"{page}: {link[2]} is not there")
+        return link[1]
+
+    source[0] = OUTSIDE.sub(words, source[0])
+
+
+ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
+
+
+def arguments(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Lines of a docstring that tell an argument become a list, each with the lines behind it."""
+    told, inside = list[str](), False
+    for line in lines:
+        match = ARGUMENT.fullmatch(line)
+        if match:
+            told += ["", f"- **{match[1]}**: {match[2]}"]
+        elif inside and line:
+            told.append(f"  {line}")
+        else:
+            told.append(line)
+        inside = bool(line) and (inside or match is not None)
+    lines[:] = told
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", outside)
+    app.connect("autodoc-process-docstring", arguments)

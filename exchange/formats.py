@@ -1,0 +1,88 @@
+"""The formats by name: who reads and writes each, and what it must be told. See docs/imports.md.
+
+A format is a module of this folder with
+
+    read(path, options) -> Graph                     raises ValueError or InputError
+    write(graph, path, options) -> list[str]         what got lost; only where `writes`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..graphs.errors import InputError
+from ..graphs.files.validate import validate
+from ..graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class Format:
+    """writes: whether `plan export` has it. takes: fields of `Options` that it looks at."""
+
+    about: str
+    writes: bool = False
+    takes: frozenset[str] = frozenset()
+
+
+FORMATS = {
+    "moccasin": Format(
+        "MOCCASIN's instances: networkx's node-link JSON with a time and a size a node",
+        writes=True,
+        takes=frozenset({"time_unit"}),
+    ),
+    "checkmate": Format(
+        "Checkmate's graphs: a pickled DFGraph, or a dict of its arguments",
+        writes=True,
+        takes=frozenset({"time_unit"}),
+    ),
+    "snapshot": Format("PyTorch's CUDA memory snapshots: measured life spans", takes=frozenset({"device"})),
+    "rkgb": Format("Rockmate's graphs: a pickle of rkgb's result, or of its forward and backward graph"),
+    "onnx": Format("ONNX training graphs, as onnxruntime's artifacts", takes=frozenset({"gpu"})),
+    "fx": Format("PyTorch's joint FX graphs, saved by torch.export.save (.pt2)", takes=frozenset({"gpu"})),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """time_unit: seconds that one unit of the file's times stands for; None: the format's own default.
+    device: of which a file has several. gpu: whose times are estimated. lossy: write although something
+    has no place in the file."""
+
+    time_unit: float | None = None
+    device: int | None = None
+    gpu: str | None = None
+    lossy: bool = False
+
+
+FLAGS = {"time_unit": "--time-unit", "device": "--device", "gpu": "--gpu"}
+
+
+def read(name: str, path: Path, options: Options) -> Graph:
+    """The graph in a file of that format, valid. Raises InputError, one line with the file and the fault."""
+    _only_what_it_takes(name, options)
+    try:
+        graph = _module(name).read(path, options)
+        validate(graph)
+        return graph
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write(name: str, graph: Graph, path: Path, options: Options) -> list[str]:
+    """What is lost, a line each. Raises InputError where anything is and `options` do not allow it."""
+    _only_what_it_takes(name, options)
+    return _module(name).write(graph, path, options)
+
+
+def _module(name: str) -> Any:
+    return import_module(f".{name}", __package__)
+
+
+def _only_what_it_takes(name: str, options: Options) -> None:
+    for field, flag in FLAGS.items():
+        if getattr(options, field) is not None and field not in FORMATS[name].takes:
+            takers = [other for other, one in FORMATS.items() if field in one.takes]
+            raise InputError(f"{flag} is not for {name}: it is for {', '.join(takers)}")

@@ -1,0 +1,133 @@
+"""Graphs whose operations have one output each, as Checkmate and MOCCASIN see them, and ours.
+
+Their model: a node needs its inputs and room for its output while it runs, any node may run again, nothing
+need be there at the end. Times are whole numbers of some unit. What else a graph of ours says has no place
+there: `nodes_of` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..graphs.draft import Draft
+from ..graphs.errors import InputError
+from ..graphs.graph import Graph, Kind, Phase
+from .formats import Options
+
+NANOSECOND = 1e-9
+
+
+class Node(NamedTuple):
+    """time: in the file's unit. size: bytes of its output. reads: nodes, by their place in the list."""
+
+    name: str
+    time: float
+    size: int
+    reads: Sequence[int]
+    backward: bool = False
+
+
+def graph_of_nodes(
+    name: str, nodes: Sequence[Node], options: Options, source: Mapping[str, Any], fixed_bytes: int = 0
+) -> Graph:
+    """nodes: in an order that holds. fixed_bytes: always on the device. One unit of time is a second unless
+    the options say otherwise. Raises ValueError for two nodes of one name."""
+    draft, unit = Draft(name), options.time_unit or 1.0
+    outputs = [
+        draft.tensor(f"{node.name}.out", node.size, Kind.GRADIENT if node.backward else Kind.ACTIVATION)
+        for node in nodes
+    ]
+    if fixed_bytes:
+        draft.tensor(FIXED, fixed_bytes, Kind.BUFFER)
+    known: set[str] = set()
+    for output, node in zip(outputs, nodes, strict=True):
+        if node.name in known:
+            raise ValueError(f"two nodes have the name {node.name!r}")
+        known.add(node.name)
+        draft.operation(
+            node.name,
+            time=node.time * unit,
+            reads=sorted(outputs[read] for read in set(node.reads)),
+            writes=[output],
+            phase=Phase.BACKWARD if node.backward else Phase.FORWARD,
+        )
+    return draft.graph(source={**source, "time_unit": unit})
+
+
+FIXED = "fixed"
+"""Of imported graphs the tensor for what is always on the device."""
+
+
+def nodes_of(graph: Graph, options: Options) -> tuple[list[Node], list[str]]:
+    """A node an operation, times in whole units, and what is lost thereby, a line each.
+
+    An operation's outputs count as one, a tensor with several contributions at the first of them; inputs and
+    persistent tensors are left out. The unit is a second where all times are whole seconds, else a
+    nanosecond, unless the options name one.
+    """
+    operations = graph.operations
+    unit = options.time_unit or unit_of(graph)
+    producers = graph.producers.lists()
+    nodes: list[Node] = []
+    for index, name in enumerate(operations.name):
+        written: list[int] = operations.writes[index].tolist()
+        made = [tensor for tensor in written if producers[tensor][0] == index]
+        before = {other for tensor in written for other in producers[tensor] if other < index}
+        needed = {other for tensor in graph.input_lists[index] for other in producers[tensor]}
+        size = int(graph.tensors.bytes[made].sum())
+        backward = operations.phase.item(index) >= Phase.BACKWARD
+        time = round(operations.time.item(index) / unit)
+        nodes.append(Node(name, time, size, sorted((before | needed) - {index}), backward))
+    return nodes, [
+        f"{count:,} {what}"
+        for count, what in (
+            (
+                int((operations.writes.counts() > 1).sum()),
+                "operations with several outputs (they count as one)",
+            ),
+            (int((operations.writes.counts() == 0).sum()), "operations without an output (of 0 bytes there)"),
+            (int((graph.producers.counts() > 1).sum()), "tensors that are sums of contributions"),
+            (int((operations.mutates.counts() > 0).sum()), "operations that change tensors in place"),
+            (int((operations.workspace > 0).sum()), "operations with a workspace"),
+            (int((operations.launch > 0).sum()), "launch times"),
+            (int((~operations.recompute).sum()), "operations that may run only once"),
+            (int(operations.random.sum()), "operations that draw random numbers"),
+            (len(operations.modes), "operations with modes"),
+            (len(graph.results), "results that stay to the end"),
+        )
+        if count
+    ]
+
+
+def fixed_bytes(graph: Graph) -> int:
+    """Of what is always on the device in a schedule without transfers: inputs and persistent tensors."""
+    return graph.resident_bytes
+
+
+def unit_of(graph: Graph) -> float:
+    """The coarser of a second and a nanosecond in which all times are whole."""
+    times = graph.operations.time
+    return 1.0 if bool((times == np.floor(times)).all()) else NANOSECOND
+
+
+def refuse_losses(name: str, lost: Collection[str], options: Options) -> None:
+    """Raises InputError where something is lost and that is not allowed."""
+    if lost and not options.lossy:
+        raise InputError(f"{name} has no place for: {'; '.join(lost)}. --lossy writes the rest")
+
+
+def whole(value: object, what: str) -> int:
+    """A number of bytes. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{what} must be a whole number, not negative, not {value!r}")
+    return value
+
+
+def amount(value: object, what: str) -> float:
+    """A number of time units. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"{what} must be a finite number, not negative, not {value!r}")
+    return float(value)

@@ -1,0 +1,168 @@
+"""PyTorch's CUDA memory snapshots (`torch.cuda.memory._dump_snapshot`): measured life spans as a graph.
+
+A snapshot says what was allocated and freed, when and from which line; it does not say which operation reads
+what. So the graph has one operation an allocation, in the order of the trace, and
+
+    writes   the block
+    reads    the blocks that are freed before the next allocation, so that they live to then, and a tensor of
+             no bytes of the operation before, so that no schedule changes the order
+    time     until the next allocation, by the trace's clock
+    layer    the innermost line of Python outside torch
+
+None may run again: how a block is made is not known. The plain curve is the measured one: after each
+allocation the bytes of all blocks whose free has not been requested, as `torch.cuda.memory_allocated`
+counts. Blocks that were there before the trace began are written by a first operation, or are buffers if
+they outlive it.
+
+Reference: the docstring of torch.cuda.memory._snapshot, PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..graphs.draft import Draft
+from ..graphs.files.fields import Row, mapping, sequence
+from ..graphs.graph import Graph, Kind
+from .formats import Options
+from .nodes import whole
+from .pickles import unpickled
+
+FREES = ("free_requested", "free_completed")
+OTHERS = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom", "user_defined"}
+MICROSECOND = 1e-6
+
+
+@dataclass
+class Event:
+    """An allocation, or with no tensor the time before the first. freed: tensors whose life ends before the
+    next. start: microseconds."""
+
+    tensor: int | None
+    start: int
+    layer: str | None = None
+    freed: list[int] = field(default_factory=list[int])
+
+
+def read(path: Path, options: Options) -> Graph:
+    """Raises ValueError or InputError."""
+    found = mapping(unpickled(path), "a snapshot")
+    traces = sequence(found.get("device_traces"), "device_traces")
+    segments = sequence(found.get("segments"), "segments")
+    device = _device(traces, options.device)
+    trace = [mapping(entry, "an entry of the trace") for entry in traces[device]]
+    draft = Draft(path.name.partition(".")[0])
+    life = _Life(draft)
+    for place, entry in enumerate(trace):
+        try:
+            life.take(entry)
+        except ValueError as error:
+            raise ValueError(f"device {device}, entry {place}: {error}") from None
+    own = [mapping(segment, "a segment") for segment in segments]
+    own = [segment for segment in own if segment.get("device", 0) == device]
+    life.outlived(own)
+    reserved = sum(whole(segment.get("total_size"), "total_size of a segment") for segment in own)
+    source = {"kind": "snapshot", "file": path.name, "device": device, "reserved_bytes": reserved}
+    return life.graph(int(trace[-1].get("time_us", 0)), source)
+
+
+class _Life:
+    """Takes the entries in order. live: the tensor at each address."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.before: list[int] = []
+        self.live: dict[int, int] = {}
+        self.gone: set[int] = set()
+        self.events = [Event(None, 0)]
+
+    def take(self, entry: Row) -> None:
+        action = entry.get("action")
+        if action == "alloc":
+            address, tensor = self._address(entry), self._tensor(entry)
+            if address in self.live:
+                raise ValueError(f"address {address:#x} is allocated twice: the trace lacks entries")
+            self.live[address] = tensor
+            self.gone.discard(address)
+            self.events.append(Event(tensor, whole(entry.get("time_us", 0), "time_us"), _line(entry)))
+        elif action in FREES:
+            self._free(entry, requested=action == FREES[0])
+        elif action not in OTHERS:
+            raise ValueError(f"the action {action!r} is not known")
+
+    def _free(self, entry: Row, *, requested: bool) -> None:
+        address = self._address(entry)
+        tensor = self.live.pop(address, None)
+        if tensor is None and (requested or address not in self.gone):
+            tensor = self._tensor(entry)
+            self.before.append(tensor)
+        if tensor is not None:
+            self.events[-1].freed.append(tensor)
+        if requested:
+            self.gone.add(address)
+        else:
+            self.gone.discard(address)
+
+    def outlived(self, segments: list[Row]) -> None:
+        """What is in use at the end and was allocated before the trace began is a buffer."""
+        for segment in segments:
+            address = whole(segment.get("address"), "address of a segment")
+            for block in sequence(segment.get("blocks"), "blocks of a segment"):
+                row = mapping(block, "a block")
+                size = whole(row.get("size"), "size of a block")
+                if row.get("state") == "active_allocated" and address not in self.live:
+                    self.draft.tensor(f"kept{address:#x}", size, Kind.BUFFER)
+                address += size
+
+    def graph(self, end: int, source: Row) -> Graph:
+        ends = [event.start for event in self.events[2:]] + [end]
+        seconds = [
+            0.0,
+            *(max(0, b - e.start) * MICROSECOND for e, b in zip(self.events[1:], ends, strict=False)),
+        ]
+        following: list[int] = []
+        for place, event in enumerate(self.events):
+            made = self.before if event.tensor is None else [event.tensor]
+            then = self.draft.tensor(f"then{place}", 0)
+            self.draft.operation(
+                "before" if event.tensor is None else f"alloc{place}",
+                time=seconds[place],
+                reads=[*following, *(tensor for tensor in event.freed if tensor not in made)],
+                writes=[*made, then],
+                recompute=False,
+                layer=event.layer,
+            )
+            following = [then]
+        return self.draft.graph(sorted(self.live.values()), source=source)
+
+    def _address(self, entry: Row) -> int:
+        return whole(entry.get("addr"), "addr")
+
+    def _tensor(self, entry: Row) -> int:
+        size = whole(entry.get("size"), "size")
+        return self.draft.tensor(f"block{len(self.before) + len(self.events)}", size)
+
+
+def _device(traces: list[Any], wanted: int | None) -> int:
+    there = [device for device, trace in enumerate(traces) if sequence(trace, "the trace of a device")]
+    if not there:
+        raise ValueError(
+            "has no trace: call torch.cuda.memory._record_memory_history() before what is measured"
+        )
+    if wanted is None and len(there) > 1:
+        raise ValueError(f"has traces of the devices {', '.join(map(str, there))}: choose by --device")
+    if wanted is not None and wanted not in there:
+        raise ValueError(f"has no trace of device {wanted}, but of {', '.join(map(str, there))}")
+    return there[0] if wanted is None else wanted
+
+
+def _line(entry: Row) -> str | None:
+    """`train.py:12 forward`, the innermost frame in Python outside torch."""
+    for frame in sequence(entry.get("frames") or [], "frames"):
+        row = mapping(frame, "a frame")
+        file = PurePosixPath(str(row.get("filename")))
+        if file.suffix == ".py" and "torch" not in file.parts:
+            return f"{file.name}:{row.get('line')} {row.get('name')}"
+    return None

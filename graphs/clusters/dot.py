@@ -1,0 +1,57 @@
+"""The clusters of a graph's forward part for Graphviz: boxes in boxes, as the thesis draws them (figure 3.4).
+
+    subgraph cluster_7 { box; o0; c3; }     o0: an operation; c3: a cluster whose inside is not drawn
+    o0 -> c3 [label="4 MB"]                 what the first makes and the second reads
+
+Source: Zhao 2024, thesis, section 3.2.1; the language: https://graphviz.org/doc/info/lang.html.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from ..units import format_bytes
+from .clusters import Cluster, Partition
+
+
+def dot(partition: Partition, depth: int) -> str:
+    """A directed graph, from the inputs down. depth: levels below the root whose inside is drawn."""
+    graph = partition.graph
+    at: dict[int, str] = {}
+    body = list(_inside(partition.root, depth, at, "  "))
+    between = Counter[tuple[str, str]]()
+    for tensor, made in enumerate(graph.producers.lists()):
+        makers = {at[operation] for operation in made if operation in at}
+        readers = {at[operation] for operation in graph.consumers[tensor].tolist() if operation in at}
+        size = graph.tensors.bytes.item(tensor)
+        between.update({(maker, reader): size for maker in makers for reader in readers if reader != maker})
+    edges = [
+        f"  {maker} -> {reader} [label={_text(format_bytes(size))}];"
+        for (maker, reader), size in sorted(between.items())
+    ]
+    head = f"digraph {_text(graph.name)} {{"
+    return "\n".join([head, "  node [shape=box];", *body, *edges, "}"]) + "\n"
+
+
+def _inside(cluster: Cluster, depth: int, at: dict[int, str], indent: str) -> Iterator[str]:
+    """Lines of its children. at: filled with the node that stands for each forward operation."""
+    graph = cluster.partition.graph
+    for child in cluster.children:
+        forward = child.forward.tolist()
+        if child.children and depth:
+            yield f"{indent}subgraph cluster_{child.index} {{"
+            yield f"{indent}  label={_text(f'{len(forward)} operations')};"
+            yield from _inside(child, depth - 1, at, indent + "  ")
+            yield f"{indent}}}"
+            continue
+        node = f"{'c' if child.children else 'o'}{child.index}"
+        at.update(dict.fromkeys(forward, node))
+        what = _text(f"{len(forward)} operations" if child.children else graph.operation(forward[0]).name)
+        yield f"{indent}{node} [label={what}];"
+
+
+def _text(text: str) -> str:
+    """Quoted."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,117 @@
+"""A comparison of solvers as one page, HTML or Markdown, with its tables and plots in it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ..comparison.tables import Remark, Table
+from .page import ASSETS
+
+_STYLE = """
+svg.curves { width: 100%; max-width: 760px; height: auto; display: block; margin: 0.6rem 0; }
+li.good { color: var(--good); } li.bad { color: var(--bad); }
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """origin: what made it, a line each. summary, curves, matrices: tables, with the legend of the last.
+    plots: SVG by name. remarks: lines beside them."""
+
+    title: str
+    origin: Sequence[str]
+    summary: Sequence[Table]
+    plots: Sequence[str]
+    matrices: Sequence[Table]
+    legend: str
+    remarks: Sequence[Remark]
+
+
+def html(found: Comparison) -> str:
+    """HTML that asks nobody for anything, in light and dark by what the reader's system is."""
+    style = (ASSETS / "page.css").read_text(encoding="utf-8") + _STYLE
+    body = "\n".join(_html_body(found))
+    title = escape(found.title)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}: memplan</title>\n<style>{style}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def markdown(found: Comparison) -> str:
+    return "\n".join(_markdown_lines(found)) + "\n"
+
+
+def _html_body(found: Comparison) -> Iterator[str]:
+    yield f"<h1>{escape(found.title)}</h1>"
+    for table in found.summary:
+        yield from _html_table(table)
+    if found.remarks:
+        lines = (f'<li class="{_kind(one)}">{escape(one.text)}</li>' for one in found.remarks)
+        yield f"<ul>{''.join(lines)}</ul>"
+    yield from found.plots
+    yield f'<h2>Graph by graph</h2><p class="hint">{escape(found.legend)}</p>'
+    for table in found.matrices:
+        yield from _html_table(table)
+    yield f"<footer>{'<br>'.join(map(escape, found.origin))}</footer>"
+
+
+def _html_table(table: Table) -> Iterator[str]:
+    """Names come first."""
+    if table.title:
+        yield f"<h2>{escape(table.title)}</h2>"
+    if table.rows:
+        rows = [_line(table.heads, "th"), *(_line(row, "td") for row in table.rows)]
+        yield f'<div class="wide"><table>{"".join(rows)}</table></div>'
+    if table.hint:
+        yield f'<p class="hint">{escape(table.hint)}</p>'
+
+
+def _line(cells: Sequence[str], kind: str) -> str:
+    return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in _names_first(cells))}</tr>"
+
+
+def _markdown_lines(found: Comparison) -> Iterator[str]:
+    yield f"# {_plain(found.title)}\n"
+    for table in found.summary:
+        yield from _markdown_table(table)
+    yield from (f"- {_plain(one.text)}" for one in found.remarks)
+    for svg in found.plots:
+        name = svg.split('aria-label="', 1)[1].split('"', 1)[0]
+        yield f"\n![{name}](data:image/svg+xml;base64,{b64encode(svg.encode()).decode()})"
+    yield f"\n## Graph by graph\n\n{_plain(found.legend)}\n"
+    for table in found.matrices:
+        yield from _markdown_table(table)
+    yield from (f"- {_plain(line)}" for line in found.origin)
+
+
+def _markdown_table(table: Table) -> Iterator[str]:
+    if table.title:
+        yield f"### {_plain(table.title)}\n"
+    if table.rows:
+        yield f"| {' | '.join(map(_plain, _names_first(table.heads)))} |"
+        yield f"|---|{'---:|' * (len(table.heads) - 1)}"
+        yield from (f"| {' | '.join(map(_plain, _names_first(row)))} |" for row in table.rows)
+        yield ""
+    if table.hint:
+        yield f"{_plain(table.hint)}\n"
+
+
+def _names_first(cells: Sequence[str]) -> list[str]:
+    return [cells[-1], *cells[:-1]]
+
+
+def _kind(remark: Remark) -> str:
+    return "good" if remark.good else "bad"
+
+
+_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
+
+
+def _plain(text: str) -> str:
+    """As it stands, whatever Markdown would make of it."""
+    return text.translate(_SPECIAL)

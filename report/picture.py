@@ -1,0 +1,206 @@
+"""A schedule as a picture for a paper or a slide: memory by kind over time, the queues below; one SVG.
+
+Of each column of pixels what is highest in it is drawn, as on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+
+import numpy as np
+
+from ..graphs.arrays import Floats, Ints
+from ..graphs.graph import Kind
+from ..graphs.machine import Machine, Memory
+from ..graphs.units import format_bytes
+from ..planner.addresses.lifetimes import lifetimes
+from ..planner.plain import plain_schedule
+from ..planner.schedule.schedule import Verb
+from ..planner.simulator.clock import Queue
+from ..planner.simulator.timeline import Timeline, timeline
+from .colours import AGAIN, COPY, KIND, PHASE
+from .moments import moments, passed
+from .subject import QUEUES, Subject
+
+COLUMNS = 900
+"""Pixels in which time is drawn."""
+_LEFT, _TOP, _HEIGHT, _ROW, _GAP = 112, 54, 280, 20, 8
+_STYLE = """
+.schedule { color: #1d2127; font: 12px system-ui, sans-serif; } .schedule text { fill: currentColor; }
+.schedule .ground { fill: #fcfcfb; } .schedule .grid { stroke: #8886; stroke-width: 0.6; }
+.schedule .plain { fill: none; stroke: #8a94a0; stroke-dasharray: 3 2; }
+.schedule .budget { stroke: #d1495b; stroke-width: 1.4; }
+@media (prefers-color-scheme: dark) {
+  .schedule { color: #e6e8eb; } .schedule .ground { fill: #15181c; }
+}
+"""
+Fill = tuple[str, float]
+"""A colour, and how much of the column it has, in quarters."""
+
+
+def picture(subject: Subject) -> str:
+    """An <svg>. Raises InvalidScheduleError."""
+    graph, schedule, figures = subject.graph, subject.schedule, subject.report.figures
+    line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
+    end = max(line.period, float(passed(line)[-1]))
+    edges = np.linspace(0.0, end, COLUMNS + 1)
+    rows = lifetimes(graph, schedule, Memory.DEVICE, budget=subject.budget, machine=subject.machine)
+    found = moments(graph, line, rows)
+    stacked = np.cumsum(highest(found.at, found.sums, edges), axis=1)
+    plain_at, plain_bytes = _plain(subject)
+    ceiling = max(figures.peak, subject.budget or 0, int(plain_bytes.max(initial=0)), 1)
+    queues = [queue for queue in Queue if bool((line.queue == queue).any())]
+    bottom = _TOP + _HEIGHT + 26
+    height = bottom + len(queues) * (_ROW + _GAP) + 34
+    body = [
+        *_words(subject, height),
+        *_grid(ceiling, end, bottom),
+        *_stack(stacked, ceiling),
+        *_plain_curve(plain_at / end if end else plain_at, plain_bytes, ceiling),
+        *_budget(subject.budget, ceiling),
+    ]
+    for place, queue in enumerate(queues):
+        body += _queue(QUEUES[queue], bottom + place * (_ROW + _GAP), _fills(subject, line, queue, edges))
+    width = _LEFT + COLUMNS + 20
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="schedule" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(graph.name)}"><style>{_STYLE}</style>'
+        f'<rect class="ground" width="{width}" height="{height}"/>{"".join(body)}</svg>\n'
+    )
+
+
+def highest(at: Floats, sums: Ints, edges: Floats) -> Ints:
+    """Per column the row of `sums` with the largest total that holds at some time in it.
+
+    at: seconds at which each row begins to hold, growing, shape (moments,). sums: shape (moments, kinds).
+    edges: seconds, shape (columns + 1,). The result has shape (columns, kinds).
+    """
+    if not len(at):
+        return np.zeros((len(edges) - 1, sums.shape[1]), np.int64)
+    total = sums.sum(axis=1)
+    first = np.maximum(np.searchsorted(at, edges[:-1], side="right") - 1, 0)
+    last = np.maximum(np.searchsorted(at, edges[1:], side="left"), first + 1)
+    last[-1] = len(at)
+    return sums[[a + int(total[a:b].argmax()) for a, b in zip(first.tolist(), last.tolist(), strict=True)]]
+
+
+def busy(start: Floats, end: Floats, edges: Floats) -> Floats:
+    """Seconds of each column that intervals cover which follow one another, shape (columns,)."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    order = np.argsort(start, kind="stable")
+    when = np.stack([start[order], end[order]], axis=1).ravel()
+    lengths = (end - start)[order]
+    done = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1).ravel()
+    return np.diff(np.interp(edges, when, done))
+
+
+def _fills(subject: Subject, line: Timeline, queue: Queue, edges: Floats) -> list[Fill]:
+    """Per column the colour that has most of it."""
+    here = line.queue == queue
+    colours = _colours(subject)[here]
+    start, end = line.start[here], line.end[here]
+    names = sorted(set(colours.tolist()))
+    shares = np.stack([busy(start[colours == x], end[colours == x], edges) for x in names])
+    parts = np.ceil(4 * np.minimum(shares.sum(axis=0) / np.diff(edges), 1.0) - 1e-6) / 4
+    return [(names[which], part) for which, part in zip(shares.argmax(axis=0), parts.tolist(), strict=True)]
+
+
+def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
+    """By step: of first runs their phase's."""
+    schedule, phases = subject.schedule, subject.graph.operations.phase
+    seen: set[int] = set()
+    found: list[str] = []
+    for verb, target, _where in schedule.rows():
+        if verb != Verb.COMPUTE:
+            found.append(COPY)
+        else:
+            found.append(AGAIN if target in seen else PHASE[int(phases[target])])
+            seen.add(target)
+    return np.array(found)
+
+
+def _plain(subject: Subject) -> tuple[Floats, Ints]:
+    schedule = plain_schedule(subject.graph)
+    line = timeline(subject.graph, schedule, machine=Machine())
+    found = moments(subject.graph, line, lifetimes(subject.graph, schedule, machine=Machine()))
+    return found.at, found.sums.sum(axis=1)
+
+
+def _y(size: float, ceiling: int) -> float:
+    return _TOP + _HEIGHT * (1.0 - size / ceiling)
+
+
+def _words(subject: Subject, height: int) -> Iterator[str]:
+    report = subject.report
+    time, plain = report.figures.time, report.baseline.time
+    gap = "" if report.gap is None else f", at most {report.gap:.1%} above the fastest there can be"
+    over = f"{time / plain - 1.0:+.1%} of the plain time" if plain else f"{time:.3g} s"
+    yield f'<text x="{_LEFT}" y="20" font-weight="600">{escape(subject.graph.name)}</text>'
+    peak = f"peak {format_bytes(report.figures.peak)} of plain {format_bytes(report.baseline.peak)}"
+    yield f'<text x="{_LEFT}" y="38">{peak}, {over}{gap}</text>'
+    words = [*((kind.word.replace("_", " "), KIND[kind]) for kind in Kind), ("workspace", KIND[-1])]
+    x = float(_LEFT)
+    for word, colour in [*words, ("made again", AGAIN)]:
+        yield f'<rect x="{x:.0f}" y="{height - 22}" width="10" height="10" fill="{colour}"/>'
+        yield f'<text x="{x + 14:.0f}" y="{height - 13}">{word}</text>'
+        x += 26 + 6.4 * len(word)
+
+
+def _grid(ceiling: int, end: float, bottom: int) -> Iterator[str]:
+    for part in range(5):
+        y = _TOP + _HEIGHT * part / 4
+        yield f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + COLUMNS}" y1="{y:.0f}" y2="{y:.0f}"/>'
+        size = format_bytes(round(ceiling * (4 - part) / 4))
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.0f}" text-anchor="end">{size}</text>'
+    for part in range(5):
+        x = _LEFT + COLUMNS * part / 4
+        text = f"{end * part / 4:.3g} s"
+        yield f'<text x="{x:.0f}" y="{bottom - 10}" text-anchor="{_anchor(part)}">{text}</text>'
+
+
+def _anchor(part: int) -> str:
+    return {0: "start", 4: "end"}.get(part, "middle")
+
+
+def _stack(stacked: Ints, ceiling: int) -> Iterator[str]:
+    """One area a kind, the last first: each covers what is above the one below."""
+    for kind in reversed(range(stacked.shape[1])):
+        tops = stacked[:, kind].tolist()
+        if not any(tops):
+            continue
+        path, x = f"M{_LEFT} {_y(0, ceiling):.1f}", _LEFT
+        for top, columns in groupby(tops):
+            x += len(list(columns))
+            path += f"V{_y(top, ceiling):.1f}H{x}"
+        yield f'<path d="{path}V{_y(0, ceiling):.1f}Z" fill="{KIND[kind]}"/>'
+
+
+def _plain_curve(at: Floats, sizes: Ints, ceiling: int) -> Iterator[str]:
+    """at: as shares of the width; what is longer than the schedule is cut."""
+    path = ""
+    for share, size in zip(at.tolist(), sizes.tolist(), strict=True):
+        x = _LEFT + COLUMNS * min(share, 1.0)
+        path += f"{'H' if path else 'M'}{x:.1f}{'V' if path else ' '}{_y(size, ceiling):.1f}"
+    if path:
+        yield f'<path class="plain" d="{path}"><title>the plain schedule</title></path>'
+
+
+def _budget(budget: int | None, ceiling: int) -> Iterator[str]:
+    if budget is not None:
+        y, right = _y(budget, ceiling), _LEFT + COLUMNS
+        yield f'<line class="budget" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">budget {format_bytes(budget)}</text>'
+
+
+def _queue(name: str, y: int, fills: Sequence[Fill]) -> Iterator[str]:
+    yield f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{name}</text>'
+    x = _LEFT
+    for (colour, part), columns in groupby(fills):
+        width = len(list(columns))
+        if part:
+            faint = "" if part == 1.0 else f' opacity="{part:g}"'
+            yield f'<rect x="{x}" y="{y}" width="{width}" height="{_ROW}" fill="{colour}"{faint}/>'
+        x += width

@@ -1,0 +1,35 @@
+"""The trace of what was measured, beside the plan: the same steps on the same tracks, with both times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ...planner.schedule.schedule import Verb
+from ..subject import QUEUES, Subject
+from .events import Counter, Group, Slice
+
+Span = tuple[int, int, float, float]
+"""Queue, step, seconds of its start and its end; a start may be before 0."""
+
+
+def measured(subject: Subject, spans: Iterable[Span], peaks: Mapping[str, int]) -> Group:
+    """spans: by queue, each in order. peaks: bytes by what they are of; of measured memory only these are
+    known, so they are drawn as lines."""
+    graph, schedule = subject.graph, subject.schedule
+    known, steps = list(spans), list(schedule.rows())
+    early = min((start for _queue, _step, start, _end in known), default=0.0)
+    tracks: dict[str, list[Slice]] = {name: [] for name in QUEUES}
+    for queue, step, start, end in known:
+        verb, target, where = steps[step]
+        details: dict[str, str | int | float] = {"step": step, "seconds": end - start}
+        named = graph.tensors
+        if verb == Verb.COMPUTE:
+            named, details["planned_seconds"] = graph.operations, graph.seconds(target, where)
+        else:
+            details["bytes"] = graph.tensors.bytes.item(target)
+        track = tracks[QUEUES[queue]]
+        begun = max(round((start - early) * 1e9), track[-1].end if track else 0)
+        track.append(Slice(named.name[target], begun, max(round((end - early) * 1e9), begun), details))
+    last = max((row[-1].end for row in tracks.values() if row), default=0)
+    lines = [Counter(name, [0, last], [size, size]) for name, size in peaks.items()]
+    return Group(f"measured: {graph.name}", {name: row for name, row in tracks.items() if row}, lines)

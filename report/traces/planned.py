@@ -1,0 +1,108 @@
+"""The trace of a schedule: queues, why each step runs, who reads what was copied, bytes of each memory.
+
+One iteration of the steady state. Bytes change in list order, and are drawn where the compute queue passes
+the step (report/moments.py): what changes there and back at one time is in the trace as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...graphs.arrays import Floats, Ints
+from ...graphs.graph import Graph, Phase
+from ...graphs.units import format_bytes
+from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.simulator.timeline import NOTHING, Timeline, timeline
+from ..curves import by_memory
+from ..fates import run_again
+from ..moments import passed
+from ..subject import CAUSES, QUEUES, Subject
+from .events import Counter, Group, Slice
+from .readers import readings
+
+Details = dict[str, str | int | float]
+
+MOST_NAMED = 8
+"""Readers in the next iteration that are named; the others are counted."""
+
+
+def planned(subject: Subject) -> Group:
+    """Raises InvalidScheduleError."""
+    graph, schedule = subject.graph, subject.schedule
+    line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
+    early = max(0.0, -float(line.start.min(initial=0.0)))  # copies of this iteration begin in the one before
+    at = _nanoseconds(passed(line) + early)
+    counters = [_counter(name, at, bytes_) for name, bytes_ in by_memory(subject).items()]
+    if subject.budget is not None:
+        counters.append(Counter("budget", [0, int(at[-1])], [subject.budget] * 2))
+    return Group(f"planned: {graph.name}", _tracks(graph, schedule, line, early), counters)
+
+
+def _counter(name: str, at: Ints, bytes_: Ints) -> Counter:
+    changes = np.append([True], np.diff(bytes_) != 0)[: len(bytes_)]
+    return Counter(name, at[:-1][changes].tolist(), bytes_[changes].tolist())
+
+
+def _tracks(graph: Graph, schedule: Schedule, line: Timeline, early: float) -> Mapping[str, list[Slice]]:
+    """Of the queues that have something to do."""
+    start, end = _nanoseconds(line.start + early), _nanoseconds(line.end + early)
+    steps, again = list(schedule.rows()), run_again(schedule)
+    names = [
+        (graph.operations if verb == Verb.COMPUTE else graph.tensors).name[target]
+        for verb, target, _where in steps
+    ]
+    leads: defaultdict[int, list[int]] = defaultdict(list)
+    follows: defaultdict[int, list[int]] = defaultdict(list)
+    later: defaultdict[int, list[str]] = defaultdict(list)
+    for arrow, (transfer, reader, over) in enumerate(dict.fromkeys(readings(graph, schedule)), 1):
+        if over:
+            later[transfer].append(names[reader])
+        else:
+            leads[transfer].append(arrow)
+            follows[reader].append(arrow)
+    tracks: dict[str, list[Slice]] = {name: [] for name in QUEUES}
+    for step in np.flatnonzero(line.queue != NOTHING).tolist():
+        verb, target, where = steps[step]
+        details: Details = {"step": step}
+        if verb == Verb.COMPUTE:
+            details |= _operation(graph, target, where, bool(again[step]))
+        else:
+            details |= _copy(graph, target, later[step])
+        if (cause := line.cause.item(step)) != NOTHING:
+            details |= {"waited_seconds": line.idle.item(step), "waited_for": CAUSES[cause]}
+        track = tracks[QUEUES[line.queue.item(step)]]
+        begun = max(start.item(step), track[-1].end if track else 0)  # not a rounding before
+        ended = max(end.item(step), begun)
+        track.append(Slice(names[step], begun, ended, details, leads[step], follows[step]))
+    return {name: track for name, track in tracks.items() if track}
+
+
+def _operation(graph: Graph, operation: int, mode: int, again: bool) -> Details:
+    phase = Phase(graph.operations.phase.item(operation))
+    details: Details = {
+        "why": "made again" if again else "update" if phase == Phase.UPDATE else "first run",
+        "phase": phase.word,
+        "seconds": graph.seconds(operation, mode),
+        "workspace": graph.workspace(operation, mode),
+    }
+    if (layer := graph.operations.layer[operation]) is not None:
+        details["layer"] = layer
+    if mode != PLAIN:
+        details["mode"] = graph.operations.modes[operation][mode - 1].name
+    return details
+
+
+def _copy(graph: Graph, tensor: int, later: list[str]) -> Details:
+    size = graph.tensors.bytes.item(tensor)
+    details: Details = {"bytes": size, "size": format_bytes(size)}
+    if later:
+        more = f", {len(later) - MOST_NAMED} more" if len(later) > MOST_NAMED else ""
+        details["read_next_iteration"] = ", ".join(later[:MOST_NAMED]) + more
+    return details
+
+
+def _nanoseconds(seconds: Floats) -> Ints:
+    return np.rint(seconds * 1e9).astype(np.int64)

@@ -1,0 +1,65 @@
+"""Who reads what a transfer has brought.
+
+H2D       [x]─────┐                a copy is read until it is deleted, made again or changed in place;
+compute       F1  └▶[B1]           by the next iteration too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Memory
+from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.simulator.clock import SOURCE
+from ...planner.simulator.walk import TRANSFERS
+
+
+class Reading(NamedTuple):
+    """transfer, reader: steps. next: the reader's is of the next iteration."""
+
+    transfer: int
+    reader: int
+    next: bool
+
+
+def readings(graph: Graph, schedule: Schedule) -> Iterator[Reading]:
+    """Those of one iteration of a valid schedule, by reader; those of the next behind them."""
+    brought: dict[tuple[int, int], int] = {}
+    for turn in (False, True):
+        for step, (verb, target, where) in enumerate(schedule.rows()):
+            for copy in read_by(graph, verb, target, where):
+                if copy in brought:
+                    yield Reading(brought[copy], step, turn)
+            for copy in _changed_by(graph, verb, target, where):
+                brought.pop(copy, None)
+            if not turn and (verb, where) in TRANSFERS:
+                brought[where, target] = step
+
+
+def read_by(graph: Graph, verb: int, target: int, where: int) -> list[tuple[int, int]]:
+    """The copies that a step reads: memory and tensor."""
+    if verb == Verb.DELETE:
+        return []
+    if verb != Verb.COMPUTE:
+        return [(SOURCE[TRANSFERS[Verb(verb), where]], target)]
+    memory = Memory.HOST if graph.on_host(target, where) else Memory.DEVICE
+    on_host = () if where == PLAIN else graph.operations.modes[target][where - 1].reads_host
+    return [
+        (Memory.HOST if x in on_host else memory, x)
+        for x in (*graph.read_lists[target], *graph.mutate_lists[target])
+    ]
+
+
+def _changed_by(graph: Graph, verb: int, target: int, where: int) -> Iterator[tuple[int, int]]:
+    """The copies that are not any more what was brought."""
+    if verb != Verb.COMPUTE:
+        yield where, target
+        return
+    below = graph.made_on_host(target, where)
+    memory = Memory.HOST if graph.on_host(target, where) else Memory.DEVICE
+    for x, _bit in graph.contributions(target, where):
+        yield (Memory.HOST if x in below else Memory.DEVICE), x
+    for x in graph.mutate_lists[target]:
+        yield memory, x

@@ -1,0 +1,63 @@
+"""A `.pt2` file (torch.export.save) as a graph with estimated times.
+
+Of the archive one file is read, `models/*.json`, the program. Weights and sample inputs, which may be
+pickles, are left alone. A joint forward-backward program comes from
+torch.export.experimental._export_forward_backward.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from ...graphs.graph import Graph
+from ...graphs.machines.presets import find_preset
+from ..device.device import StreamDevice
+from ..profile.estimate import ESTIMATED, estimate_program
+from ..program.graph import graph_of
+from ..trace.lowering import lower
+from .joint import joint_of
+
+MOST_BYTES = 512 * 2**20
+
+
+def read_export(path: Path, gpu: str) -> Graph:
+    """gpu: whose times the roofline estimates; its preset is the machine. Raises ValueError or InputError."""
+    preset = find_preset(gpu)
+    program = lower(joint_of(_document(path)))
+    costs = estimate_program(program, preset.gpu, None, preset.machine.updates)
+    estimated = {"gpu": preset.gpu.name, "data": preset.gpu.source, **ESTIMATED}
+    source = {"kind": "fx", "file": path.name, "estimate": estimated}
+    return graph_of(
+        program,
+        costs,
+        name=path.stem,
+        source=source,
+        machine=preset.machine,
+        block_bytes=StreamDevice.block_bytes,
+    )
+
+
+def _document(path: Path) -> Any:
+    """Raises ValueError where the file is no archive or has no program."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [one for one in archive.infolist() if one.filename.endswith(".json")]
+            models = [one for one in names if "models" in Path(one.filename).parts[:-1]]
+            if len(models) != 1:
+                raise ValueError(f"has {len(models)} programs in models/, not one")
+            if models[0].file_size > MOST_BYTES:
+                raise ValueError(f"its program is larger than the {MOST_BYTES // 2**20} MiB that are read")
+            with archive.open(models[0]) as stream:
+                return json.loads(stream.read(MOST_BYTES))
+    except zipfile.BadZipFile:
+        raise ValueError(
+            "is no .pt2 file: save the program with torch.export.save; a pickled GraphModule runs code "
+            "when it is read"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -1,0 +1,103 @@
+"""Arguments and tensors as PyTorch's export schema writes them: one field, whose name is the type.
+
+Reference: torch/_export/serde/schema.yaml, version 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...graphs.files.fields import Row, mapping, sequence
+
+SCALAR_TYPES = {
+    1: torch.uint8,
+    2: torch.int8,
+    3: torch.int16,
+    4: torch.int32,
+    5: torch.int64,
+    6: torch.float16,
+    7: torch.float32,
+    8: torch.float64,
+    10: torch.complex64,
+    11: torch.complex128,
+    12: torch.bool,
+    13: torch.bfloat16,
+}
+MEMORY_FORMATS = {
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
+}
+PLAIN = {"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"}
+
+
+def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
+    """What a call is given. nodes: by name. Devices are the CPU, which the trace is for. Raises ValueError
+    for sizes that are not known and for types of arguments beyond plain ones and tensors."""
+    row = mapping(written, "an argument")
+    if len(row) != 1:
+        raise ValueError(f"an argument must have one type, not {list(row)}")
+    kind, value = next(iter(row.items()))
+    if kind in PLAIN:
+        return value
+    if kind == "as_float":  # infinite ones are words
+        return float(value)
+    if kind == "as_floats":
+        return [float(one) for one in sequence(value, kind)]
+    if kind == "as_none":
+        return None
+    if kind == "as_tensor":
+        return node_named(value, nodes)
+    if kind in _SEVERAL:
+        return [_SEVERAL[kind](part, nodes) for part in sequence(value, kind)]
+    if kind == "as_sym_int":
+        return argument(value, nodes)
+    if kind == "as_device":
+        return torch.device("cpu")
+    if kind in _TABLES and value in _TABLES[kind]:
+        return _TABLES[kind][value]
+    if kind == "as_name":
+        raise ValueError(f"the size {value!r} is not known: export with static shapes")
+    raise ValueError(f"an argument of type {kind} is not understood: {value!r}")
+
+
+def node_named(written: object, nodes: Mapping[str, fx.Node]) -> fx.Node:
+    """Raises ValueError for an unknown one."""
+    name = str(mapping(written, "a tensor").get("name"))
+    if name not in nodes:
+        raise ValueError(f"the tensor {name!r} is used before it is made")
+    return nodes[name]
+
+
+def tensor(written: object) -> torch.Tensor:
+    """Of the shape, strides and type that a file says; to be called where tensors are fake."""
+    row = mapping(written, "a tensor's form")
+    dtype = SCALAR_TYPES.get(row.get("dtype", 0))
+    if dtype is None:
+        raise ValueError(f"a tensor of type {row.get('dtype')!r} is not understood")
+    return torch.empty_strided(sizes(row, "sizes"), sizes(row, "strides"), dtype=dtype, device="cpu")
+
+
+def sizes(form: Row, field: str) -> list[int]:
+    """Raises ValueError for sizes that are not known."""
+    found = [mapping(one, field).get("as_int") for one in sequence(form.get(field), field)]
+    if not all(isinstance(one, int) and one >= 0 for one in found):
+        raise ValueError(f"{field} are not known numbers: export with static shapes")
+    return [one for one in found if one is not None]
+
+
+_SEVERAL: dict[str, Callable[[Any, Mapping[str, fx.Node]], Any]] = {
+    "as_tensors": node_named,
+    "as_optional_tensors": argument,
+    "as_sym_ints": argument,
+}
+_TABLES: dict[str, dict[int, Any]] = {
+    "as_scalar_type": SCALAR_TYPES,
+    "as_memory_format": MEMORY_FORMATS,
+    "as_layout": {7: torch.strided},
+}

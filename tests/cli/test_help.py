@@ -1,0 +1,76 @@
+"""`--help` of every command: it has an example, and the example is one. What a shell completes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from memplan.cli.main import COMMANDS, main
+from memplan.exchange.formats import FORMATS
+
+
+def examples(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith("  plan ")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str) -> None:
+    shown = CliRunner().invoke(main, [name, "--help"], terminal_width=100)
+    assert shown.exit_code == 0
+    found = examples(shown.stdout)
+    assert any(words[1] == name for words in found)
+    for _plan, other, *words in found:
+        command = main.get_command(click.Context(main), other)
+        assert command is not None
+        known = {option for one in command.params for option in one.opts}
+        assert {word for word in words if word.startswith("-")} <= known, words
+
+
+def test_import_and_export_tell_their_formats() -> None:
+    for command, names in (
+        ("import", list(FORMATS)),
+        ("export", [n for n, one in FORMATS.items() if one.writes]),
+    ):
+        shown = CliRunner().invoke(main, [command, "--help"]).stdout.partition("Formats:")[2]
+        assert [line.split()[0] for line in shown.strip().splitlines()] == names
+
+
+def test_the_first_help_has_the_way_through() -> None:
+    assert [
+        words[1] for words in examples(CliRunner().invoke(main, ["--help"]).stdout.replace("      ", "  "))
+    ] == [
+        "profile",
+        "solve",
+        "run",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("plan so", {"solve", "solvers"}),
+        ("plan solve --so", {"--solver"}),
+        ("plan solve --solver rk-", {"rk-rotor", "rk-checkmate"}),
+        ("plan size model.py --gpu rtx30", {"rtx3060", "rtx3090"}),
+        ("plan bench --corpus pub", {"public"}),
+        ("plan import mo", {"moccasin"}),
+        ("plan profile model.py --optimizer ad", {"adam", "adamw"}),
+    ],
+)
+def test_a_shell_completes(line: str, wanted: set[str], tmp_path: Path) -> None:
+    words = line.split()
+    asked = {"_PLAN_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    program = "import sys; sys.argv[0] = 'plan'; from memplan.cli.main import main; main()"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert {line.split(",", 1)[1] for line in told.stdout.splitlines()} >= wanted

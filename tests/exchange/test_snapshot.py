@@ -1,0 +1,143 @@
+"""CUDA memory snapshots: the plain curve is the measured one, by an account of its own; refusals.
+
+No GPU made these: they are built by the structure that torch.cuda.memory._snapshot documents.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memplan.cli.main import main
+from memplan.exchange.formats import Options, read
+from memplan.graphs.errors import InputError
+from memplan.graphs.graph import Graph
+from memplan.planner.plain import baseline
+
+FRAMES = [
+    {"filename": "??", "name": "at::empty", "line": 0},
+    {"filename": "/site-packages/torch/nn/modules/linear.py", "name": "forward", "line": 125},
+    {"filename": "/home/a/train.py", "name": "step", "line": 12},
+]
+Entry = dict[str, Any]
+
+
+def entry(action: str, addr: int, size: int, time_us: int) -> Entry:
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": FRAMES}
+
+
+def snapshot(trace: list[Entry], blocks: list[tuple[int, bool]] = []) -> dict[str, Any]:  # noqa: B006
+    """blocks: of one segment at address 0: size, whether in use."""
+    rows = [
+        {
+            "size": size,
+            "requested_size": size,
+            "state": "active_allocated" if used else "inactive",
+            "frames": [],
+        }
+        for size, used in blocks
+    ]
+    total = sum(size for size, _used in blocks)
+    segment = {"device": 0, "address": 0, "total_size": total, "stream": 0, "blocks": rows}
+    return {"segments": [segment], "device_traces": [trace], "allocator_settings": {}}
+
+
+def imported(value: object, folder: Path, **options: Any) -> Graph:
+    (folder / "snapshot.pickle").write_bytes(pickle.dumps(value))
+    return read("snapshot", folder / "snapshot.pickle", Options(**options))
+
+
+def test_life_spans_times_and_lines(tmp_path: Path) -> None:
+    trace = [
+        entry("free_requested", 64, 8, 5),  # was there before
+        entry("free_completed", 64, 8, 5),
+        entry("alloc", 0, 16, 10),
+        entry("segment_alloc", 4096, 4096, 12),
+        entry("alloc", 128, 32, 20),
+        entry("free_requested", 0, 16, 25),
+        entry("free_completed", 0, 16, 40),
+        entry("alloc", 0, 4, 50),
+        entry("snapshot", 0, 0, 60),
+    ]
+    graph = imported(snapshot(trace, [(4, True), (124, False), (32, True), (100, True)]), tmp_path)
+    assert list(graph.operations.name) == ["before", "alloc1", "alloc2", "alloc3"]
+    assert graph.operations.time.tolist() == pytest.approx([0, 10e-6, 30e-6, 10e-6])
+    assert graph.operations.layer[1] == "train.py:12 step"
+    assert graph.resident_bytes == 100
+    curve = [100 + 8, 100 + 16, 100 + 16 + 32, 100 + 32 + 4]
+    assert baseline(graph).peak == max(curve)
+    assert [graph.tensors.bytes[tensor] for tensor in graph.results] == [32, 4]
+    assert graph.source["reserved_bytes"] == 4 + 124 + 32 + 100
+
+
+def random_trace(random: Random) -> tuple[list[Entry], int]:
+    """Entries, and the most bytes in use after any of them, counted as they are made."""
+    early = {1000 + index: random.randrange(1, 9) for index in range(random.randrange(3))}
+    live, trace = dict(early), list[Entry]()
+    now = peak = sum(live.values())
+    for step in range(random.randrange(1, 25)):
+        if live and random.random() < 0.45:
+            address = random.choice([*live])
+            size = live.pop(address)
+            now -= size
+            trace.append(entry("free_requested", address, size, step))
+            if random.random() < 0.8:
+                trace.append(entry("free_completed", address, size, step))
+        else:
+            address = random.choice([place for place in range(50) if place not in live])
+            live[address] = random.randrange(1, 9)
+            now += live[address]
+            peak = max(peak, now)
+            trace.append(entry("alloc", address, live[address], step))
+    for address in early.keys() & live.keys():  # the file's segments would have those; here all are freed
+        trace.append(entry("free_requested", address, early[address], 99))
+    return trace, peak
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_peak_is_the_measured_one(tmp_path: Path, random: Random) -> None:
+    trace, peak = random_trace(random)
+    if trace:
+        graph = imported(snapshot(trace), tmp_path)
+        assert baseline(graph).peak == peak
+
+
+def test_a_device_of_several(tmp_path: Path) -> None:
+    two = snapshot([entry("alloc", 0, 16, 1)])
+    two["device_traces"].append([entry("alloc", 0, 48, 1)])
+    assert baseline(imported(two, tmp_path, device=1)).peak == 48
+    with pytest.raises(InputError, match="devices 0, 1: choose by --device"):
+        imported(two, tmp_path)
+    with pytest.raises(InputError, match="no trace of device 5, but of 0, 1"):
+        imported(two, tmp_path, device=5)
+    with pytest.raises(InputError, match="--device is not for moccasin: it is for snapshot"):
+        read("moccasin", tmp_path / "m.json", Options(device=1))
+
+
+FAULTS: dict[str, tuple[object, str]] = {
+    "no-mapping": ([], "a snapshot must be a mapping"),
+    "only-segments": ({"segments": []}, "device_traces must be a list"),
+    "not-recorded": (snapshot([]), "has no trace: call torch.cuda.memory._record_memory_history()"),
+    "action": (snapshot([entry("explode", 0, 1, 1)]), "device 0, entry 0: the action 'explode' is not known"),
+    "twice": (snapshot([entry("alloc", 0, 1, 1)] * 2), "entry 1: address 0x0 is allocated twice"),
+    "no-size": (snapshot([{"action": "alloc", "addr": 1}]), "size must be a whole number"),
+    "no-address": (snapshot([{"action": "alloc", "size": 1}]), "addr must be a whole number"),
+    "frames": (snapshot([{**entry("alloc", 0, 1, 1), "frames": "x"}]), "frames must be a list"),
+    "object": (snapshot([{**entry("alloc", 0, 1, 1), "size": Path()}]), "names pathlib"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_one_line(fault: str, tmp_path: Path) -> None:
+    value, words = FAULTS[fault]
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps(value))
+    result = CliRunner().invoke(main, ["import", "snapshot", str(tmp_path / "s.pickle")])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert words in result.stderr

@@ -1,0 +1,48 @@
+"""Budgets as users write them: shares of the plain peak, and of the activations in it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain, unet
+from memplan.planner.budget import parse_budget
+from memplan.planner.plain import baseline
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(1, 20_000))
+def test_a_share_of_the_activations_is_above_what_stays(resident: int, above: int, hundredths: int) -> None:
+    percent = f"{hundredths / 100:.2f}"
+    size = parse_budget(f"{percent}%a").bytes_of(resident + above, resident)
+    assert size == resident + int(above * Fraction(percent) / 100)
+    assert parse_budget(f"{percent}%").bytes_of(resident + above, resident) == int(
+        (resident + above) * Fraction(percent) / 100
+    )
+
+
+def test_all_of_the_activations_are_the_peak() -> None:
+    for graph in (chain(6), unet(2)):
+        peak = baseline(graph).peak
+        assert 0 < graph.resident_bytes < peak
+        assert parse_budget("100%a").bytes_of(peak, graph.resident_bytes) == peak
+
+
+def test_bytes_are_bytes() -> None:
+    assert parse_budget("1.5GB").bytes_of(10, 5) == 1_500_000_000
+
+
+def test_it_says_what_it_is_of() -> None:
+    said = parse_budget("50%a").echo(3000, 1000)
+    assert (
+        said == "50%a of the 1.95 KiB that the plain peak has above what stays, 1000 B = 2,000 B = 1.95 KiB"
+    )
+    assert parse_budget("50%").echo(3000, 1000) == "50% of the plain peak (2.93 KiB) = 1,500 B = 1.46 KiB"
+
+
+@pytest.mark.parametrize("text", ["60%b", "60a", "60%aa", "%a", "-1%a", "0%a"])
+def test_what_is_no_budget(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_budget(text)

@@ -1,0 +1,65 @@
+"""The documentation names what there is, and its links lead somewhere. `make docs` runs its examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from memplan.cli.main import COMMANDS
+from memplan.solvers.registry import run as registry
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def anchors(page: Path) -> set[str]:
+    """Of headings, as GitHub and the site make them."""
+    heads = [line.lstrip("#").strip() for line in page.read_text().splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_every_page_is_in_the_site() -> None:
+    contents = (DOCS / "index.md").read_text().split()
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES if page.is_relative_to(DOCS)}
+    assert pages - {"index"} == pages & set(contents)
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^### (.+)$", (DOCS / "solvers.md").read_text(), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_each_solver_has_its_section() -> None:
+    assert sorted(sections()) == sorted(entry.name for entry in registry.entries())
+
+
+@pytest.mark.parametrize("entry", registry.entries(), ids=lambda entry: entry.name)
+def test_a_solver_is_told_as_it_is(entry: registry.Entry) -> None:
+    section = sections()[entry.name]
+    assert f"| takes | {entry.accepts} |" in section
+    assert f"| source | {entry.source} |" in section
+    told = dict(re.findall(r"`(\w+)=([^`]*)`", section.partition("| settings |")[2].partition("\n")[0]))
+    settings = registry.settings_of(entry.name)
+    assert told == {
+        key: "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in settings.items()
+    }
+
+
+def test_each_command_is_explained() -> None:
+    text = (DOCS / "cli.md").read_text()
+    assert all(f"| `plan {name}" in text for name in COMMANDS)

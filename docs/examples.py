@@ -36,7 +36,7 @@ BLOCK = re.compile(
 )
 INSTALL = [
     sys.executable,
-    *"-m pip install --quiet --no-deps --no-build-isolation --target installed .".split(),
+    *["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", "installed", "."],
 ]
 SHOWN = {"", "text", "yaml", "json"}
 """Blocks that only show something. `sh`: what a reader does once, outside."""

@@ -8,6 +8,8 @@ that a search sees how far it is. Same figures as planner/simulator/simulate.py 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,21 +55,33 @@ def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: F
 
 @compiled
 def stalls(instance: Instance, steps: Ints, starts: NDArray[np.uint8], waits: Floats, turns: int) -> None:
-    """waits: takes per run on the device, in the order of the steps, how long its queue waits for it."""
-    turn, place = _room_for(instance, steps), 0
+    """waits: zeros; takes per run on the device, in the steps' order, how long its queue waits for it."""
+    turn, place, row = _room_for(instance, steps), 0, 0
     _read(instance, steps, starts, turn, np.zeros(4))
     walk(turn, instance.limits, np.zeros(4))
     period(turn, turns)
-    for row in range(turn.counts[0]):
-        if turn.rows[row, QUEUE] == _COMPUTE:
-            waits[place] = turn.seconds[row, WAIT]
-            place += 1
+    for index in range(len(steps)):
+        verb, target = steps[index, 0], steps[index, 1]
+        if verb == 0:
+            taken = _rows_of(instance.ways[target])
+            if turn.rows[row, QUEUE] == _COMPUTE:
+                waits[place] = turn.seconds[row : row + taken, WAIT].sum()
+                place += 1
+            row += taken
+        elif verb > 1:
+            row += 1
+
+
+@compiled
+def _rows_of(way: Any) -> int:
+    """A run that writes host memory from the device takes two, the first for that room alone."""
+    return 2 if way.host_writes_end > way.host_writes_start else 1
 
 
 @compiled
 def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
     """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, were all deletes
-    immediate. A run that writes host memory from the device is two rows, the first for that room alone."""
+    immediate."""
     tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
     events = turn.events
     count, length = len(tensors), len(steps)
@@ -124,7 +138,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 if x >= 0:
                     events[at], events[at + 1] = event(OVERWRITE, x, memory), event(CHANGE, x, memory)
                     at += 2
-            if way.host_writes_end > way.host_writes_start:
+            if _rows_of(way) == 2:
                 below = again = 0
                 for place in range(way.host_writes_start, way.host_writes_end, 2):
                     x, bit = members[place], members[place + 1]
@@ -211,7 +225,7 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
         if steps[index, 0] == 0:
             way = ways[steps[index, 1]]
             most += way.host_reads_end - way.reads_start + way.host_writes_end - way.writes_start
-            rows += way.host_writes_end > way.host_writes_start
+            rows += _rows_of(way) - 1
             most += 2 * (way.mutates_end - way.mutates_start)
     return empty_turn(rows, most, tensors)
 

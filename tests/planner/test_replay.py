@@ -12,9 +12,9 @@ from memplan.graphs.machine import Machine
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import Ways, starts_of
-from memplan.planner.replay.replay import replay
+from memplan.planner.replay.replay import replay, stalls
 from memplan.planner.replay.rows import QUEUE, empty_turn
-from memplan.planner.schedule.schedule import Schedule, compute
+from memplan.planner.schedule.schedule import Schedule, Verb, compute
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
@@ -60,6 +60,51 @@ def test_what_the_device_makes_on_the_host(pinned: int | None) -> None:
     instance = ways.instance(machine, 0)
     replay(instance, ways.steps(schedule), starts_of(graph, schedule), result, _ITERATIONS)
     assert result.tolist() == [12, 0, 0, 9, 0, 0 if pinned is None else 8]
+
+
+def test_a_run_that_writes_host_memory_stalls_once() -> None:
+    """F, on the device, adds to what C, on the CPU, has made; G follows on the device."""
+    draft = Draft("below")
+    g, h = draft.tensor("g", 8), draft.tensor("h", 1)
+    draft.operation("C", time=1, writes=[g], modes=[Mode("cpu", 12, 0, (g,), on_host=True)])
+    draft.operation("F", time=5, writes=[g], modes=[Mode("go", 7, 0, (g,), writes_host=(g,))])
+    draft.operation("G", time=2, writes=[h])
+    graph, machine = draft.graph([h]), Machine()
+    schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2)])
+    ways, waits = Ways(graph), np.zeros(2)
+    stalls(
+        ways.instance(machine, 2**60),
+        ways.steps(schedule),
+        starts_of(graph, schedule),
+        waits,
+        _ITERATIONS,
+    )
+    assert simulate(graph, schedule, machine=machine).figures.time == 12
+    assert waits.tolist() == [12 - 7 - 2, 0]
+
+
+def test_the_device_works_and_waits() -> None:
+    """Its queue is never busier than the turn is long."""
+    seen = 0
+    for seed in range(400):
+        case = random_case(Random(seed))
+        machine = case.machine or case.graph.machine or Machine()
+        try:
+            simulate(case.graph, case.schedule, machine=machine)
+        except InvalidScheduleError:
+            continue
+        ways, result = Ways(case.graph), np.zeros(6)
+        instance, steps = ways.instance(machine, 2**60), ways.steps(case.schedule)
+        runs = instance.ways[steps[steps[:, 0] == Verb.COMPUTE, 1]]
+        seconds = runs["seconds"][~runs["host"]]
+        waits = np.full(len(seconds) + 1, 0.0)
+        replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
+        stalls(instance, steps, starts_of(case.graph, case.schedule), waits, _ITERATIONS)
+        assert waits.min() >= 0
+        assert waits[-1] == 0
+        assert waits.sum() + seconds.sum() <= result[0] * (1 + 1e-9)
+        seen += waits.any()
+    assert seen > 50
 
 
 @pytest.mark.parametrize("batch", range(4))

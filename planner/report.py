@@ -31,6 +31,12 @@ class Report:
             return None
         return (self.figures.time - self.lower_bound) / self.figures.time if self.figures.time else 0.0
 
+    @property
+    def above(self) -> float | None:
+        """By how much of the fastest time there can be the schedule is above it, at most: of a gap of a half
+        that is 1. None where no bound says so."""
+        return self.figures.time / self.lower_bound - 1 if self.lower_bound else None
+
     def predicted(self) -> dict[str, Any]:
         """The `predicted` of plan-schedule/1: seconds and bytes."""
         return {

@@ -1,6 +1,7 @@
 """A schedule as a picture for a paper or a slide: memory by kind over time, the queues below; one SVG.
 
-Of each column of pixels what is highest in it is drawn, as on the page.
+Of each column of pixels what is highest in it is drawn, as on the page. It is one iteration of the steady
+state: what a queue does beyond its end, of the iteration before, is drawn from its start on.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from itertools import groupby
 import numpy as np
 
 from ..graphs.arrays import Floats, Ints
-from ..graphs.graph import Kind
+from ..graphs.graph import Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..graphs.units import format_bytes
 from ..planner.addresses.lifetimes import lifetimes
 from ..planner.plain import plain_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.clock import Queue
-from ..planner.simulator.timeline import Timeline, timeline
+from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import AGAIN, COPY, KIND, PHASE
 from .moments import moments, passed
 from .subject import QUEUES, Subject
@@ -53,9 +54,11 @@ def picture(subject: Subject) -> str:
     ceiling = max(figures.peak, subject.budget or 0, int(plain_bytes.max(initial=0)), 1)
     queues = [queue for queue in Queue if bool((line.queue == queue).any())]
     bottom = _TOP + _HEIGHT + 26
-    height = bottom + len(queues) * (_ROW + _GAP) + 34
+    height = bottom + len(queues) * (_ROW + _GAP) + 54
     body = [
-        *_words(subject, height),
+        *_words(subject),
+        *_legend("memory", _kinds(found.sums), height - 42, dashed="plain"),
+        *_legend("queues", _work(subject, line), height - 22),
         *_grid(ceiling, end, bottom),
         *_stack(stacked, ceiling),
         *_plain_curve(plain_at / end if end else plain_at, plain_bytes, ceiling),
@@ -97,14 +100,27 @@ def busy(start: Floats, end: Floats, edges: Floats) -> Floats:
     return np.diff(np.interp(edges, when, done))
 
 
+def folded(start: Floats, end: Floats, period: float) -> tuple[Floats, Floats]:
+    """The parts of intervals within one period of all their repetitions; none is longer than a period."""
+    begun = np.mod(start, period) if period else start
+    ended = begun + (end - start)
+    over = ended > period
+    return (
+        np.concatenate((begun, np.zeros(int(over.sum())))),
+        np.concatenate((np.minimum(ended, period), ended[over] - period)),
+    )
+
+
 def _fills(subject: Subject, line: Timeline, queue: Queue, edges: Floats) -> list[Fill]:
     """Per column the colour that has most of it."""
     here = line.queue == queue
     colours = _colours(subject)[here]
     start, end = line.start[here], line.end[here]
     names = sorted(set(colours.tolist()))
-    shares = np.stack([busy(start[colours == x], end[colours == x], edges) for x in names])
-    parts = np.ceil(4 * np.minimum(shares.sum(axis=0) / np.diff(edges), 1.0) - 1e-6) / 4
+    period = float(edges[-1])
+    shares = np.stack([busy(*folded(start[colours == x], end[colours == x], period), edges) for x in names])
+    lengths = np.maximum(np.diff(edges), np.finfo(np.float64).tiny)
+    parts = np.ceil(4 * np.minimum(shares.sum(axis=0) / lengths, 1.0) - 1e-6) / 4
     return [(names[which], part) for which, part in zip(shares.argmax(axis=0), parts.tolist(), strict=True)]
 
 
@@ -133,20 +149,40 @@ def _y(size: float, ceiling: int) -> float:
     return _TOP + _HEIGHT * (1.0 - size / ceiling)
 
 
-def _words(subject: Subject, height: int) -> Iterator[str]:
+def _words(subject: Subject) -> Iterator[str]:
     report = subject.report
     time, plain = report.figures.time, report.baseline.time
-    gap = "" if report.gap is None else f", at most {report.gap:.1%} above the fastest there can be"
-    over = f"{time / plain - 1.0:+.1%} of the plain time" if plain else f"{time:.3g} s"
+    above = "" if report.above is None else f", at most {report.above:.1%} above the fastest there can be"
+    over = f"{time / plain - 1.0:+.1%} time" if plain else f"{time:.3g} s"
     yield f'<text x="{_LEFT}" y="20" font-weight="600">{escape(subject.graph.name)}</text>'
-    peak = f"peak {format_bytes(report.figures.peak)} of plain {format_bytes(report.baseline.peak)}"
-    yield f'<text x="{_LEFT}" y="38">{peak}, {over}{gap}</text>'
-    words = [*((kind.word.replace("_", " "), KIND[kind]) for kind in Kind), ("workspace", KIND[-1])]
+    peak = f"peak {format_bytes(report.figures.peak)}, plain {format_bytes(report.baseline.peak)}"
+    yield f'<text x="{_LEFT}" y="38">{peak}; {over}{above}</text>'
+
+
+def _kinds(sums: Ints) -> list[tuple[str, str]]:
+    """Those that have bytes at some time."""
+    words = [*(kind.word.replace("_", " ") for kind in Kind), "workspace"]
+    return [(words[kind], KIND[kind]) for kind in np.flatnonzero(sums.any(axis=0)).tolist()]
+
+
+def _work(subject: Subject, line: Timeline) -> list[tuple[str, str]]:
+    """What queues do: the words and colours that are there."""
+    words = {colour: phase.word for phase, colour in zip(Phase, PHASE, strict=True)}
+    words |= {AGAIN: "made again", COPY: "copies"}
+    there = set(_colours(subject)[line.queue != NOTHING].tolist())
+    return [(word, colour) for colour, word in words.items() if colour in there]
+
+
+def _legend(name: str, words: list[tuple[str, str]], y: int, dashed: str = "") -> Iterator[str]:
+    yield f'<text x="{_LEFT - 8}" y="{y + 9}" text-anchor="end">{name}</text>'
     x = float(_LEFT)
-    for word, colour in [*words, ("made again", AGAIN)]:
-        yield f'<rect x="{x:.0f}" y="{height - 22}" width="10" height="10" fill="{colour}"/>'
-        yield f'<text x="{x + 14:.0f}" y="{height - 13}">{word}</text>'
+    for word, colour in words:
+        yield f'<rect x="{x:.0f}" y="{y}" width="10" height="10" fill="{colour}"/>'
+        yield f'<text x="{x + 14:.0f}" y="{y + 9}">{word}</text>'
         x += 26 + 6.4 * len(word)
+    if dashed:
+        yield f'<path class="plain" d="M{x:.0f} {y + 5}h20"/>'
+        yield f'<text x="{x + 26:.0f}" y="{y + 9}">{dashed}</text>'
 
 
 def _grid(ceiling: int, end: float, bottom: int) -> Iterator[str]:

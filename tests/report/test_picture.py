@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ from memplan.graphs.generators import chain
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.report import Report
 from memplan.planner.schedule.file import save_schedule
-from memplan.report.picture import busy, highest, picture
+from memplan.report.picture import busy, folded, highest, picture
 from memplan.report.subject import Subject
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
@@ -78,7 +79,26 @@ def test_what_runs_again_has_its_colour() -> None:
     schedule = plain_schedule(graph)
     figures = solve("store-all", Problem(graph, baseline(graph).peak)).figures
     plain = picture(Subject(graph, schedule, Report(figures, baseline(graph))))
-    assert plain.count(again) == 2  # the legend, and the style of a budget's line
+    assert plain.count(again) == 1  # the style of a budget's line
+
+
+def test_what_goes_on_in_the_next_iteration_is_drawn_at_the_start_of_this_one() -> None:
+    """A queue from 3 to 5 and from 7 to 11 of a period of 10; from −2 to 1 it is the same as from 8 to 11."""
+    start, end = folded(np.array([3.0, 7.0]), np.array([5.0, 11.0]), 10.0)
+    assert sorted(zip(start.tolist(), end.tolist(), strict=True)) == [(0, 1), (3, 5), (7, 10)]
+    start, end = folded(np.array([-2.0]), np.array([1.0]), 10.0)
+    assert sorted(zip(start.tolist(), end.tolist(), strict=True)) == [(0, 1), (8, 10)]
+
+
+def test_how_far_it_is_above_the_bound_is_told() -> None:
+    """Of 3 s beside a bound of 2 s the gap is a third, but the schedule is a half above it."""
+    graph = chain(4)
+    plain = baseline(graph)
+    figures = replace(plain, time=3.0)
+    assert Report(figures, plain, 2.0).above == 0.5
+    assert Report(figures, plain, 0.0).above is None
+    svg = picture(Subject(graph, plain_schedule(graph), Report(figures, plain, 2.0)))
+    assert "at most 50.0% above the fastest there can be" in svg
 
 
 def test_plan_show_writes_it(tmp_path: Path) -> None:

@@ -34,9 +34,14 @@ def facts(subject: Subject) -> Document:
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
     rows = subject.copies()
     return {
-        "figures": {**subject.report.predicted(), "budget": subject.budget},
+        "figures": {
+            **subject.report.predicted(),
+            "disk_peak": subject.report.figures.disk_peak,
+            "budget": subject.budget,
+        },
         "overhead": subject.report.overhead,
         "gap": subject.report.gap,
+        "above": subject.report.above,
         "period": _short(line.period),
         "kinds": KINDS,
         "colours": COLOURS,
@@ -77,6 +82,8 @@ def _plain(graph: Graph) -> Document:
 
 def _curve(name: str, line: Timeline, rows: Lifetimes) -> Document:
     at, bytes_ = passed(line), rows.live()
+    if len(bytes_) and at[0] > 0:
+        at, bytes_ = np.append([0.0], at), np.append(bytes_[-1:], bytes_)
     shown = np.append([True], np.diff(bytes_) != 0)[: len(bytes_)]
     return {
         "name": name,

@@ -49,4 +49,4 @@ def run_again(schedule: Schedule) -> NDArray[np.bool_]:
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:
     """Seconds when each copy is made and gone. passed: as of `moments.passed`."""
     turns, steps = np.divmod(rows.end, max(1, rows.turn))
-    return passed[rows.start], np.where(rows.end == rows.turn, passed[-1], passed[steps] + turns * period)
+    return passed[rows.start], passed[steps] + turns * period

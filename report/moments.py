@@ -54,6 +54,8 @@ def moments(graph: Graph, line: Timeline, rows: Lifetimes) -> Moments:
     spike = (high[1:-1] > high[:-2]) & (high[1:-1] >= high[2:])
     shown = (until > when) | spike
     when, steps = when[shown], steps[shown]
+    if len(when) and when[0] > 0:  # the queue stands still first: with what the iteration before has left
+        when, steps = np.append([0.0], when), np.append([len(total) - 1], steps)
     changes = np.append([True], (np.diff(sums[steps], axis=0) != 0).any(axis=1))[: len(steps)]
     return Moments(when[changes], steps[changes], sums[steps][changes])
 

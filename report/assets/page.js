@@ -36,10 +36,11 @@ const put = (id, ...children) => document.getElementById(id).replaceChildren(...
 // ── colours ─────────────────────────────────────────────────────────────────────────────────────
 
 const { kind: KIND, phase: PHASE, again: AGAIN, copy: COPY } = data.colours;
+const PALE = [1, 0.45, 0.25];  // on the device, the host, the disk
 const FATE = ["#8a94a0", AGAIN, COPY];
 const SHORT = ["compute", "CPU", "D → H", "H → D", "→ disk", "disk →"];
 const ELSEWHERE = ["#3b6ea5", "#c9a227", "#8c6d31"];
-const CAUSE = ["#c9a227", "#9467bd", "#17a2b8", "#6aa84f", "#8c6d31", "#bd9e39", "#7f7f7f", "#c0392b"];
+const CAUSE = ["#c9a227", "#9467bd", "#17a2b8", "#6aa84f", "#4d5bd6", "#e78ac3", "#7f7f7f", "#c0392b"];
 const ink = () => (dark.matches
   ? { text: "#e6e8eb", soft: "#98a1ac", line: "#333942", budget: "#ff8a80", ground: "#15181c" }
   : { text: "#1d2127", soft: "#626a75", line: "#dcdfe4", budget: "#b3261e", ground: "#fcfcfb" });
@@ -51,17 +52,20 @@ function head() {
   const over = figures.budget !== null && figures.peak > figures.budget;
   const fits = figures.budget === null ? `Peak ${bytes(figures.peak)}, no budget`
     : over ? "Does not fit" : `Fits in ${bytes(figures.budget)}`;
-  const proof = data.gap === null ? "" : data.gap < 5e-5 ? ": nothing is faster"
-    : `: at most ${(data.gap * 100).toFixed(1)} % above the fastest there can be`;
+  const percent = (part) => `${(part * 100).toFixed(1)} %`;
+  const beside = Math.abs(data.overhead) < 5e-4 ? "as fast as plain"
+    : data.overhead > 0 ? `${percent(data.overhead)} slower than plain` : `in ${percent(-data.overhead)} less time than plain`;
+  const proof = data.above === null ? "" : data.above < 5e-4 ? "; nothing is faster"
+    : `; at most ${percent(data.above)} slower than the fastest there can be`;
   const verdict = document.getElementById("verdict");
   verdict.replaceChildren(element("b", fits, { className: over ? "bad" : "good" }),
-    `, at ${signed(data.overhead)} of plain time${proof}.`);
+    `, ${beside}${proof}.`);
   const share = figures.budget ? `${(100 * figures.peak / figures.budget).toFixed(1)} % of the budget` : "no budget";
   const rows = [
     ["time", seconds(figures.time), `plain ${seconds(figures.baseline_time)}`],
     ["peak on the device", bytes(figures.peak), share],
     ["plain peak", bytes(figures.baseline_peak), `saved ${bytes(figures.baseline_peak - figures.peak)}`],
-    ["lower bound", figures.lower_bound === null ? "none" : seconds(figures.lower_bound), "any order"],
+    ["lower bound", figures.lower_bound === null ? "none" : seconds(figures.lower_bound), data.gap === null ? "" : `gap ${percent(data.gap)}, any order`],
   ];
   data.fates.forEach((word, fate) => {
     const chosen = tensors.bytes.filter((_, x) => tensors.fate[x] === fate);
@@ -88,25 +92,46 @@ function place(sorted, x) {
 }
 const elsewhere = data.elsewhere.filter((curve) => curve.bytes.some(Boolean));
 const totals = memory.at.map((_, k) => memory.sums.reduce((sum, row) => sum + row[k], 0));
-const queues = data.queues.map((name, queue) => ({ name, queue, rows: steps.queue.flatMap((q, k) => (q === queue ? [k] : [])) }))
-  .filter(({ rows }) => rows.length);
-for (const each of queues) each.starts = each.rows.map((k) => steps.start[k]);
-const first = Math.min(0, ...queues.map(({ starts }) => starts[0]));
-const last = queues.reduce((most, { rows }) => Math.max(most, steps.end[rows[rows.length - 1]]), Math.max(period, plain.end));
+// One iteration of the steady state is drawn: what begins before it or ends behind it is there twice, as of the
+// iteration before and the one behind. rows: steps. starts, ends: seconds.
+const queues = data.queues.map((name, queue) => ({ name, queue, rows: [], starts: [], ends: [] }));
+{
+  const known = [];
+  steps.queue.forEach((queue, k) => {
+    for (const shift of [-period, 0, period]) {
+      const start = steps.start[k] + shift, end = steps.end[k] + shift;
+      if (start < period && (end > 0 || (shift === 0 && start === end))) known.push([start, end, queue, k]);
+    }
+  });
+  known.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  for (const [start, end, queue, k] of known) { queues[queue].rows.push(k); queues[queue].starts.push(start); queues[queue].ends.push(end); }
+  queues.splice(0, queues.length, ...queues.filter(({ rows }) => rows.length));
+}
+const first = 0, last = Math.max(period, plain.end);
 const born = tensors.name.map(() => Infinity);
 lives.forEach((row) => row.tensor.forEach((x, k) => { born[x] = Math.min(born[x], row.start[k]); }));
 const order = [...born.keys()].filter((x) => born[x] < Infinity).sort((a, b) => born[a] - born[b] || tensors.bytes[b] - tensors.bytes[a]);
 const rank = []; order.forEach((x, k) => { rank[x] = k; });
 const bars = order.map(() => []);
-lives.forEach((row, where) => row.tensor.forEach((x, k) => bars[rank[x]].push([row.start[k], row.end[k], where])));
+// What is there when the iteration ends was there when it began.
+lives.forEach((row, where) => row.tensor.forEach((x, k) => {
+  bars[rank[x]].push([row.start[k], Math.min(row.end[k], period), where]);
+  if (row.end[k] > period) bars[rank[x]].push([0, row.end[k] - period, where]);
+}));
 
 // ── drawing ─────────────────────────────────────────────────────────────────────────────────────
 
+// From when to when, and from which row to which, the axes that are drawn on show.
+function window_({ coordSys: { x, y, width, height } }, api) {
+  const [left, top] = api.coord([0, 0]), [right, below] = api.coord([1, 1]);
+  return { from: (x - left) / (right - left), to: (x + width - left) / (right - left),
+    low: (y - top) / (below - top), high: (y + height - top) / (below - top) };
+}
 const rect = (x, y, width, height, fill) => ({ type: "rect", shape: { x, y, width, height }, style: { fill } });
 
 // Per pixel column the moment with the most bytes, as stacked areas.
-function stack(_params, api) {
-  const [from, to] = window_(), left = Math.max(0, place(memory.at, from));
+function stack(params, api) {
+  const { from, to } = window_(params, api), left = Math.max(0, place(memory.at, from));
   const columns = [];
   for (let k = left; k < memory.at.length && memory.at[k] <= to; k += 1) {
     const x = Math.round(api.coord([Math.max(from, memory.at[k]), 0])[0]);
@@ -132,46 +157,60 @@ function stack(_params, api) {
 
 // A step function as a line. Per pixel column its highest value.
 function outline({ at, bytes: sizes, end }, style) {
-  return (_params, api) => {
-    const points = [];
-    let newest = -1, high = 0;
-    at.forEach((time, k) => {
-      const x = Math.round(api.coord([time, 0])[0]), y = api.coord([0, sizes[k]])[1];
-      if (x === newest) { high = Math.min(high, y); points[points.length - 1][1] = high; return; }
-      if (points.length) points.push([x, points[points.length - 1][1]]);
-      points.push([x, y]); newest = x; high = y;
-    });
-    if (points.length) points.push([api.coord([end, 0])[0], points[points.length - 1][1]]);
+  return (params, api) => {
+    const { from, to } = window_(params, api), points = [];
+    let newest = -Infinity, last_ = 0;
+    for (let k = Math.max(0, place(at, from)); k < at.length && at[k] <= to; k += 1) {
+      const x = Math.round(api.coord([Math.max(from, at[k]), 0])[0]), y = api.coord([0, sizes[k]])[1];
+      if (x === newest) points[points.length - 1][1] = Math.min(points[points.length - 1][1], y);
+      else { if (points.length) points.push([newest, last_], [x, last_]); points.push([x, y]); }
+      newest = x; last_ = y;
+    }
+    if (points.length) points.push([newest, last_], [api.coord([Math.min(to, end), 0])[0], last_]);
     return { type: "polyline", shape: { points }, style: { fill: "none", ...style } };
   };
 }
 
-// Steps of one queue and the waits before them. Neighbours of one colour within a pixel are one.
-function lane({ rows, starts }, row) {
-  return (_params, api) => {
-    const [from, to] = window_(), boxes = [];
+// Steps of one queue and the waits before them. What is thinner than a pixel is put together by pixel: the
+// colour with most of its time shows.
+function lane({ rows, starts, ends }, row) {
+  return (params, api) => {
+    const { from, to } = window_(params, api), wide = [], thin = [];
     const height = api.size([0, 1])[1] * 0.72, y = api.coord([0, row])[1] - height / 2;
-    const put_ = (begin, end, fill, thin) => {
+    let pixel = null, shares = new Map();
+    const put_ = (begin, end, fill, waits) => {
       if (end < from || begin > to) return;
       const x = api.coord([Math.max(begin, from), row])[0], width = api.coord([Math.min(end, to), row])[0] - x;
-      const newest = boxes[boxes.length - 1];
-      if (newest && newest.fill === fill && newest.thin === thin && x - newest.x - newest.width < 1) newest.width = Math.max(newest.width, x + width - newest.x);
-      else if (!newest || width >= 0.5 || x + width - newest.x - newest.width >= 0.5) boxes.push({ x, width: Math.max(width, 0.5), fill, thin });
+      const before = wide[wide.length - 1];
+      if (before && before.fill === fill && before.waits === waits && x - before.x - before.width < 0.5) { before.width = x + width - before.x; return; }
+      if (width >= 1) { wide.push({ x, width, fill, waits }); return; }
+      if (Math.floor(x) !== pixel) { shares = new Map(); pixel = Math.floor(x); thin.push({ x: pixel, shares }); }
+      const share = shares.get(fill) ?? { width: 0, waits };
+      share.width += width;
+      shares.set(fill, share);
     };
     for (let i = Math.max(0, place(starts, from)); i < rows.length; i += 1) {
       const k = rows[i];
-      if (steps.start[k] - steps.idle[k] > to) break;
-      if (steps.cause[k] >= 0 && steps.queue[k] < 2) put_(steps.start[k] - steps.idle[k], steps.start[k], CAUSE[steps.cause[k]], true);
-      put_(steps.start[k], steps.end[k], colour(k), false);
+      if (starts[i] - steps.idle[k] > to) break;
+      if (steps.cause[k] >= 0 && steps.queue[k] < 2) put_(Math.max(0, starts[i] - steps.idle[k]), starts[i], CAUSE[steps.cause[k]], true);
+      put_(Math.max(0, starts[i]), Math.min(ends[i], period), colour(k), false);
     }
-    return { type: "group", children: boxes.map((b) => rect(b.x, b.thin ? y + height * 0.38 : y, b.width, b.thin ? height * 0.24 : height, b.fill)) };
+    const boxes = [];
+    for (const { x, shares: parts } of thin) {
+      const [fill, { waits }] = [...parts].reduce((most, part) => (part[1].width > most[1].width ? part : most));
+      const newest = boxes[boxes.length - 1];
+      if (newest && newest.fill === fill && newest.waits === waits && newest.x + newest.width === x) newest.width += 1;
+      else boxes.push({ x, width: 1, fill, waits });
+    }
+    boxes.push(...wide);
+    return { type: "group", children: boxes.map((b) => rect(b.x, b.waits ? y + height * 0.38 : y, b.width, b.waits ? height * 0.24 : height, b.fill)) };
   };
 }
 const colour = (k) => (steps.queue[k] > 1 ? COPY : steps.again[k] ? AGAIN : PHASE[operations.phase[steps.of[k]]]);
 
 // A row a tensor, by when it is first there; where rows are thinner than a pixel the largest tensor shows.
-function life(_params, api) {
-  const [from, to] = window_(), [low, high] = window_("y"), children = [];
+function life(params, api) {
+  const { from, to, low, high } = window_(params, api), children = [];
   const height = Math.abs(api.size([0, 1])[1]);
   let taken = -Infinity, best = -1;
   const draw = (k) => {
@@ -180,7 +219,7 @@ function life(_params, api) {
       if (end < from || begin > to) continue;
       const left = api.coord([Math.max(begin, from), k])[0], right = api.coord([Math.min(end, to), k])[0];
       const shape = rect(left, y, Math.max(right - left, 0.5), Math.max(height * 0.85, 1), FATE[tensors.fate[x]]);
-      shape.style.opacity = where === 0 ? 1 : where === 1 ? 0.35 : 0.18;
+      shape.style.opacity = PALE[where];
       children.push(shape);
     }
   };
@@ -197,8 +236,18 @@ function life(_params, api) {
 // ── the chart ───────────────────────────────────────────────────────────────────────────────────
 
 const holder = document.getElementById("chart");
-let chart, zoom = { x: [first, last], y: [-0.5, order.length - 0.5] };
-const window_ = (axis = "x") => zoom[axis];
+// What the schedule needs decides the height; of a plain curve far above it no more than this is seen.
+const needed = Math.max(figures.peak, figures.budget ?? 0, 1), cut = figures.baseline_peak > 2 * needed;
+let chart, sides = [0, 1];
+
+// A time, with as many digits as the window needs.
+function instant(value) {
+  const [from, to] = [0, 1].map((side) => chart.convertFromPixel({ xAxisIndex: 0 }, sides[side]));
+  const size = Math.max(Math.abs(from), Math.abs(to)), span = to - from;
+  if (!(span < size / 20)) return seconds(value);
+  const [unit, word] = size >= 1 ? [1, "s"] : size >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return `${(value / unit).toFixed(Math.min(9, Math.max(0, Math.ceil(2 - Math.log10(span / unit)))))} ${word}`;
+}
 
 // A power of two that makes at most so many steps up to a size.
 const step = (most, count = 6) => 2 ** Math.max(0, Math.ceil(Math.log2(most / count)));
@@ -212,9 +261,10 @@ function draw() {
   holder.style.height = `${y + 30}px`;
   chart?.dispose();
   chart = echarts.init(holder, null, { renderer: "canvas" });
+  sides = [left, holder.clientWidth - right];
   const axis = { axisLine: { lineStyle: { color: line } }, splitLine: { show: false }, axisLabel: { color: soft }, nameTextStyle: { color: soft } };
   const shared = heights.map((_, k) => k);
-  const most = Math.max(figures.peak, figures.budget ?? 0, figures.baseline_peak);
+  const most = !cut ? Math.max(needed, figures.baseline_peak) : plain.bytes.some((size) => size < 1.9 * needed) ? 2 * needed : needed;
   const mostElsewhere = elsewhere.reduce((size, curve) => Math.max(size, ...curve.bytes), 1);
   const series = [
     { name: "memory", z: 2, xAxisIndex: 0, yAxisIndex: 0, renderItem: stack },
@@ -228,8 +278,8 @@ function draw() {
   chart.setOption({
     animation: false, textStyle: { color: text }, backgroundColor: ground,
     grid: heights.map((height, k) => ({ left, right, top: tops[k], height })),
-    xAxis: shared.map((k) => ({ ...axis, gridIndex: k, type: "value", min: first, max: last, axisLabel: { ...axis.axisLabel, formatter: seconds, hideOverlap: true },
-      axisPointer: { show: true, triggerTooltip: false, label: { show: k === 0, formatter: ({ value }) => seconds(value) } } })),
+    xAxis: shared.map((k) => ({ ...axis, gridIndex: k, type: "value", min: first, max: last, axisLabel: { ...axis.axisLabel, formatter: instant, hideOverlap: true },
+      axisPointer: { show: true, triggerTooltip: false, label: { show: k === 0, formatter: ({ value }) => instant(value) } } })),
     yAxis: [
       { ...axis, gridIndex: 0, type: "value", min: 0, max: most * 1.08, interval: step(most), axisLabel: { ...axis.axisLabel, formatter: bytes, showMaxLabel: false }, splitLine: { show: true, lineStyle: { color: line } } },
       { ...axis, gridIndex: 1, type: "value", min: -0.5, max: queues.length - 0.5, interval: 1, axisTick: { show: false },
@@ -243,15 +293,11 @@ function draw() {
       style: { text: narrow.matches ? SHORT[queue] : name, fill: soft, font: "12px system-ui, sans-serif", width: left - 8, overflow: "truncate" } })),
     axisPointer: { link: [{ xAxisIndex: "all" }], lineStyle: { color: soft } },
     dataZoom: [
-      { type: "inside", xAxisIndex: shared, filterMode: "none" },
-      { type: "slider", xAxisIndex: shared, filterMode: "none", bottom: 4, height: 20, brushSelect: false, labelFormatter: seconds, borderColor: line, textStyle: { color: soft } },
+      { type: "inside", xAxisIndex: shared, filterMode: "none", preventDefaultMouseMove: false },
+      { type: "slider", xAxisIndex: shared, filterMode: "none", bottom: 4, height: 20, brushSelect: false, labelFormatter: (value) => instant(value), borderColor: line, textStyle: { color: soft } },
       { type: "slider", yAxisIndex: [2], filterMode: "none", right: 4, width: 12, top: tops[2], height: heights[2], showDetail: false, brushSelect: false, borderColor: line },
     ],
     series,
-  });
-  chart.on("datazoom", () => {
-    const [x, , side] = chart.getOption().dataZoom;
-    zoom = { x: [x.startValue, x.endValue], y: [side.startValue, side.endValue] };
   });
   const told = (event) => {
     const point = [event.offsetX, event.offsetY];
@@ -266,20 +312,24 @@ function legend() {
   const entry = ([word, fill]) => {
     const made = element("span"), box = element("i");
     box.style.background = fill;
+    if (fill === "plain") box.className = "dashed";
     made.append(box, word);
     return made;
   };
   const chosen = (words, fills, holds) => words.map((word, k) => [word, fills[k], k]).filter(([, , k]) => holds(k));
+  const pale = (where) => COPY + Math.round(255 * PALE[where]).toString(16).padStart(2, "0");
+  const plainWord = `plain, up to ${bytes(figures.baseline_peak)}${cut ? ", cut here" : ""}`;
   const stalls = steps.cause.filter((_, k) => steps.queue[k] < 2);
   const groups = {
-    memory: chosen(data.kinds, KIND, (kind) => memory.sums[kind].some(Boolean)),
+    memory: [...chosen(data.kinds, KIND, (kind) => memory.sums[kind].some(Boolean)), [plainWord, "plain"]],
     queues: [
       ...chosen(data.phases, PHASE, (phase) => operations.phase.includes(phase)),
       ...(steps.again.includes(1) ? [["again", AGAIN]] : []),
       ...(queues.some(({ queue }) => queue > 1) ? [["copies", COPY]] : []),
       ...chosen(data.causes.map((word) => `waits for ${word}`), CAUSE, (cause) => stalls.includes(cause)),
     ],
-    tensors: chosen(data.fates, FATE, (fate) => tensors.fate.includes(fate)),
+    tensors: [...chosen(data.fates, FATE, (fate) => tensors.fate.includes(fate)),
+      ...(lives.length > 1 ? [["pale: on the host", pale(1)]] : []), ...(figures.disk_peak ? [["paler: on disk", pale(2)]] : [])],
     elsewhere: elsewhere.map(({ name }, k) => [name, ELSEWHERE[k]]),
   };
   put("legend", ...Object.entries(groups).filter(([, entries]) => entries.length).map(([name, entries]) => {
@@ -303,29 +353,36 @@ function tell(grid, time, height) {
   const moment = place(memory.at, time);
   if (moment < 0) return;
   const parts = memory.sums.map((row, kind) => [row[moment], data.kinds[kind]]).filter(([size]) => size > 0).sort((a, b) => b[0] - a[0]);
-  lines.push(`${seconds(time)}: ${bytes(totals[moment])} on the device: ${parts.map(([size, word]) => `${word} ${bytes(size)}`).join(", ")}`);
+  lines.push(`${instant(time)}: ${bytes(totals[moment])} on the device: ${parts.map(([size, word]) => `${word} ${bytes(size)}`).join(", ")}`);
   const there = lives[0].tensor.flatMap((x, k) => (within(lives[0].start[k], lives[0].end[k], time) ? [x] : []));
   there.sort((a, b) => tensors.bytes[b] - tensors.bytes[a]);
   const table = element("table");
   const titles = element("tr");
   for (const word of ["tensor", "bytes", "kind", "next reader"]) titles.append(element("th", word));
   table.append(titles);
-  for (const x of there.slice(0, 8)) {
+  const most = innerHeight < 1000 ? 5 : 8;
+  const named = (x) => {
+    const cell = element("td", undefined, { className: "name" }), box = element("i");
+    box.style.background = KIND[tensors.kind[x]];
+    cell.append(box, tensors.name[x] + of(tensors.layer[x]));
+    return cell;
+  };
+  for (const x of there.slice(0, most)) {
     const row = element("tr");
-    row.append(element("td", tensors.name[x] + of(tensors.layer[x]), { className: "name" }), element("td", bytes(tensors.bytes[x])), element("td", data.kinds[tensors.kind[x]]), element("td", nextReader(x, time)));
+    row.append(named(x), element("td", bytes(tensors.bytes[x])), element("td", data.kinds[tensors.kind[x]]), element("td", nextReader(x, time)));
     table.append(row);
   }
   const wide = element("div", undefined, { className: "wide" });
   wide.append(table);
-  const more = there.length > 8 ? [element("p", `and ${there.length - 8} more`, { className: "hint" })] : [];
+  const more = there.length > most ? [element("p", `and ${there.length - most} more`, { className: "hint" })] : [];
   put("detail", ...lines.map((line) => element("p", line)), wide, ...more);
 }
 const within = (start, end, time) => (start <= time && time < end) || (start <= time + period && time + period < end);
 const of = (layer) => (layer ? ` (${layer})` : "");
 
-function toldOfQueue({ rows, starts }, time) {
-  const k = rows[Math.max(0, place(starts, time))], next = rows[place(starts, time) + 1];
-  if (time <= steps.end[k] && time >= steps.start[k]) {
+function toldOfQueue({ rows, starts, ends }, time) {
+  const i = place(starts, time), k = rows[Math.max(0, i)], next = rows[i + 1];
+  if (i >= 0 && time <= ends[i]) {
     const compute = steps.queue[k] < 2, of_ = compute ? operations : tensors;
     const mode = steps.mode[k] ? `, mode ${steps.mode[k]}` : "";
     const what = compute ? `${data.phases[operations.phase[steps.of[k]]]}${steps.again[k] ? ", again" : ""}${mode}` : bytes(tensors.bytes[steps.of[k]]);
@@ -334,18 +391,28 @@ function toldOfQueue({ rows, starts }, time) {
   return next !== undefined && steps.cause[next] >= 0 ? [`stands still for ${seconds(steps.idle[next])}: waits for ${data.causes[steps.cause[next]]}`] : [];
 }
 
-const runsOf = operations.name.map(() => []);
-steps.queue.forEach((queue, k) => { if (queue < 2) runsOf[steps.of[k]].push(k); });
+// Who reads a copy on the device next, until it goes: a computation there, or a copy to elsewhere.
+const runsOf = operations.name.map(() => []), copiesOf = tensors.name.map(() => []), deviceCopies = tensors.name.map(() => []);
+steps.queue.forEach((queue, k) => { if (queue === 0) runsOf[steps.of[k]].push(k); else if (queue === 2) copiesOf[steps.of[k]].push(k); });
+lives[0].tensor.forEach((x, k) => deviceCopies[x].push([lives[0].start[k], lives[0].end[k]]));
 function nextReader(x, time) {
-  let best = -1;
-  for (const operation of tensors.readers[x]) for (const k of runsOf[operation]) {
-    if (steps.start[k] > time && (best < 0 || steps.start[k] < steps.start[best])) best = k;
+  const copy = deviceCopies[x].find(([start, end]) => within(start, end, time));
+  const gone = copy[0] <= time && time < copy[1] ? copy[1] : copy[1] - period;
+  let best = null;
+  for (const k of [...tensors.readers[x].flatMap((operation) => runsOf[operation]), ...copiesOf[x]]) for (const later of [-period, 0, period]) {
+    const start = steps.start[k] + later;
+    if (steps.end[k] + later > time && start < gone * (1 + 1e-8) && (best === null || start < best.start)) best = { start, k };
   }
-  return best < 0 ? (tensors.readers[x].length ? "in the next iteration" : "nobody") : `${operations.name[steps.of[best]]}, in ${seconds(steps.start[best] - time)}`;
+  if (best === null) return "nobody any more";
+  const who = steps.queue[best.k] === 0 ? operations.name[steps.of[best.k]] : "a copy to the host";
+  if (best.start <= time) return `${who}, now`;
+  return `${who}, in ${seconds(best.start - time)}${best.start >= period ? ", in the next iteration" : ""}`;
 }
 
 // ── modules ─────────────────────────────────────────────────────────────────────────────────────
 
+// Rows that open of themselves, and rows that are shown at a time.
+const FEW = 16, MANY = 60;
 const FIGURES = ["time", "again", "copied", "peak"];
 function tree() {
   const root = { name: "all", children: new Map(), sums: [0, 0, 0, 0] };
@@ -380,8 +447,20 @@ function modules() {
     let shown = [];
     const open = () => {
       toggle.textContent = "▾";
+      const children = [...node.children.values()];
       let below = row;
-      for (const child of node.children.values()) { const made = add(child, depth + 1, below); shown.push(made); below = made.end(); }
+      const some = () => {
+        for (const child of children.splice(0, MANY)) { const made = add(child, depth + 1, below); shown.push(made); below = made.end(); }
+        if (!children.length) return;
+        const rest = element("tr"), cell = element("td"), button = element("button", `… and ${children.length} more`, { className: "more" });
+        cell.style.paddingLeft = `${(depth + 1) * 1.1}rem`;
+        cell.append(button);
+        rest.append(cell);
+        below.after(rest);
+        shown.push({ end: () => rest, remove: () => rest.remove() });
+        button.addEventListener("click", () => { shown.pop().remove(); below = shown[shown.length - 1].end(); some(); });
+      };
+      some();
     };
     const close = () => { toggle.textContent = "▸"; for (const made of shown) made.remove(); shown = []; };
     if (node.children.size) {
@@ -389,7 +468,7 @@ function modules() {
       toggle.addEventListener("click", () => (shown.length ? close() : open()));
     }
     const made = { end: () => (shown.length ? shown[shown.length - 1].end() : row), remove: () => { close(); row.remove(); } };
-    if (depth < 2 && node.children.size) open();
+    if (node.children.size && (depth === 0 || (depth === 1 && node.children.size <= FEW))) open();
     return made;
   };
   add(root, 0, null);
@@ -442,6 +521,8 @@ measured();
 bench();
 draw();
 tell(0, memory.at[totals.indexOf(Math.max(...totals))] ?? 0);
+// The wheel alone is the page's: the picture is higher than many screens.
+holder.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); }, { capture: true, passive: true });
 for (const query of [dark, narrow]) query.addEventListener("change", () => { draw(); bench(); });
 addEventListener("resize", () => { chart.resize(); curve?.resize(); });
 chart.getZr().flush();

@@ -98,7 +98,80 @@ def test_eight_thousand_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
     assert page.stat().st_size < 5_000_000
     document, console = opened(page)
+    assert document.count("<tr>") < 100  # of its 4,000 modules
     ready = re.search(r'<body data-ready="(\d+)"', document)
     assert console == ""
     assert ready is not None
     assert int(ready[1]) < 10_000
+
+
+MOVED = """
+<script>
+const waiting = setInterval(() => {
+  if (!document.body.dataset.ready) return;
+  clearInterval(waiting);
+  const chart = echarts.getInstanceByDom(document.getElementById("chart"));
+  const canvas = document.querySelector("#chart canvas");
+  const row = (gridIndex) => chart.convertToPixel({ gridIndex }, [0, 0])[1];
+  const say = (textContent) =>
+    document.body.append(Object.assign(document.createElement("pre"), { className: "said", textContent }));
+  for (const [start, end] of [[50, 60], [20, 30], [0, 100]]) {
+    chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, start, end });
+    chart.getZr().flush();
+    const copy = new OffscreenCanvas(canvas.width, canvas.height);
+    const pixels = copy.getContext("2d", { willReadFrequently: true });
+    pixels.drawImage(canvas, 0, 0);
+    for (const y of [row(0) - 4, row(1)])
+      say([130, 400, 700].map((x) => pixels.getImageData(x, y, 1, 1).data.join()).join(" "));
+  }
+  chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, startValue: 2, endValue: 2.0001 });
+  chart.getZr().flush();
+  const words = chart.getZr().storage.getDisplayList(true).map((each) => each.style.text);
+  say(words.filter((text) => / s$/.test(text)).join());
+}, 20);
+</script>
+"""
+
+
+def test_what_is_moved_to_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nowhere between the edges is the ground seen, and times on the axis differ however near they are."""
+    graph = chain(60)
+    page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
+    page.write_text(page.read_text() + MOVED)
+    document, console = opened(page, "--window-size=800,900")
+    assert console == ""
+    *seen, times = re.findall(r'<pre class="said">(.*?)</pre>', document, re.DOTALL)
+    assert len(seen) == 6
+    assert not any("252,252,251,255" in colours for colours in seen)
+    assert len({time for time in times.split(",") if time.startswith("2.000")}) > 3
+
+
+def test_who_reads_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x is read when B runs, and by the copy before; what runs now is no matter of the next iteration."""
+    draft = Draft("now")
+    x, y, z = (draft.tensor(name, 4) for name in "xyz")
+    draft.operation("F", time=2, writes=[x])
+    draft.operation("G", time=4, reads=[x], writes=[y])
+    draft.operation("H", time=1, reads=[y], writes=[z])
+    page = report(tmp_path, monkeypatch, draft.graph(), plain_schedule(draft.graph()), Machine())
+    page.write_text(page.read_text() + POINT)
+    document, console = opened(page)
+    assert console == ""
+    memory, _queue = re.findall(r'<pre class="said">(.*?)</pre>', document, re.DOTALL)
+    assert re.search(r"x\s+4 B\s+activation\s+G, now", memory)
+    assert re.search(r"y\s+4 B\s+activation\s+H, in", memory)
+
+
+def test_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = Draft("disk")
+    w, x = draft.tensor("w", 6, kind=Kind.PARAMETER), draft.tensor("x", 4)
+    draft.operation("F", time=2, reads=[w], writes=[x])
+    draft.operation("B", time=1, reads=[x])
+    links = Links(d2h=2.0, h2d=4.0, disk_read=4.0, disk_write=2.0)
+    machine = Machine(host_capacity=24, disk_capacity=24, links=links)
+    steps = [prefetch(w, Memory.HOST), prefetch(w), compute(0), delete(w), delete(w, Memory.HOST), compute(1)]
+    schedule = Schedule.of(steps, Initial(disk=frozenset([w])))
+    document, console = opened(report(tmp_path, monkeypatch, draft.graph(), schedule, machine))
+    assert console == ""
+    assert "<dt>disk</dt><dd>6 B" in document
+    assert "paler: on disk" in document

@@ -16,7 +16,7 @@ from memplan.planner.addresses.lifetimes import WORKSPACE, lifetimes
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.report import Report
-from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.timeline import timeline
 from memplan.report.facts import Document, facts
@@ -84,6 +84,30 @@ def test_moments_of_a_picture() -> None:
     assert list(zip(found.at.tolist(), activation.tolist(), strict=True)) == [(0, 4), (2, 4), (4, 8), (7, 4)]
     assert found.sums[:, -1].tolist() == [3, 0, 0, 0]
     assert fates(graph, schedule).tolist() == [Fate.MOVED, Fate.KEPT]
+
+
+def test_an_iteration_that_begins_with_a_wait_is_told_from_its_start() -> None:
+    """w comes back in the iteration before, too late for F: while F waits, it is on its way.
+
+    compute  ....FFB
+    H2D      www
+    """
+    draft = Draft("late")
+    w, x = draft.tensor("w", 6, kind=Kind.PARAMETER), draft.tensor("x", 4)
+    draft.operation("F", time=2, reads=[w], writes=[x])
+    draft.operation("B", time=1, reads=[x])
+    graph, machine = draft.graph(), Machine(host_capacity=24, links=Links(d2h=2.0, h2d=4.0))
+    steps = [compute(0), delete(w), compute(1), delete(x), prefetch(w)]
+    schedule = Schedule.of(steps, Initial(both=frozenset([w])))
+    line = timeline(graph, schedule, machine=machine)
+    assert line.start[0] > 0
+    rows = lifetimes(graph, schedule, machine=machine)
+    found = moments(graph, line, rows)
+    assert found.at[0] == 0
+    assert found.sums[0, Kind.PARAMETER] == 6
+    figures = simulate(graph, schedule, machine=machine).figures
+    document = facts(Subject(graph, schedule, Report(figures, baseline(graph)), None, machine))
+    assert [curve["at"][0] for curve in document["elsewhere"] if curve["at"]][:2] == [0, 0]
 
 
 def test_bars_hold_what_the_moments_hold() -> None:

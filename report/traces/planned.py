@@ -54,12 +54,16 @@ def _tracks(graph: Graph, schedule: Schedule, line: Timeline, early: float) -> M
         (graph.operations if verb == Verb.COMPUTE else graph.tensors).name[target]
         for verb, target, _where in steps
     ]
+    readers = [
+        name if verb == Verb.COMPUTE else f"{Verb(verb).word} {name}"
+        for name, (verb, _target, _where) in zip(names, steps, strict=True)
+    ]
     leads: defaultdict[int, list[int]] = defaultdict(list)
     follows: defaultdict[int, list[int]] = defaultdict(list)
     later: defaultdict[int, list[str]] = defaultdict(list)
     for arrow, (transfer, reader, over) in enumerate(dict.fromkeys(readings(graph, schedule)), 1):
         if over:
-            later[transfer].append(names[reader])
+            later[transfer].append(readers[reader])
         else:
             leads[transfer].append(arrow)
             follows[reader].append(arrow)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
@@ -249,6 +249,17 @@ def test_a_picture_as_chromes_json() -> None:
         (row["ts"], row["args"]["bytes"]) for row in rows if row["ph"] == "C" and row["name"] == "device"
     ]
     assert max(size for _at, size in device) == 4
+
+
+def test_a_copy_that_the_next_iteration_copies_says_so() -> None:
+    draft = Draft("out-and-back")
+    w = draft.tensor("w", 4, kind=Kind.PARAMETER)
+    draft.operation("F", time=2, reads=[w])
+    steps = [offload(w), delete(w), prefetch(w), delete(w, Memory.HOST), compute(0)]
+    machine = Machine(host_capacity=24, links=Links(d2h=2.0, h2d=4.0))
+    trace = planned(judged(draft.graph(), Schedule.of(steps), None, machine).subject)
+    (back,) = trace.tracks["host to device"]
+    assert back.details["read_next_iteration"] == "offload w"
 
 
 @pytest.mark.parametrize("batch", range(2))

@@ -237,7 +237,7 @@ function life(params, api) {
 
 const holder = document.getElementById("chart");
 // What the schedule needs decides the height; of a plain curve far above it no more than this is seen.
-const needed = Math.max(figures.peak, figures.budget ?? 0, 1), cut = figures.baseline_peak > 2 * needed;
+const needed = Math.max(figures.peak, figures.budget ?? 0, 1), cut = figures.baseline_peak > 3 * needed;
 let chart, sides = [0, 1];
 
 // A time, with as many digits as the window needs.
@@ -264,7 +264,7 @@ function draw() {
   sides = [left, holder.clientWidth - right];
   const axis = { axisLine: { lineStyle: { color: line } }, splitLine: { show: false }, axisLabel: { color: soft }, nameTextStyle: { color: soft } };
   const shared = heights.map((_, k) => k);
-  const most = !cut ? Math.max(needed, figures.baseline_peak) : plain.bytes.some((size) => size < 1.9 * needed) ? 2 * needed : needed;
+  const most = !cut ? Math.max(needed, figures.baseline_peak) : plain.bytes.some((size) => size < 2.8 * needed) ? 3 * needed : needed;
   const mostElsewhere = elsewhere.reduce((size, curve) => Math.max(size, ...curve.bytes), 1);
   const series = [
     { name: "memory", z: 2, xAxisIndex: 0, yAxisIndex: 0, renderItem: stack },
@@ -350,8 +350,10 @@ function tell(grid, time, height) {
     const x = order[Math.round(height)];
     if (x !== undefined) lines.push(`${tensors.name[x]}: ${bytes(tensors.bytes[x])}, ${data.kinds[tensors.kind[x]]}, ${data.fates[tensors.fate[x]]}${of(tensors.layer[x])}`);
   }
-  const moment = place(memory.at, time);
+  let moment = place(memory.at, time);
   if (moment < 0) return;
+  // What lasts no time is drawn, so it is told too.
+  for (let k = moment; k >= 0 && memory.at[k] === memory.at[moment]; k -= 1) if (totals[k] > totals[moment]) moment = k;
   const parts = memory.sums.map((row, kind) => [row[moment], data.kinds[kind]]).filter(([size]) => size > 0).sort((a, b) => b[0] - a[0]);
   lines.push(`${instant(time)}: ${bytes(totals[moment])} on the device: ${parts.map(([size, word]) => `${word} ${bytes(size)}`).join(", ")}`);
   const there = lives[0].tensor.flatMap((x, k) => (within(lives[0].start[k], lives[0].end[k], time) ? [x] : []));
@@ -482,7 +484,9 @@ function bench() {
   document.getElementById("curve-section").hidden = false;
   const { text, soft, line, ground } = ink();
   const axis = { type: "value", scale: true, axisLine: { lineStyle: { color: line } }, splitLine: { lineStyle: { color: line } }, nameTextStyle: { color: soft }, nameLocation: "middle" };
-  const most = Math.max(...data.bench.map(({ budget }) => budget));
+  // Whole multiples of a power of two, so that the axis says round sizes.
+  const budgets = [...data.bench.map(({ budget }) => budget), ...(figures.budget === null ? [] : [figures.budget])];
+  const [least, most] = [Math.min(...budgets), Math.max(...budgets)], by = step(most - least, narrow.matches ? 3 : 8);
   const line_ = (rows, value) => rows.filter((row) => row[value] !== null).sort((a, b) => a.budget - b.budget).map((row) => [row.budget, row[value]]);
   const solvers = [...new Set(data.bench.map(({ solver }) => solver))];
   const bounds = new Map();
@@ -494,11 +498,12 @@ function bench() {
     grid: { left: narrow.matches ? 70 : 110, right: 30, top: 36, bottom: 50 },
     legend: { top: 0, type: "scroll", textStyle: { color: soft } },
     tooltip: { trigger: "item", formatter: ({ seriesName, value }) => `${echarts.format.encodeHTML(seriesName)}: ${bytes(value[0])}, ${seconds(value[1])}` },
-    xAxis: { ...axis, interval: step(most), axisLabel: { color: soft, formatter: bytes, hideOverlap: true, showMinLabel: false, showMaxLabel: false }, name: "budget", nameGap: 30 },
+    xAxis: { ...axis, min: Math.floor(least / by) * by, max: (Math.floor(most / by) + 1) * by, interval: by, axisLabel: { color: soft, formatter: bytes, hideOverlap: true }, name: "budget", nameGap: 30 },
     yAxis: { ...axis, axisLabel: { color: soft, formatter: seconds } },
     series: [
-      ...solvers.map((solver) => ({ name: solver, type: "line", symbolSize: 7, data: line_(data.bench.filter((row) => row.solver === solver), "time") })),
-      { name: "lower bound", type: "line", symbolSize: 4, color: soft, lineStyle: { type: "dashed" }, data: [...bounds].sort((a, b) => a[0] - b[0]) },
+      // A schedule fits in every larger budget, a bound holds for every smaller one.
+      ...solvers.map((solver) => ({ name: solver, type: "line", step: "end", symbolSize: 7, data: line_(data.bench.filter((row) => row.solver === solver), "time") })),
+      { name: "lower bound", type: "line", step: "start", symbolSize: 4, color: soft, lineStyle: { type: "dashed" }, data: [...bounds].sort((a, b) => a[0] - b[0]) },
       ...(figures.budget === null ? [] : [{ name: "this schedule", type: "scatter", symbol: "diamond", symbolSize: 14, color: AGAIN, data: [[figures.budget, figures.time]] }]),
     ],
   });
@@ -511,7 +516,12 @@ function measured() {
     [who === "predicted" ? "planned" : who, seconds(row.time), bytes(row.peak), row.host_peak ? bytes(row.host_peak) : "", row.disk_peak ? bytes(row.disk_peak) : ""])];
   const off = (name) => signed(data.run.measured[name] / data.run.predicted[name] - 1);
   rows.push(["measured against planned", off("time"), off("peak"), "", ""]);
-  put("run", ...rows.map((cells, k) => { const row = element("tr"); row.append(...cells.map((text) => element(k ? "td" : "th", text))); return row; }));
+  const shown = rows[0].map((_, column) => column < 3 || rows.slice(1).some((cells) => cells[column]));
+  put("run", ...rows.map((cells, k) => {
+    const row = element("tr");
+    row.append(...cells.filter((_, column) => shown[column]).map((text) => element(k ? "td" : "th", text)));
+    return row;
+  }));
 }
 
 head();

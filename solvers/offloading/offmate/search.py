@@ -29,6 +29,7 @@ from ...milp import safe_bounds as linear
 from ...milp import solve as milp
 from ...milp.model import Program
 from ...milp.result import Settings as MilpSettings
+from ...milp.write import write
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OffloadProgram
 from ..o_ilp.round import Choice, choice_start, fixed, reserving, rounded
@@ -128,6 +129,8 @@ class Search:
         if known is not None and (answer := self._with(program, written, known)):
             yield answer
             return
+        if self.settings.write and len(written.cost) > SMALL:
+            write(written, self.settings.write)  # else written where it is solved with its integers
         x = relaxed(written, self.remaining())
         if x is None:
             return

@@ -10,10 +10,12 @@ import highspy
 import pytest
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.plain import baseline
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
 from memplan.solvers.milp.result import Outcome, Settings
+from memplan.solvers.offloading.offmate import search
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 
@@ -68,6 +70,20 @@ def test_solvers_write_what_they_solve(name: str, tmp_path: Path) -> None:
     assert len(files) == 2 * len(first)
     assert all(path.read_bytes() == data for path, data in first.items())
     assert any(optimum(path) is not None for path in files)
+
+
+def test_a_program_too_large_for_its_integers_is_written_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "SMALL", 0)
+    graph, machine = chain(5), Machine(host_capacity=2**40, links=Links(d2h=1e9, h2d=1e9))
+    problem = Problem(graph, baseline(graph).peak * 7 // 10, machine)
+    write = {"write": str(tmp_path / "m.mps")}
+    registry.solve("offmate", problem, settings=write, bound_seconds=0)
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    assert highs.readModel(str(tmp_path / "m.mps")) == highspy.HighsStatus.kOk
+    assert highspy.HighsVarType.kInteger in highs.getLp().integrality_
 
 
 @pytest.mark.parametrize(

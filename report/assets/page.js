@@ -347,7 +347,7 @@ function tell(grid, time, height) {
     const queue = queues[queues.length - 1 - Math.round(height)];
     if (queue) lines.push(...toldOfQueue(queue, time));
   } else if (grid === 2) {
-    const x = order[Math.round(height)];
+    const x = shownAt(height);
     if (x !== undefined) lines.push(`${tensors.name[x]}: ${bytes(tensors.bytes[x])}, ${data.kinds[tensors.kind[x]]}, ${data.fates[tensors.fate[x]]}${of(tensors.layer[x])}`);
   }
   let moment = place(memory.at, time);
@@ -378,6 +378,16 @@ function tell(grid, time, height) {
   wide.append(table);
   const more = there.length > most ? [element("p", `and ${there.length - most} more`, { className: "hint" })] : [];
   put("detail", ...lines.map((line) => element("p", line)), wide, ...more);
+}
+// The tensor that is drawn at a height: the largest of a pixel.
+function shownAt(height) {
+  const row = (k) => Math.floor(chart.convertToPixel({ gridIndex: 2 }, [0, k])[1]);
+  const middle = Math.min(order.length - 1, Math.max(0, Math.round(height))), here = row(middle);
+  let best = middle;
+  for (const way of [-1, 1]) for (let k = middle + way; order[k] !== undefined && row(k) === here; k += way) {
+    if (tensors.bytes[order[k]] > tensors.bytes[order[best]]) best = k;
+  }
+  return order[best];
 }
 const within = (start, end, time) => (start <= time && time < end) || (start <= time + period && time + period < end);
 const of = (layer) => (layer ? ` (${layer})` : "");

@@ -162,6 +162,42 @@ def test_who_reads_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"y\s+4 B\s+activation\s+H, in", memory)
 
 
+CROWDED = """
+<script>
+const waiting = setInterval(() => {
+  if (!document.body.dataset.ready) return;
+  clearInterval(waiting);
+  const chart = echarts.getInstanceByDom(document.getElementById("chart"));
+  const canvas = document.querySelector("#chart canvas"), box = canvas.getBoundingClientRect();
+  for (let row = 100; row < 900; row += 100) {
+    const [x, y] = chart.convertToPixel({ gridIndex: 2 }, [500, row]);
+    const at = { clientX: box.left + x, clientY: box.top + y, bubbles: true };
+    canvas.dispatchEvent(new MouseEvent("mousemove", at));
+    const textContent = document.getElementById("detail").firstChild.textContent;
+    document.body.append(Object.assign(document.createElement("pre"), { className: "said", textContent }));
+  }
+}, 20);
+</script>
+"""
+
+
+def test_of_rows_thinner_than_a_pixel_the_one_that_is_drawn_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tensors on a pixel, every second one large."""
+    draft = Draft("crowded")
+    for k in range(1000):
+        draft.operation(f"F{k}", time=1, writes=[draft.tensor(f"x{k}", 93 if k % 2 else 3)])
+    draft.operation("B", time=1, reads=list(range(1000)))
+    page = report(tmp_path, monkeypatch, draft.graph(), plain_schedule(draft.graph()), Machine())
+    page.write_text(page.read_text() + CROWDED)
+    document, console = opened(page)
+    assert console == ""
+    said = re.findall(r'<pre class="said">(.*?)<', document)
+    assert len(said) == 8
+    assert all(": 93 B, activation" in words for words in said)
+
+
 def test_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = Draft("disk")
     w, x = draft.tensor("w", 6, kind=Kind.PARAMETER), draft.tensor("x", 4)

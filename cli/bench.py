@@ -26,6 +26,7 @@ from ..planner.budget import Budget
 from ..solvers.cluster import BACKENDS
 from ..solvers.registry import run as registry
 from .bench_arguments import (
+    BASELINES,
     budgets_argument,
     chosen_contenders,
     corpus_instances,
@@ -77,6 +78,14 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     metavar="A,B",
     shell_complete=completing(solvers),
     help="Which solvers to compare.  [default: all that are here]",
+)
+@click.option(
+    "--baseline",
+    "baselines",
+    type=click.Choice(list(BASELINES)),
+    multiple=True,
+    help="Compare with what PyTorch does too: its partitioner under activation_memory_budget "
+    "(torch-partitioner), and torch.utils.checkpoint around each layer (layer-checkpoint).",
 )
 @click.option(
     "--budgets",
@@ -184,6 +193,7 @@ def bench(
     graphs: tuple[Path, ...],
     corpora: tuple[str, ...],
     names: str | None,
+    baselines: tuple[str, ...],
     budgets: list[Budget],
     time_limit: float,
     bound_time: float,
@@ -209,13 +219,13 @@ def bench(
 
     \b
     plan bench graphs/ --solvers auto,rk-rotor --budgets 75%,50% -o rows.csv
-    plan bench --corpus public --time-limit 20
+    plan bench --corpus models --solvers auto --baseline torch --time-limit 20
     """
     if workers is not None and backend != "loky":
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
     if not (graphs or corpora):
         raise click.UsageError("nothing to compare on: give GRAPHS, or --corpus NAME (plan instances)")
-    contenders = chosen_contenders(names, settings, gap, seeds)
+    contenders = chosen_contenders(names, settings, gap, seeds, baselines)
     if published_path is None and PUBLIC in corpora:
         published_path = PUBLISHED
     published = load_published(published_path) if published_path else {}

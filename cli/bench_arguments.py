@@ -18,6 +18,9 @@ from ..solvers.registry import run as registry
 from .options import with_gap
 from .output import Output
 
+BASELINES = {"torch": ("torch-partitioner", "layer-checkpoint")}
+"""What people use without memplan, as solvers."""
+
 _MOST_SEEDS = 1000
 
 
@@ -54,12 +57,20 @@ def seeds_argument(ctx: click.Context, param: click.Parameter, text: str | None)
 
 
 def chosen_contenders(
-    names: str | None, settings: Mapping[str, str], gap: str | None = None, seeds: Sequence[int] = ()
+    names: str | None,
+    settings: Mapping[str, str],
+    gap: str | None = None,
+    seeds: Sequence[int] = (),
+    baselines: Sequence[str] = (),
 ) -> list[Contender]:
-    """gap, seeds: of those that have such a setting. Raises InputError: an unknown solver or setting, a
-    setting of a solver that does not compete, or a gap or seeds where none has one."""
+    """gap, seeds: of those that have such a setting. baselines: of BASELINES, they compete too.
+
+    Raises InputError: an unknown solver or setting, a setting of a solver that does not compete, or a gap or
+    seeds where none has one.
+    """
     here = [entry.name for entry in registry.entries()]
-    chosen = here if names is None else list(dict.fromkeys(name.strip() for name in names.split(",")))
+    wanted = here if names is None else [name.strip() for name in names.split(",")]
+    chosen = list(dict.fromkeys([*wanted, *(name for one in baselines for name in BASELINES[one])]))
     for name in chosen:
         registry.entry(name)
     given: dict[str, dict[str, str]] = {name: {} for name in chosen}

@@ -67,6 +67,7 @@ LEFT_OUT = {
 WITHOUT_PROGRAMS = (
     "store-all",
     "layer-checkpoint",
+    "torch-partitioner",
     "chen-sqrt",
     "revolve",
     "rotor",

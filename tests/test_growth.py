@@ -11,6 +11,7 @@ MOST_BYTES = 30 * 2**20
 QUICK = (
     "store-all",
     "layer-checkpoint",
+    "torch-partitioner",
     "chen-sqrt",
     "revolve",
     "rotor",

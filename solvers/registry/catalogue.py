@@ -61,6 +61,13 @@ _OURS = (
         "a checkpoint around each layer: its forward pass runs again as a whole",
     ),
     Entry(
+        "torch-partitioner",
+        ".recomputation.partitioner.torch_partitioner",
+        "training graphs",
+        "PyTorch, torch/_functorch/partitioners.py",
+        "what torch.compile saves: minimum cuts and a knapsack, for many shares of the activations",
+    ),
+    Entry(
         "chen-sqrt",
         ".recomputation.checkpointing.chen_sqrt",
         "chains of blocks",

@@ -99,8 +99,8 @@ def test_solvers_are_listed(plan: Plan) -> None:
         "auto",
         "store-all",
         "layer-checkpoint",
+        "torch-partitioner",
         "chen-sqrt",
-        "revolve",
     ]
     assert all(row["accepts"] and row["source"] for row in listed)
     for row in listed:

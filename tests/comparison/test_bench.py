@@ -178,6 +178,22 @@ def test_ctrl_c_leaves_the_rows_and_no_process(bench: Callable[..., Result], tmp
     assert not alive(int(Path("hung.pid").read_text()))
 
 
+def test_what_pytorch_does_competes_once(bench: Callable[..., Result]) -> None:
+    words = ["graphs/chain.json", "--budgets", "100%", "--bound-time", "0", "--baseline", "torch"]
+    result = bench(*words, "--solvers", "store-all,layer-checkpoint", "-o", "rows.csv")
+    assert result.exit_code == 0, result.stderr
+    found = list(read_rows(Path("rows.csv")).values())
+    assert [row.solver for row in found] == ["store-all", "layer-checkpoint", "torch-partitioner"]
+    assert {row.outcome for row in found} == {"ok"}
+    assert bench(*words[:-1], "jax").exit_code == 2
+    given = {"torch-partitioner.share": "0.5"}
+    assert [one.given for one in chosen_contenders("store-all", given, baselines=["torch"])] == [
+        {},
+        {"share": "0.5"},
+        {},
+    ]
+
+
 def test_a_gap_is_of_all_that_have_one() -> None:
     given = {one.solver: one.given for one in chosen_contenders("auto,rotor,rockmate", {}, "7%")}
     assert given == {"auto": {"gap": "7%"}, "rotor": {}, "rockmate": {"gap": "7%"}}

@@ -1,4 +1,4 @@
 """The residency program: bounds without transfers.
 
-Doors: residency, facts, order, schedule, search.
+Doors: residency, facts, max_flow, order, schedule, search.
 """

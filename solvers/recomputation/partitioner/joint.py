@@ -1,0 +1,174 @@
+"""A training graph as PyTorch's partitioner sees one: a node for each operation and each of its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....graphs.graph import Graph, Kind, Phase
+from .operators import GETITEM, operator
+
+FAR = 10**9
+"""The distance of what backward never needs."""
+
+SOURCE = ""
+"""The operator of what is there from the start."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Nodes in PyTorch's order: what is there from the start, then operation by operation, each followed by
+    its results where it has not exactly one. Updates are not among them.
+
+    operator: of operators.py. operation: −1 of what is there from the start. tensor: −1 of an operation that
+    has not exactly one result. size: bytes. free: of what costs nothing to save. reads, users: nodes.
+    result: an update reads it, or it must be there at the end. fixed: it can't run again. forward: it is
+    needed for what forward gives; backward: it follows from the gradient of the loss. What is neither is made
+    where it is wanted. rank: among the nodes of forward. distance: steps to what is not forward.
+    """
+
+    operator: list[str]
+    operation: list[int]
+    tensor: list[int]
+    size: list[int]
+    free: list[bool]
+    reads: list[list[int]]
+    users: list[list[int]]
+    result: list[bool]
+    fixed: list[bool]
+    forward: list[bool]
+    backward: list[bool]
+    rank: list[int]
+    distance: list[int]
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    @property
+    def sources(self) -> list[int]:
+        return [node for node, operation in enumerate(self.operation) if operation < 0]
+
+
+def joint(graph: Graph, fixed: frozenset[int]) -> Joint:
+    """fixed: operations that can't run again, beside those of which the graph says so."""
+    phase: list[int] = graph.operations.phase.tolist()
+    writes = graph.operations.writes.lists()
+    inputs, sizes = graph.input_lists, graph.tensors.bytes.tolist()
+    producers = graph.producers.counts().tolist()
+    chosen = [o for o in range(len(phase)) if phase[o] != Phase.UPDATE]
+    operators, operations, tensors = list[str](), list[int](), list[int]()
+    reads = list[list[int]]()
+    of = dict[int, list[int]]()
+    """Per tensor the nodes that make it."""
+
+    def add(name: str, operation: int, tensor: int, read: list[int]) -> int:
+        operators.append(name)
+        operations.append(operation)
+        tensors.append(tensor)
+        reads.append(read)
+        return len(operators) - 1
+
+    for x in dict.fromkeys(x for o in chosen for x in inputs[o] if not producers[x]):
+        of[x] = [add(SOURCE, -1, x, [])]
+    for o in chosen:
+        read = [node for x in inputs[o] for node in of.get(x, ())]
+        name = operator(graph.operations.name[o])
+        if len(writes[o]) == 1:
+            results = {writes[o][0]: add(name, o, writes[o][0], read)}
+        else:
+            whole = add(name, o, -1, read)
+            results = {x: add(GETITEM, o, x, [whole]) for x in writes[o]}
+        for x, node in results.items():
+            of.setdefault(x, []).append(node)
+    users: list[list[int]] = [[] for _node in operators]
+    for node, read in enumerate(reads):
+        for other in read:
+            users[other].append(node)
+    still, wanted = fixed | _fixed(graph), _wanted(graph)
+    backward = _after_the_loss(graph, operations, reads, wanted)
+    forward = _for_forward(graph, operations, tensors, reads, backward, still, wanted)
+    ranks = [0] * len(operators)
+    for rank, node in enumerate(node for node, needed in enumerate(forward) if needed):
+        ranks[node] = rank
+    distance = [0] * len(operators)
+    for node in reversed(range(len(operators))):
+        if forward[node]:
+            distance[node] = min((distance[user] + 1 for user in users[node]), default=FAR)
+    kinds, made = graph.tensors.kind.tolist(), list(zip(tensors, operations, strict=True))
+    return Joint(
+        operators,
+        operations,
+        tensors,
+        [sizes[x] if x >= 0 else sum(sizes[y] for y in writes[o]) for x, o in made],
+        [o < 0 and kinds[x] in (Kind.PARAMETER, Kind.BUFFER) for x, o in made],
+        reads,
+        users,
+        [x in wanted for x in tensors],
+        [o in still for o in operations],
+        forward,
+        backward,
+        ranks,
+        [min(steps, FAR) for steps in distance],
+    )
+
+
+def _fixed(graph: Graph) -> frozenset[int]:
+    """What the graph forbids to run again, what changes tensors, and what shares a result with others."""
+    several = graph.producers.counts() > 1
+    writes = graph.operations.writes.lists()
+    return frozenset(
+        o
+        for o, again in enumerate(graph.operations.recompute.tolist())
+        if not again or graph.mutate_lists[o] or any(several[x] for x in writes[o])
+    )
+
+
+def _wanted(graph: Graph) -> frozenset[int]:
+    """Tensors that updates read, or that must be there at the end."""
+    phase: list[int] = graph.operations.phase.tolist()
+    read = (graph.input_lists[o] for o, one in enumerate(phase) if one == Phase.UPDATE)
+    return frozenset(graph.results).union(*read)
+
+
+def _after_the_loss(
+    graph: Graph, operations: list[int], reads: list[list[int]], wanted: frozenset[int]
+) -> list[bool]:
+    """The first backward operation and all that follows from it; and backward operations whose results are
+    wanted, or that can't be put off."""
+    phase: list[int] = graph.operations.phase.tolist()
+    random: list[bool] = graph.operations.random.tolist()
+    still, writes = _fixed(graph), graph.operations.writes.lists()
+    found, begun = [False] * len(operations), False
+    for node, o in enumerate(operations):
+        if o < 0:
+            continue
+        mine = phase[o] == Phase.BACKWARD
+        stays = mine and (o in still or random[o] or not wanted.isdisjoint(writes[o]))
+        found[node] = stays or (mine and not begun) or any(found[other] for other in reads[node])
+        begun = begun or mine
+    return found
+
+
+def _for_forward(
+    graph: Graph,
+    operations: list[int],
+    tensors: list[int],
+    reads: list[list[int]],
+    backward: list[bool],
+    still: frozenset[int],
+    wanted: frozenset[int],
+) -> list[bool]:
+    """All that is there from the start, what the loss, results and updates need of forward, and what can't be
+    put off."""
+    phase: list[int] = graph.operations.phase.tolist()
+    random: list[bool] = graph.operations.random.tolist()
+    found = [False] * len(operations)
+    for node in reversed(range(len(operations))):
+        o = operations[node]
+        if backward[node]:
+            continue
+        if o < 0 or phase[o] == Phase.LOSS or o in still or random[o] or tensors[node] in wanted:
+            found[node] = True
+        if found[node]:
+            for other in reads[node]:
+                found[other] = True
+    return found

@@ -1,0 +1,166 @@
+"""torch-partitioner: what `torch.compile` makes again, under its `activation_memory_budget`.
+
+PyTorch's partitioner decides which tensors of the forward pass are saved (saved.py); backward makes all else
+again, each thing once, right before it is first needed, as autograd orders it. Its budget is a share of the
+activations of its own choice at 1, and no limit: which peak comes of it nobody says beforehand. So here many
+shares are tried, as a user would, and the fastest schedule whose peak is within the budget is the answer.
+
+Where it differs from `torch.compile`: the graph has the operations of eager PyTorch as `plan profile` traces
+them, without Inductor's decompositions and without views. What is made again takes its seconds once more,
+though Inductor makes cheap operations again within the kernel that needs them. Seconds are the graph's, where
+PyTorch counts floating-point operations unless told to measure. Updates stay where the file has them, and
+what reads a tensor that one of them has changed by then is saved.
+
+Reference: PyTorch 2.13, torch/_functorch/partitioners.py; `torch._functorch.config.activation_memory_budget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ....graphs.graph import Graph, Phase
+from ....planner.bounds import memory_floor, time_bound
+from ....planner.schedule.sequence import Run, in_plain_mode
+from ...candidates import Candidate, device_limit, infeasible, require_backward, sequenced
+from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ...settings_text import check_between
+from .joint import Joint, joint
+from .saved import Partitioner
+
+NAME = "torch-partitioner"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """share: PyTorch's activation_memory_budget, from 0 to 1. None: the fastest that fits, of those from 1 to
+    0 in so many steps."""
+
+    share: float | None = None
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        check_between(self, steps=(1, 1000))
+        if self.share is not None:
+            check_between(self, share=(0.0, 1.0))
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    """At the time limit the best so far; at least one share is tried.
+
+    Raises InfeasibleError where none is within the budget, NotFoundError where time was too short for all.
+    """
+    graph, limit = problem.graph, device_limit(problem)
+    settings = options.settings or Settings()
+    require_backward(NAME, graph)
+    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    one, steps = settings.share, range(settings.steps, -1, -1)
+    shares = [step / settings.steps for step in steps] if one is None else [one]
+    best: Candidate | None = None
+    least = inf
+    whole = True
+    for found in candidates(graph, shares):
+        least = min(least, found.peak)
+        if found.peak <= limit and (best is None or found.time < best.time):
+            best = found
+            options.race.found(found.time, NAME)
+        if monotonic() > deadline or options.cancelled():
+            whole = False
+            break
+    if best is not None:
+        return Answer(best.schedule, Status.HEURISTIC, time_bound(graph))
+    if not whole:
+        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine), int(least))
+    raise infeasible(NAME, problem, int(least))
+
+
+def candidates(graph: Graph, shares: Sequence[float]) -> Iterator[Candidate]:
+    """One for each choice of what is saved."""
+    fixed, seconds = frozenset[int](), graph.operations.time.tolist()
+    while True:
+        nodes = joint(graph, fixed)
+        partitioner, seen = Partitioner(nodes, seconds), set[frozenset[int]]()
+        try:
+            for share in shares:
+                saved = partitioner.saved(share)
+                if saved not in seen:
+                    seen.add(saved)
+                    yield sequenced(graph, runs(graph, nodes, saved))
+            return
+        except _ChangedError as late:
+            fixed |= {late.operation}
+
+
+class _ChangedError(Exception):
+    """An operation would run when something it reads has been changed in place: it has to be saved."""
+
+    def __init__(self, operation: int) -> None:
+        self.operation = operation
+
+
+def runs(graph: Graph, nodes: Joint, saved: frozenset[int]) -> list[Run]:
+    """The file's order; what backward lacks runs again, each operation once, right before it is needed.
+
+    Raises _ChangedError.
+    """
+    unused = set[int]()
+    while True:
+        found = _order(graph, nodes, saved, unused)
+        never = set(range(len(graph.operations))).difference(found)
+        if not never:
+            return in_plain_mode(found)
+        unused |= never
+
+
+def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) -> list[int]:
+    """Operations. unused: those that run in forward though nobody needs them."""
+    phases: list[int] = graph.operations.phase.tolist()
+    writes, inputs, producers = graph.operations.writes.lists(), graph.input_lists, graph.producers.lists()
+    behind = {o for node, o in enumerate(nodes.operation) if nodes.backward[node]}
+    ahead = _ahead(nodes, saved) | unused
+    there = {nodes.tensor[node] for node in saved}  # for backward
+    found, done, changed = list[int](), set[int](), dict[int, int]()
+
+    def run(operation: int) -> None:
+        found.append(operation)
+        done.add(operation)
+        changed.update((x, operation) for x in graph.mutate_lists[operation])
+
+    def complete(operation: int) -> None:
+        lacking, left = set[int](), [operation]
+        while left:
+            missing = (x for x in inputs[left.pop()] if x not in there)
+            more = {maker for x in missing for maker in producers[x]} - lacking - {operation}
+            lacking |= more
+            left += more
+        for one in sorted(lacking):
+            if any(changed.get(x, -1) > one for x in (*inputs[one], *writes[one])):
+                raise _ChangedError(one)
+            run(one)
+            there.update(writes[one])
+        run(operation)
+        there.update(writes[operation])
+
+    early = sorted(o for o in ahead if phases[o] == Phase.BACKWARD)
+    for operation, phase in enumerate(phases):
+        if operation in behind:
+            for one in early:  # saved, though only backward needs it
+                if all(maker in done for x in inputs[one] for maker in producers[x]):
+                    run(one)
+            early = []
+            complete(operation)
+        elif phase == Phase.UPDATE or (operation in ahead and operation not in done):
+            run(operation)
+    return found
+
+
+def _ahead(nodes: Joint, saved: frozenset[int]) -> set[int]:
+    """Operations that forward runs: for its own sake, or for what is saved."""
+    needed = [nodes.forward[node] or node in saved for node in range(len(nodes))]
+    for node in reversed(range(len(nodes))):
+        if needed[node]:
+            for other in nodes.reads[node]:
+                needed[other] = True
+    return {o for node, o in enumerate(nodes.operation) if needed[node] and o >= 0}

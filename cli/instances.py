@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from ..comparison.best_known import OPEN_PERCENT, Best, load_best
 from ..graphs.files.files import save_graph
 from ..graphs.units import duration, format_bytes
-from ..instances.catalogue import BEST_KNOWN, FILES, Corpus, Entry, Known, corpora, entry, oracles
+from ..instances.catalogue import BEST_KNOWN, FILES, Corpus, Entry, Known, corpora, entries, entry, oracles
 from ..instances.catalogue import corpus as corpus_named
 from .completion import completing
 from .completion import corpora as corpus_names
@@ -138,7 +138,12 @@ def _open(records: list[Best]) -> int:
 
 
 def _records() -> Records:
+    """A least time that is known for any order is a bound too."""
     found: Records = defaultdict(list)
+    least = {
+        (one.name, known.budget): known.seconds for one in entries() for known in one.known if known.holds
+    }
     for best in load_best(BEST_KNOWN).values():
-        found[best.graph].append(best)
+        at = [least.get((best.graph, budget)) or 0.0 for budget in (best.budget, str(best.bytes))]
+        found[best.graph].append(replace(best, bound=max(best.bound or 0.0, *at) or None))
     return found

@@ -19,6 +19,7 @@ from ..graphs.files.files import load_graph
 from ..graphs.graph import Graph
 from .families import FAMILIES
 
+CATALOGUE = "catalogue.yaml"
 FILES = Path(__file__).parent / "public"
 PUBLISHED = FILES / "oracles" / "published.json"
 """Results of papers on the corpus `public`."""
@@ -35,6 +36,11 @@ class Known:
     order: str = "any"
     seconds: float | None = None
     overhead_percent: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """For every schedule, and in seconds."""
+        return self.order == "any" and self.seconds is not None
 
 
 @dataclass(frozen=True)
@@ -137,4 +143,4 @@ def _entry(name: str, given: dict[str, Any]) -> Entry:
 
 @cache
 def _document() -> dict[str, Any]:
-    return cast("dict[str, Any]", read_document(Path(__file__).parent / "catalogue.yaml"))
+    return cast("dict[str, Any]", read_document(Path(__file__).parent / CATALOGUE))

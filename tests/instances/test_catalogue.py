@@ -189,6 +189,19 @@ def test_the_list_has_every_instance(plan: Plan) -> None:
     assert {one["name"] for one in document["oracles"]} == {one.name for one in oracles()}
 
 
+def test_what_is_proved_to_be_the_least_is_not_open(plan: Plan) -> None:
+    document = json.loads(plan("instances", "checkpoints-200", "--json").stdout)
+    least = {int(known["budget"]): known["seconds"] for known in document["known"]}
+    met = [best for best in document["best"] if best["bytes"] in least]
+    assert len(met) == len(least)
+    for best in met:
+        assert best["time"] == pytest.approx(least[best["bytes"]], rel=1e-6)
+        assert best["gap_percent"] < 0.01
+    assert document["open"] == 0
+    (short,) = json.loads(plan("instances", "partition-4-0", "--json").stdout)["best"]
+    assert short["gap_percent"] > 1, "8 s are known to be possible"
+
+
 def test_one_corpus_alone(plan: Plan) -> None:
     document = json.loads(plan("instances", "--corpus", "traces", "--json").stdout)
     assert {one["corpus"] for one in document["instances"]} == {"traces"}

@@ -33,6 +33,7 @@ from .bench_arguments import (
     instances,
     seeds_argument,
     table_argument,
+    without_corpora,
 )
 from .bench_changes import (
     change_document,
@@ -225,6 +226,7 @@ def bench(
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
     if not (graphs or corpora):
         raise click.UsageError("nothing to compare on: give GRAPHS, or --corpus NAME (plan instances)")
+    files = without_corpora(graphs, corpora)
     contenders = chosen_contenders(names, settings, gap, seeds, baselines)
     if published_path is None and PUBLIC in corpora:
         published_path = PUBLISHED
@@ -233,7 +235,7 @@ def bench(
     best_known = load_best(records) if records.exists() else {}
     known = read_rows(destination) if destination else {}
     folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
-    on = [*instances(graphs, output), *corpus_instances(corpora, folder)]
+    on = [*instances(files, output), *corpus_instances(corpora, folder)]
     asked = trials(on, budgets, contenders, time_limit)
     if destination:
         prepare(destination)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import click
 from ..comparison.trials import Contender, Instance, contender, instance
 from ..graphs.errors import InputError, MissingPackageError
 from ..graphs.files.files import graph_files, save_graph
-from ..instances.catalogue import Entry, corpus
+from ..instances.catalogue import CATALOGUE, Entry, corpora, corpus
 from ..planner.budget import Budget, parse_budget
 from ..solvers.registry import run as registry
 from .options import with_gap
@@ -115,6 +115,17 @@ def instances(paths: Iterable[Path], output: Output) -> list[Instance]:
         if others:
             output.note(f"not graphs, left out: {', '.join(map(str, others))}")
     return [instance(path) for path in files]
+
+
+def without_corpora(paths: Sequence[Path], named: Collection[str]) -> list[Path]:
+    """The paths but for the folder of memplan's own graphs, of which corpora are `named`.
+
+    Raises InputError where none is.
+    """
+    ours = [path for path in paths if (path / CATALOGUE).is_file()]
+    if ours and not named:
+        raise InputError(f"{ours[0]} has memplan's own graphs: say which by --corpus {'|'.join(corpora())}")
+    return [path for path in paths if path not in ours]
 
 
 def corpus_instances(names: Iterable[str], folder: Path) -> list[Instance]:

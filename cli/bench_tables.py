@@ -15,6 +15,7 @@ from ..comparison.tables import (
     Table,
     change_tables,
     curve_tables,
+    effort_tables,
     matrices,
     published_tables,
     remarks,
@@ -41,7 +42,9 @@ def comparison_lines(
     yield Text(LEGEND, style="dim")
     yield Text()
     yield from _lines(solver_table(rows))
-    yield from _apart([*curve_tables(rows), *published_tables(matched), *change_tables(moved)])
+    yield from _apart(
+        [*effort_tables(rows), *curve_tables(rows), *published_tables(matched), *change_tables(moved)]
+    )
     for remark in remarks(rows, records):
         yield Text(remark.text, style="green" if remark.good else "red")
 

@@ -16,6 +16,7 @@ from ..comparison.tables import (
     LEGEND,
     change_tables,
     curve_tables,
+    effort_tables,
     matrices,
     published_tables,
     remarks,
@@ -62,7 +63,13 @@ def write_page(
             f"{fresh} of {_several(len(rows), 'row')} solved by this run"
             + ("" if fresh == len(rows) else "; the others, maybe elsewhere, before"),
         ],
-        [solver_table(rows), *change_tables(moved), *published_tables(matched), *curve_tables(rows)],
+        [
+            solver_table(rows),
+            *change_tables(moved),
+            *published_tables(matched),
+            *effort_tables(rows),
+            *curve_tables(rows),
+        ],
         list(plots(rows).values()),
         list(matrices(rows)),
         LEGEND,

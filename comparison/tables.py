@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from statistics import fmean
 from typing import NamedTuple
 
 from ..graphs.units import duration
@@ -14,12 +15,15 @@ from .profiles import TARGETS, Curve, performance_profiles, times_to_gap
 from .published import Match
 from .summary import (
     OVERHEAD_SHIFT,
+    PROVEN,
     SECONDS_SHIFT,
     best_bounds,
     best_times,
     by_seed,
+    geometric_mean,
     is_best,
     median,
+    median_rows,
     refuted,
     solver_names,
     standings,
@@ -60,6 +64,8 @@ LEGEND = (
 
 _FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 _SECONDS = tuple(digit * 10.0**k for k in range(-1, 6) for digit in (1, 3))
+NODES_SHIFT = 10.0
+"""Nodes of search trees: as for seconds, so that trees of one node do not count for all."""
 _CHANGES = 20
 """Most rows of a verdict that are told."""
 
@@ -95,6 +101,28 @@ def solver_table(rows: Sequence[Row]) -> Table:
         f"{OVERHEAD_SHIFT:g} points and {SECONDS_SHIFT:g} s; with several seeds the median's row counts"
     )
     return Table("", heads, cells, hint)
+
+
+def effort_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Of exact searches how far they came. Nothing where none ran."""
+    rows = [row for row in median_rows(rows) if row.own_gap_percent is not None]
+    names = solver_names(rows)
+    cells: list[list[str]] = []
+    for contestant, name in names.items():
+        own = [row for row in rows if row.contestant == contestant]
+        gaps = [row.own_gap_percent or 0.0 for row in own]
+        nodes = [float(row.nodes) for row in own if row.nodes is not None]
+        mean = geometric_mean(nodes, NODES_SHIFT)
+        closed = sum(gap <= 100 * PROVEN for gap in gaps)
+        told = "" if mean is None else f"{mean:,.1f}", "" if not nodes else f"{max(nodes):,.0f}"
+        cells.append([str(len(own)), str(closed), _percent(fmean(gaps)), _percent(max(gaps)), *told, name])
+    if cells:
+        heads = ["solved", "closed", "own gap", "most", "nodes", "most", "solver"]
+        hint = (
+            "exact searches: own gap to what each has proven for its own formulation: mean and most; closed: "
+            f"where it is 0; nodes of its trees: geometric mean, shifted by {NODES_SHIFT:g}, and most"
+        )
+        yield Table("", heads, cells, hint)
 
 
 def curve_tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -218,7 +246,8 @@ def _change_cells(change: Change) -> list[str]:
 def _record(beaten: Beaten) -> Remark:
     row, best = beaten.row, beaten.best
     before = f"{duration(best.time)} by {best.solver} on {best.date}"
-    line = f"{_where(row)}: best known, {duration(row.time or 0.0)} where it was {before}"
+    faster = f"{beaten.faster_percent:.2g}% faster"
+    line = f"{_where(row)}: best known, {duration(row.time or 0.0)}, {faster} than {before}"
     wrong = f"; below the bound on record, {best.bound} s: one of them is wrong" if beaten.refuted else ""
     return Remark(f"{line}{wrong}", not wrong)
 

@@ -21,9 +21,11 @@ from memplan.comparison import run as comparison_run
 from memplan.comparison.file import append_row, prepare, read_rows
 from memplan.comparison.published import load_published, matches
 from memplan.comparison.summary import refuted, standings
+from memplan.comparison.tables import effort_tables
 from memplan.comparison.trials import Outcome, Row
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain, unet
+from memplan.instances.catalogue import FILES, corpora
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
@@ -194,6 +196,18 @@ def test_what_pytorch_does_competes_once(bench: Callable[..., Result]) -> None:
     ]
 
 
+def test_the_folder_of_the_corpora_is_theirs(bench: Callable[..., Result], tmp_path: Path) -> None:
+    ours = FILES.parent
+    result = bench(ours, "--solvers", "store-all")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "has memplan's own graphs: say which by --corpus public|models" in result.stderr
+    words = ["--corpus", "public", "--solvers", "store-all", "--budgets", "100%", "--bound-time", "0"]
+    result = bench(ours, *words, "-o", "rows.csv")
+    assert result.exit_code == 0, result.stderr
+    named = {row.graph for row in read_rows(Path("rows.csv")).values()}
+    assert named == set(corpora()["public"].instances)
+
+
 def test_a_gap_is_of_all_that_have_one() -> None:
     given = {one.solver: one.given for one in chosen_contenders("auto,rotor,rockmate", {}, "7%")}
     assert given == {"auto": {"gap": "7%"}, "rotor": {}, "rockmate": {"gap": "7%"}}
@@ -280,6 +294,22 @@ def test_the_standings(rows: Callable[..., Row]) -> None:
     assert found["a"].seconds == 3.0
     assert found["b"].gap == pytest.approx(100 * (10 / 110 + 10 / 110 + 25 / 125) / 3)
     assert standings([]) == []
+
+
+def test_exact_searches_tell_how_far_they_came(rows: Callable[..., Row]) -> None:
+    """Geometric mean of 90 and 0 nodes, shifted by 10: √(100 · 10) − 10 = 21.6."""
+    one, two, three = (rows("exact", graph, 60, 10.0) for graph in "abc")
+    found = [
+        replace(one, own_gap_percent=0.0, nodes=90),
+        replace(two, own_gap_percent=5.0, nodes=0),
+        replace(three, own_gap_percent=1.0),
+        rows("other", "a", 60, 12.0),
+    ]
+    (told,) = effort_tables(found)
+    assert told.rows == [["3", "1", "2.00%", "5.00%", "21.6", "90", "exact"]]
+    assert list(effort_tables(found[3:])) == []
+    lines = [text.plain for text in comparison_lines(found, [])]
+    assert sum(line.startswith("exact searches: own gap") for line in lines) == 1
 
 
 def test_bounds_are_shared_and_a_wrong_one_is_told(rows: Callable[..., Row]) -> None:

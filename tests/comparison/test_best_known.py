@@ -71,7 +71,7 @@ def test_only_a_faster_row_at_the_same_place_beats_it() -> None:
     assert found.faster_percent == pytest.approx(10.0)
     assert not found.refuted
     (line,) = [text.plain for text in comparison_lines([row()], [], [found]) if "best known" in text.plain]
-    assert line == "search on g at 50%: best known, 1.80 s where it was 2.00 s by rotor on 2026-11-23"
+    assert line == "search on g at 50%: best known, 1.80 s, 10% faster than 2.00 s by rotor on 2026-11-23"
 
 
 def test_a_row_below_the_bound_on_record_is_told_as_a_fault() -> None:

@@ -90,7 +90,7 @@ def _dag(rows: list[Row], links: list[Row]) -> nx.DiGraph[Any]:
 def _id(row: Row) -> int | str:
     found = row.get("id", row.get("name"))
     if isinstance(found, bool) or not isinstance(found, int | str):
-        raise ValueError(f"a node has no id: {found!r}")
+        raise ValueError("a node has no id: it is a whole number or a text")
     return found
 
 
@@ -102,8 +102,12 @@ def _order(dag: nx.DiGraph[Any], about: Row) -> list[int | str]:
     if "order" not in about:
         return found
     order = sequence(about["order"], "field 'order'")
-    if {*map(str, order)} != {*map(str, found)} or len(order) != len(found):
-        raise ValueError("field 'order' is not the nodes, each once")
+    if (
+        not all(type(node) in (int, str) for node in order)
+        or {*order} != {*found}
+        or len(order) != len(found)
+    ):
+        raise ValueError("field 'order' is not the nodes, each once, by their ids")
     place = {node: index for index, node in enumerate(order)}
     for before, behind in dag.edges:
         if place[before] > place[behind]:

@@ -8,6 +8,7 @@ there: `nodes_of` names it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from sys import float_info
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..graphs.draft import Draft
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph, Kind, Phase
 from .formats import Options
+from .pickles import told
 
 NANOSECOND = 1e-9
 
@@ -121,13 +123,13 @@ def refuse_losses(name: str, lost: Collection[str], options: Options) -> None:
 
 def whole(value: object, what: str) -> int:
     """A number of bytes. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{what} must be a whole number, not negative, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{what} must be a whole number, not negative, below 2⁶³, not {told(value)}")
     return value
 
 
 def amount(value: object, what: str) -> float:
     """A number of time units. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{what} must be a finite number, not negative, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= float_info.max:
+        raise ValueError(f"{what} must be a finite number, not negative, not {told(value)}")
     return float(value)

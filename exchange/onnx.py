@@ -110,6 +110,9 @@ class _Reading:
         for name in inputs:
             if name not in self.tensors:
                 raise ValueError(f"{node.op_type} {node.name!r} reads {name!r}, which nobody has made")
+        for name in outputs:
+            if name in self.tensors:
+                raise ValueError(f"{node.op_type} {node.name!r} makes {name!r}, which is there already")
         if any(name.endswith(GRADIENT) for name in outputs) or self.backward & {*inputs}:
             self.backward.update(outputs)
         backward = bool(self.backward & {*outputs})
@@ -185,13 +188,20 @@ class _Reading:
 
     def _form(self, written: Any) -> Form | None:
         """None where a dimension is no number."""
-        known = written.HasField("shape") and all(one.HasField("dim_value") for one in written.shape.dim)
+        known = written.HasField("shape") and all(
+            one.HasField("dim_value") and one.dim_value >= 0 for one in written.shape.dim
+        )
         return (
             self._of(written.elem_type, tuple(one.dim_value for one in written.shape.dim)) if known else None
         )
 
     def _of(self, elem_type: int, shape: tuple[int, ...]) -> Form:
-        size = self.onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize
+        if min(shape, default=0) < 0:
+            raise ValueError(f"a tensor has a dimension of {min(shape)}")
+        try:
+            size = self.onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize
+        except KeyError:
+            raise ValueError(f"a tensor has the type {elem_type}, which onnx does not know") from None
         return Form(shape, size * prod(shape), RATES.get(self.onnx.TensorProto.DataType.Name(elem_type)))
 
     def _is_number(self, name: str) -> bool:

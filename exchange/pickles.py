@@ -3,6 +3,9 @@
 A pickle may name any function and have it called. Here it gets Python's plain values and containers; of the
 packages that a format names it gets inert records, which keep what the pickle says of an object's attributes
 and do nothing. Whatever else it names is refused.
+
+A pickle of numbers, texts, lists and dicts alone goes through Python's fast reader, any other through the
+slow one, a seventh as fast, which refuses what would hang or crash it: see pickle_bytes.py.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ import pickle
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from ..graphs.files.documents import read_bytes
+from .pickle_bytes import is_plain
 
 MOST_BYTES = 512 * 2**20
+MOST_TUPLES, DEEPEST = 1_000_000, 200
+"""In one tuple or frozenset, those in it counted each time that they are named; how deep they lie."""
 
 
 class Record:
@@ -49,18 +55,23 @@ class Record:
         return f"a {self.origin}"
 
 
-def _made(kind: Any, *_base: object) -> Record:
-    """As `copyreg._reconstructor`, by which old protocols make an object."""
-    if not (isinstance(kind, type) and issubclass(kind, Record)):
-        raise TypeError("what is made is no record")
-    return kind()
+class _Made:
+    """As `copyreg._reconstructor`, by which old protocols make an object. Without attributes: a pickle could
+    set them."""
+
+    __slots__ = ()
+
+    def __call__(self, kind: Any, *_base: object) -> Record:
+        if not (isinstance(kind, type) and issubclass(kind, Record)):
+            raise TypeError("what is made is no record")
+        return kind()
 
 
 PLAIN: dict[str, Any] = {
-    **{f"builtins.{kind.__name__}": kind for kind in (set, frozenset, list, dict, tuple, object)},
+    **{f"builtins.{kind.__name__}": kind for kind in (set, list, dict, object)},
     "collections.OrderedDict": OrderedDict,
     "collections.defaultdict": defaultdict,
-    "copyreg._reconstructor": _made,
+    "copyreg._reconstructor": _Made(),
 }
 OLD_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 """Modules as protocols 0 to 2 call them."""
@@ -71,7 +82,7 @@ def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
     ValueError."""
     data = read_bytes(path, MOST_BYTES)
     try:
-        return _Unpickler(data, packages).load()
+        return pickle.loads(data) if is_plain(data) else _Unpickler(data, packages).load()
     except _RefusedError as refused:
         raise ValueError(f"names {refused}, which is not read: it could run anything") from None
     except RecursionError:
@@ -79,26 +90,99 @@ def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
     except MemoryError:
         raise ValueError("too large for this machine's memory") from None
     except Exception as error:  # broken pickles raise what their opcodes stumble over
-        raise ValueError(f"is not a pickle that can be read: {error}") from None
+        said = "it ends too early" if isinstance(error, EOFError) else str(error)
+        raise ValueError(f"is not a pickle that can be read: {said[:200]}") from None
+
+
+def told(value: object) -> str:
+    """As a message may show it: in a few words, whatever it is. The text of a list that holds another twice,
+    and that one another, has no end."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    if isinstance(value, int) and not -(2**64) < value < 2**64:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value) if isinstance(value, int | float | Record | None) else f"a {type(value).__name__}"
 
 
 class _RefusedError(Exception):
     pass
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    """Python's reader in Python. weights: of each tuple and frozenset by its id, all of them in `alive`."""
+
     def __init__(self, data: bytes, packages: Collection[str] | None) -> None:
         super().__init__(io.BytesIO(data))
         self._packages = packages
         self._records: dict[str, type[Record]] = {}
+        self._weights: dict[int, tuple[int, int]] = {}
+        self._alive: list[object] = []
 
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        name = f"{OLD_NAMES.get(module_name, module_name)}.{global_name}"
-        if name in PLAIN:
-            return PLAIN[name]
-        if self._packages is not None and module_name.partition(".")[0] not in self._packages:
-            raise _RefusedError(name)
-        return self._records.setdefault(name, type("Record", (Record,), {"origin": name}))
+    def find_class(self, module: str, name: str) -> Any:
+        whole = f"{OLD_NAMES.get(module, module)}.{name}"
+        if whole in PLAIN:
+            return PLAIN[whole]
+        if whole in BOUNDED:
+            return _Bounded(self, BOUNDED[whole])
+        if self._packages is not None and module.partition(".")[0] not in self._packages:
+            raise _RefusedError(whole)
+        return self._records.setdefault(whole, type("Record", (Record,), {"origin": whole}))
 
-    def persistent_load(self, pid: object, /) -> Any:
-        raise _RefusedError(f"the persistent object {pid!r}")
+    def persistent_load(self, pid: object) -> Any:
+        raise _RefusedError(f"the persistent object {told(pid)}")
+
+    def bounded(self, items: Collection[Any], kind: type[Any]) -> Any:
+        """The items as a tuple or frozenset that can be hashed in little time and stack."""
+        below = [self._weights.get(id(item), (0, 0)) for item in items]
+        weight = 1 + sum(one for one, _depth in below)
+        depth = 1 + max((depth for _one, depth in below), default=0)
+        if weight > MOST_TUPLES or depth > DEEPEST:
+            raise ValueError("tuples are nested too deeply")
+        made = kind(items)
+        self._weights[id(made)] = weight, depth
+        self._alive.append(made)
+        return made
+
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch}  # pyright: ignore
+
+
+class _Bounded:
+    """The class tuple or frozenset, as a pickle may call it."""
+
+    __slots__ = ("_kind", "_reader")
+
+    def __init__(self, reader: _Unpickler, kind: type[Any]) -> None:
+        self._reader, self._kind = reader, kind
+
+    def __call__(self, items: Collection[Any] = ()) -> Any:
+        return self._reader.bounded(items, self._kind)
+
+
+BOUNDED: dict[str, type[Any]] = {"builtins.tuple": tuple, "builtins.frozenset": frozenset}
+
+
+def _from_mark(kind: type[Any]) -> Any:
+    def load(reader: Any) -> None:
+        items = reader.pop_mark()
+        reader.append(reader.bounded(items, kind))
+
+    return load
+
+
+def _last(count: int) -> Any:
+    def load(reader: Any) -> None:
+        if len(reader.stack) < count:
+            raise ValueError("it needs what is not there")
+        items = reader.stack[-count:]
+        reader.stack[-count:] = [reader.bounded(items, tuple)]
+
+    return load
+
+
+_Unpickler.dispatch |= {
+    pickle.TUPLE[0]: _from_mark(tuple),
+    pickle.FROZENSET[0]: _from_mark(frozenset),
+    pickle.TUPLE1[0]: _last(1),
+    pickle.TUPLE2[0]: _last(2),
+    pickle.TUPLE3[0]: _last(3),
+}

@@ -28,7 +28,7 @@ from ..graphs.files.fields import Row, mapping, sequence
 from ..graphs.graph import Graph, Kind
 from .formats import Options
 from .nodes import whole
-from .pickles import unpickled
+from .pickles import told, unpickled
 
 FREES = ("free_requested", "free_completed")
 OTHERS = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom", "user_defined"}
@@ -65,7 +65,7 @@ def read(path: Path, options: Options) -> Graph:
     life.outlived(own)
     reserved = sum(whole(segment.get("total_size"), "total_size of a segment") for segment in own)
     source = {"kind": "snapshot", "file": path.name, "device": device, "reserved_bytes": reserved}
-    return life.graph(int(trace[-1].get("time_us", 0)), source)
+    return life.graph(whole(trace[-1].get("time_us", 0), "time_us of the last entry"), source)
 
 
 class _Life:
@@ -89,8 +89,8 @@ class _Life:
             self.events.append(Event(tensor, whole(entry.get("time_us", 0), "time_us"), _line(entry)))
         elif action in FREES:
             self._free(entry, requested=action == FREES[0])
-        elif action not in OTHERS:
-            raise ValueError(f"the action {action!r} is not known")
+        elif not isinstance(action, str) or action not in OTHERS:
+            raise ValueError(f"the action {told(action)} is not known")
 
     def _free(self, entry: Row, *, requested: bool) -> None:
         address = self._address(entry)
@@ -162,7 +162,10 @@ def _line(entry: Row) -> str | None:
     """`train.py:12 forward`, the innermost frame in Python outside torch."""
     for frame in sequence(entry.get("frames") or [], "frames"):
         row = mapping(frame, "a frame")
-        file = PurePosixPath(str(row.get("filename")))
-        if file.suffix == ".py" and "torch" not in file.parts:
-            return f"{file.name}:{row.get('line')} {row.get('name')}"
+        file, name, line = row.get("filename"), row.get("name"), row.get("line")
+        if not (isinstance(file, str) and isinstance(name, str) and isinstance(line, int)):
+            raise ValueError("a frame has no filename, name and line")
+        path = PurePosixPath(file)
+        if path.suffix == ".py" and "torch" not in path.parts:
+            return f"{path.name}:{line} {name}"
     return None

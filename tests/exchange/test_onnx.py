@@ -124,10 +124,22 @@ def faults() -> dict[str, tuple[Any, str]]:
             "graphs of its own",
         ),
         "empty": (onnx.ModelProto(), "is not an ONNX model"),
+        "negative": (model(batch=-4), "the size of 'x' is not known"),
+        "twice": (
+            model([make("Relu", ["x"], ["y"]), make("Relu", ["y"], ["y"])], outputs=["loss"]),
+            "makes 'y', which is there already",
+        ),
+        "type": (of_type(77), "a tensor has the type 77, which onnx does not know"),
     }
 
 
-@pytest.mark.parametrize("name", ["batch", "own", "nobody", "loop", "empty"])
+def of_type(number: int) -> Any:
+    made = model()
+    made.graph.initializer[0].data_type = number
+    return made
+
+
+@pytest.mark.parametrize("name", ["batch", "own", "nobody", "loop", "empty", "negative", "twice", "type"])
 def test_faults_are_one_line(name: str, tmp_path: Path) -> None:
     value, words = faults()[name]
     (tmp_path / "m.onnx").write_bytes(value.SerializeToString())

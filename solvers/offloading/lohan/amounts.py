@@ -34,7 +34,8 @@ _IN_FLIGHT = (3, 6, 12)
 
 class Amounts:
     """Amounts of swapped activations by how many of the swaps are made. forced: the share of what can be
-    swapped, for one amount and no other. late: updates stand behind backward. tried: count -> simulated
+    swapped, for one amount and no other. late: updates stand behind backward. on_host: no activation goes to
+    the disk. tried: count -> simulated
     seconds, ∞ where it does not fit. best: seconds, schedule and count."""
 
     def __init__(
@@ -48,9 +49,10 @@ class Amounts:
         keep: float,
         late: bool = False,
         forced: float | None = None,
+        on_host: bool = False,
     ) -> None:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
-        self.late = late
+        self.late, self.on_host = late, on_host
         self.room = int(keep * device_limit(problem))
         bare = Demand(problem.graph, machine, next(self._all_away(0))).peak
         traffic = traffic_of(
@@ -143,7 +145,8 @@ class Amounts:
         sizes = self.order.layers.graph.tensors.bytes
         for x in sorted((x for x in swapped if x in uses.device), key=lambda x: -uses.device[x][0]):
             room -= int(sizes[x])
-            where[x] = Memory.HOST if room >= 0 or self.states == Memory.HOST else Memory.DISK
+            fits = room >= 0 or self.on_host or self.states == Memory.HOST
+            where[x] = Memory.HOST if fits else Memory.DISK
         return where
 
 

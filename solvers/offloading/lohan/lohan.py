@@ -30,7 +30,8 @@ Its variants (V-D, V-E): `updates=late` is LoHan+ZeRO, whose first update waits 
 is no barrier between iterations, so updates overlap the next forward, which the estimate leaves out. The
 naive one reads, updates and writes a layer's states before the next one's: that an update waits for a write
 is nothing that schedules can ask for, so it is refused. `swap` forces an amount of activations, as in
-figure 9b: the report has the estimate's time for it beside the simulated one.
+figure 9b: the report has the estimate's time for it beside the simulated one. `activations=host` is
+LoHan+CpuAct, figure 8; the estimate still has the disk take what the host has no room for.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Settings:
     keep: share of the budget within which what would be swapped is kept on the device (the paper: 0).
     amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
     at once, like the simulator's; else one at a time, as in (5). updates: active, beside backward, or late,
-    behind it. swap: the share of the bytes that can be swapped, for this amount alone; none: the best."""
+    behind it. swap: the share of the bytes that can be swapped, for this amount alone; none: the best.
+    activations: where those that are swapped lie: auto, the host and then the disk, or host alone."""
 
     states: str = "auto"
     amounts: int = 8
@@ -68,6 +70,7 @@ class Settings:
     keep: float = 0.7
     updates: str = "active"
     swap: float | None = None
+    activations: str = "auto"
 
     def __post_init__(self) -> None:
         if self.updates == "naive":
@@ -75,7 +78,7 @@ class Settings:
                 "updates=naive makes each update wait for the disk's writes of the one before, which no "
                 "schedule can ask for: take active or late"
             )
-        check_words(self, states=STATES, updates=("active", "late"))
+        check_words(self, states=STATES, updates=("active", "late"), activations=("auto", "host"))
         check_least(self, amounts=1)
         check_between(self, keep=(0, 1), **({} if self.swap is None else {"swap": (0, 1)}))
 
@@ -101,6 +104,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         keep=settings.keep,
         late=late,
         forced=settings.swap,
+        on_host=settings.activations == "host",
     )
     options.report(amounts.estimate_told())
     interrupted = False

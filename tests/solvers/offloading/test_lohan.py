@@ -19,6 +19,8 @@ from memplan.planner.plain import baseline
 from memplan.planner.residence.demand import Demand
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.layers.absences import Uses
+from memplan.solvers.offloading.layers.runs import layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.lohan import amounts as lohan_amounts
 from memplan.solvers.offloading.lohan import lohan
@@ -258,6 +260,30 @@ def test_a_small_host_sends_activations_to_the_disk():
     on_disk = {t for v, t, w in solution.schedule.rows() if v == Verb.OFFLOAD and w == Memory.DISK}
     kinds = problem.graph.tensors.name
     assert any(kinds[x].startswith("x") for x in on_disk)
+    setting = {"activations": "host", "states": "disk"}
+    alone = solve("lohan", replace(problem, budget=budget, machine=tight), settings=setting)
+    on_disk = {t for v, t, w in alone.schedule.rows() if v == Verb.OFFLOAD and w == Memory.DISK}
+    assert on_disk
+    assert not any(kinds[x].startswith("x") for x in on_disk)
+
+
+def test_activations_on_the_host_alone():
+    """LoHan+CpuAct: none goes to the disk, however little room the estimate sees."""
+    problem = Problem(graph(granularity="layer"), 0, replace(MACHINE, host_capacity=10**9))
+    layers = training_layers("lohan", problem.graph)
+    order = SwapOrder(layers)
+    uses = Uses(problem.graph, layer_runs(layers, order.kept, host=True))
+    for on_host, memories in ((False, {Memory.DISK}), (True, {Memory.HOST})):
+        amounts = Amounts(
+            replace(problem, budget=10**9),
+            MACHINE,
+            order,
+            Memory.DISK,
+            duplex=True,
+            keep=0.0,
+            on_host=on_host,
+        )
+        assert {*amounts._where(uses, {*uses.device}, -1.0).values()} == memories
 
 
 def test_the_largest_model_of_the_paper_is_planned():
@@ -332,6 +358,7 @@ def test_what_is_refused(solver: str):
         ("lohan", {"amounts": "0"}, "amounts must be 1 or more"),
         ("lohan", {"keep": "1.5"}, "keep must be from 0 to 1"),
         ("lohan", {"swap": "2"}, "swap must be from 0 to 1"),
+        ("lohan", {"activations": "disk"}, "activations must be auto or host"),
         ("lohan", {"updates": "never"}, "updates must be active or late"),
         ("lohan", {"updates": "naive"}, "which no schedule can ask for: take active or late"),
         ("zero-offload", {"activations": "lose"}, "activations must be auto, keep"),

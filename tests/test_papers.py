@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
 
 from curves import svg, ticks  # noqa: E402
-from figure import Case, Figure, Plot, Values  # noqa: E402
+from figure import Case, Figure, Missing, Plot, Values  # noqa: E402
 from memplan.solvers.problem import NotAcceptedError  # noqa: E402
 from page import page, picture  # noqa: E402
 from registry import FIGURES, PAPERS  # noqa: E402
@@ -74,6 +75,37 @@ def test_a_curve_goes_through_its_points() -> None:
     drawn = svg({"a": [(1, 0), (3, 10)]}, {"a": [(2, 5)]}, "x", "y")
     assert '<path d="M62.0 298.0L520.0 30.0"' in drawn
     assert 'd="M287.0 160.0l8 8' in drawn
+
+
+def test_words_on_the_axis_have_no_line_between_them() -> None:
+    drawn = svg({"a": [(0, 0), (1, 10)]}, {}, "x", "y", words=["one", "two"])
+    assert ">one</text>" in drawn
+    assert ">two</text>" in drawn
+    assert "L" not in drawn.partition("<rect")[2]
+
+
+def test_models_on_one_picture_have_a_curve_each() -> None:
+    def measure(given: Values, _seconds: float) -> Values:
+        return {"a, s": given["x"], "b, s": "does not fit", "size": "13B"}
+
+    cases = [Case({"model": model, "x": x}) for model in ("one", "two") for x in (1, 2)]
+    plot = Plot("x", ["a, s", "b, s"], by=["model"], axis="iteration, s")
+    figure = Figure("f", "f", "Table 1", "", "", cases, measure, {"model": "one", "x": 1}, plot=plot)
+    rows = {("f", spelled(case.given)): measured(figure, case, 1.0) for case in cases}
+    drawn = picture(figure, rows)
+    assert [name in drawn for name in (">one a<", ">two a<", " b<", ">iteration, s<")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert picture(replace(figure, plot=Plot("x", ["size"], by=["model"])), rows)
+
+
+def test_what_could_be_simulated_is_told_apart() -> None:
+    told = page({"A": ([], [Missing("Figure 1", "a GPU"), Missing("Figure 2", "no solver", True)])}, {})
+    assert "Not had by simulation:\n\n- Figure 1: a GPU\n" in told
+    assert "Could be simulated, is not yet:\n\n- Figure 2: no solver\n" in told
 
 
 def test_ticks_hold_the_range() -> None:

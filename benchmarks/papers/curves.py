@@ -8,8 +8,8 @@ from math import ceil, floor, log10
 
 Points = Sequence[tuple[float, float]]
 
-_WIDTH, _HEIGHT = 720, 340
-_LEFT, _TOP, _RIGHT, _BOTTOM = 62, 30, 200, 42
+_WIDTH, _HEIGHT = 800, 340
+_LEFT, _TOP, _RIGHT, _BOTTOM = 62, 30, 280, 42
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3a9bd9", "#8a6bd1", "#808080")
 _STYLE = """
 svg { color: #1d2127; font: 12px system-ui, sans-serif; } .ground { fill: #fcfcfb; }
@@ -28,16 +28,25 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def svg(
-    ours: Mapping[str, Points], published: Mapping[str, Points], x: str, y: str, *, log: bool = False
+    ours: Mapping[str, Points],
+    published: Mapping[str, Points],
+    x: str,
+    y: str,
+    *,
+    words: Sequence[str] = (),
+    log: bool = False,
 ) -> str:
-    """ours: at least one curve with a point. A name of `published` has the colour of ours."""
+    """ours: at least one curve with a point. A name of `published` has the colour of ours. words: what stands
+    at 0, 1, 2, … of x, where x is no number: then no line joins the points."""
     points = [point for curves in (ours, published) for curve in curves.values() for point in curve]
     across = sorted({point[0] for point in points})
-    columns = across if log else ticks(across[0], across[-1])
+    columns = across if log or words else ticks(across[0], across[-1])
     lines = ticks(min(point[1] for point in points), max(point[1] for point in points))
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
     def left(value: float) -> float:
+        if words:
+            return _LEFT + (right - _LEFT) * (value + 0.5) / len(words)
         low, high, at = (
             (log10(columns[0]), log10(columns[-1]), log10(value)) if log else (columns[0], columns[-1], value)
         )
@@ -51,14 +60,16 @@ def svg(
         body.append(f'<path class="grid" d="M{_LEFT} {up(value):.1f}H{right}"/>')
         body.append(f'<text x="{_LEFT - 6}" y="{up(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
     for value in columns:
+        label = escape(words[round(value)]) if words else f"{value:g}"
         body.append(f'<path class="grid" d="M{left(value):.1f} {_TOP}V{bottom}"/>')
-        body.append(f'<text x="{left(value):.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
+        body.append(f'<text x="{left(value):.1f}" y="{bottom + 16}" text-anchor="middle">{label}</text>')
     body.append(f'<text x="{_LEFT}" y="18">{escape(y)}</text>')
     body.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
     for number, (name, curve) in enumerate(ours.items()):
-        pen = f'stroke="{_COLOURS[number % len(_COLOURS)]}"'
+        again, colour = divmod(number, len(_COLOURS))
+        pen = f'stroke="{_COLOURS[colour]}"' + ' stroke-dasharray="6 3"' * again
         places = [f"{left(a):.1f} {up(b):.1f}" for a, b in sorted(curve)]
-        body.append(f'<path d="M{"L".join(places)}" {pen}/>')
+        body += [] if words else [f'<path d="M{"L".join(places)}" {pen}/>']
         body += [
             f'<path d="M{place}h0" stroke-linecap="round" style="stroke-width:6" {pen}/>' for place in places
         ]

@@ -18,11 +18,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves of y over x, both names of columns; a curve for each value of `by`. log: the axis of x."""
+    """Curves of y over x, both names of columns; where x is text, points alone. A curve for each of the
+    values of `by`. axis: what all of y are, where they are several, with their unit. log: the axis of x."""
 
     x: str
     y: Sequence[str]
-    by: str = ""
+    by: Sequence[str] = ()
+    axis: str = ""
     log: bool = False
 
 
@@ -46,7 +48,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Missing:
-    """A figure that no simulation gives, and why."""
+    """A figure that is not here, and why. simulable: a simulation could give it, memplan's does not yet."""
 
     place: str
     reason: str
+    simulable: bool = False

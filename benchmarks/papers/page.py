@@ -20,6 +20,9 @@ solving are those of 2 shared cores with other work beside. `python benchmarks/p
 the rows that are missing and writes this page anew; `--list` names the figures.
 """
 
+SPELLED = {"host": "host memory, GB", "budget": "budget, GB", "ssds": "disks", "swap": "share swapped"}
+"""What is run, as the page calls it."""
+
 Rows = Mapping[tuple[str, str], Row]
 
 
@@ -30,10 +33,11 @@ def page(papers: Mapping[str, tuple[Sequence[Figure], Sequence[Missing]]], rows:
         lines.append(f"## {paper}\n")
         for figure in figures:
             lines += [*_figure(figure, rows), ""]
-        if absent:
-            lines.append("Not had by simulation:\n")
-            lines += [f"- {each.place}: {each.reason}" for each in absent]
-            lines.append("")
+        for head, simulable in (("Not had by simulation", False), ("Could be simulated, is not yet", True)):
+            if these := [each for each in absent if each.simulable == simulable]:
+                lines.append(f"{head}:\n")
+                lines += [f"- {each.place}: {each.reason}" for each in these]
+                lines.append("")
     return "\n".join(lines)
 
 
@@ -43,22 +47,48 @@ def picture(figure: Figure, rows: Rows) -> str:
         return ""
     ours: dict[str, list[tuple[float, float]]] = {}
     published: dict[str, list[tuple[float, float]]] = {}
+    words: dict[str, int] = {}
     for case, row in _done(figure, rows):
         for y in figure.plot.y:
             name = _curve(figure.plot, case.given, y)
             for found, values in ((ours, row.ours), (published, case.published)):
                 x = case.given.get(figure.plot.x, row.ours.get(figure.plot.x))
-                if isinstance(x, int | float) and isinstance(value := values.get(y), int | float):
+                if x == "":
+                    continue
+                if isinstance(x, str):
+                    x = words.setdefault(x, len(words))
+                if x is not None and (value := _number(values.get(y))) is not None:
                     found.setdefault(name, []).append((x, value))
     drawn: dict[str, Points] = dict(ours.items())
-    y = figure.plot.y[0] if len(figure.plot.y) == 1 else ""
-    return svg(drawn, published, figure.plot.x, y, log=figure.plot.log) if drawn else ""
+    axis = figure.plot.axis or figure.plot.y[0]
+    return (
+        svg(
+            drawn,
+            published,
+            SPELLED.get(figure.plot.x, figure.plot.x),
+            axis,
+            words=[*words],
+            log=figure.plot.log,
+        )
+        if drawn
+        else ""
+    )
+
+
+def _number(value: str | int | float | None) -> float | None:
+    """Also of a model's size, as 13B; None of any other text."""
+    if isinstance(value, str):
+        return float(value[:-1]) if re.fullmatch(r"[0-9.]+B", value) else None
+    return value
 
 
 def _curve(plot: Plot, given: Values, y: str) -> str:
-    value = given.get(plot.by, "")
-    name = value if isinstance(value, str) else f"{plot.by} {value}"
-    return " ".join(part for part in (name, y if len(plot.y) > 1 else "") if part) or y
+    """The values of `by`, and of several y which: without the unit, which stands at the axis."""
+    values = {key: given.get(key, "") for key in plot.by}
+    parts = [value if isinstance(value, str) else f"{key} {value}" for key, value in values.items()]
+    unit = plot.axis.rpartition(", ")[2]
+    parts += [y.removesuffix(f", {unit}")] if len(plot.y) > 1 else []
+    return " ".join(filter(None, parts)) or y
 
 
 def _done(figure: Figure, rows: Rows) -> list[tuple[Case, Row]]:
@@ -88,11 +118,12 @@ def _table(done: Sequence[tuple[Case, Row]]) -> Iterator[str]:
     same = [key for key in given if len(done) > 1 and len({case.given.get(key) for case, _row in done}) == 1]
     given = [key for key in given if key not in same]
     if same:
-        yield f"In all rows: {', '.join(f'{key} {done[0][0].given[key]}' for key in same)}.\n"
+        said = (f"{SPELLED.get(key, key)} {done[0][0].given[key]}" for key in same)
+        yield f"In all rows: {', '.join(said)}.\n"
     ours = list(dict.fromkeys(key for _case, row in done for key in row.ours))
     shown = {key for case, _row in done for key in case.published}
     heads = [
-        *given,
+        *(SPELLED.get(key, key) for key in given),
         *(head for key in ours for head in ((key, f"{key}, published") if key in shown else (key,))),
     ]
     yield "| " + " | ".join(heads) + " |"

@@ -127,6 +127,7 @@ FIGURES = (
         largest,
         {"system": "Megatron-LM", "most": 3},
         seconds=30,
+        plot=Plot("system", ["parameters, billions"]),
     ),
     Figure(
         "stronghold-8a",
@@ -151,6 +152,7 @@ FIGURES = (
         common,
         {"system": "STRONGHOLD", "layers": 2},
         seconds=30,
+        plot=Plot("system", ["of Megatron-LM's throughput"]),
     ),
     Figure(
         "stronghold-8b",
@@ -183,7 +185,7 @@ FIGURES = (
         windowed,
         {"layers": 3, "window": 1},
         seconds=30,
-        plot=Plot("window", ["TFLOP/s"], by="layers"),
+        plot=Plot("window", ["TFLOP/s"], by=["layers"]),
     ),
     Figure(
         "stronghold-10",
@@ -201,6 +203,7 @@ FIGURES = (
         on_disk,
         {"system": "STRONGHOLD", "layers": 3},
         seconds=30,
+        plot=Plot("system", ["TFLOP/s"], by=["layers"]),
     ),
 )
 MISSING = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 from figure import Case, Figure, Missing, Plot, Values
-from memplan.graphs.graph import Phase
+from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.partition.partition import partition
 from memplan.graphs.structure.chain import chain_of
 from thesis import graph_named, overheads
@@ -21,12 +22,31 @@ def partitions(given: Values, seconds: float) -> Values:
     return {
         "forward operations": int(forward.sum()),
         "blocks in sequence": len(chain.blocks),
+        "largest block, by Rockmate's rule": largest_block(graph),
         "largest block": max(int(forward[list(block.forward)].sum()) for block in chain.blocks),
         "levels": found.levels,
         "different clusters": len({cluster.identity for cluster in clusters}),
         "largest cluster": max(len(cluster.forward) for cluster in found.root.children),
         "largest graph": max(len(cluster.children) for cluster in clusters),
     }
+
+
+def largest_block(graph: Graph) -> int:
+    """Forward operations of the longest piece, cut wherever at most one tensor crosses."""
+    forward = np.flatnonzero(graph.operations.phase == Phase.FORWARD).tolist()
+    ends: dict[int, list[int]] = {}
+    for place, operation in enumerate(forward):
+        for x in graph.operations.writes[operation].tolist():
+            ends.setdefault(x, [place, place])
+        for x in graph.operations.reads[operation].tolist():
+            if x in ends:
+                ends[x][1] = place
+    crossing = np.zeros(len(forward) + 1, np.int64)
+    for start, end in ends.values():
+        crossing[start] += 1
+        crossing[end] -= 1
+    cuts = np.flatnonzero(np.cumsum(crossing)[: len(forward) - 1] <= 1)
+    return int(np.diff([-1, *cuts.tolist(), len(forward) - 1]).max())
 
 
 def solving(given: Values, seconds: float) -> Values:
@@ -60,8 +80,10 @@ FIGURES = (
         "drawings. Text: in sequence, both decoder layers of a model of 2 + 2 are one block of 60 nodes, "
         "and hundreds in larger models; H-Partition of 6 + 6 has a cluster of 139 nodes, and no graph larger "
         "than its limit.",
-        MEASURED + "No graph is larger than its limit, as published. The large blocks in sequence are not "
-        "reproduced: ours have at most 22 operations; why was not looked into. "
+        MEASURED + "No graph is larger than its limit, as published. By Rockmate's rule, a cut where one "
+        "tensor alone crosses, the decoder is one block, as published. memplan's chain leaves out tensors "
+        "that "
+        "many blocks read, here the encoder's output: so a decoder layer is cut into blocks too. "
         "`plan partition --dot` draws the clusters.",
         [Case({"model": f"transformer-{name}", "top": 20, "lower": 20}) for name in ("3", "6", "24-a100")],
         partitions,
@@ -71,19 +93,22 @@ FIGURES = (
         "thesis-3.12",
         "H-ILP's solving time on Transformers",
         "Figure 3.12, section 3.5.2",
-        "plot only. Text: 24 + 24 layers take less than 2 hours.",
+        "plot only. Text: 24 + 24 layers take less than 2 hours; 12 minutes are named as clearly acceptable.",
         MEASURED
         + "With HiGHS in place of Gurobi, and a limit of 60 s, which sets how long the last programs "
         "run.",
         [Case({"model": f"transformer-{name}", "budget, %": 50}) for name in ("3", "6", "24-a100")],
         solving,
         {"model": "bert-6", "budget, %": 100},
+        plot=Plot("operations", ["h-ilp, solve s"], axis="solving, s"),
     ),
     Figure(
         "thesis-3.13",
         "H-ILP on sequential networks",
         "Figure 3.13, section 3.5.3",
-        "plot only. Text: H-ILP is on a par with Rockmate and Rotor.",
+        "plot only. Text: H-ILP finds good solutions; Hiremate, which contains it, is on a par with "
+        "Rockmate, "
+        "Rotor and Checkmate.",
         MEASURED + "On a par with Rockmate from 60 % on; at 40 % of ResNet-50 H-ILP's 20 s are too few.",
         [
             Case({"model": model, "budget, %": budget})
@@ -93,7 +118,7 @@ FIGURES = (
         side_by_side,
         {"model": "gpt2-6", "budget, %": 100},
         seconds=20,
-        plot=Plot("budget, %", ["rotor, %", "rockmate, %", "h-ilp, %"], by="model"),
+        plot=Plot("budget, %", ["rotor, %", "rockmate, %", "h-ilp, %"], by=["model"], axis="overhead, %"),
     ),
     Figure(
         "thesis-3.14",
@@ -113,7 +138,9 @@ FIGURES = (
         limited,
         {"model": "gpt2-6", "nodes": 8, "budget, %": 100},
         seconds=20,
-        plot=Plot("budget, %", ["h-ilp, %"], by="nodes"),
+        plot=Plot("budget, %", ["h-ilp, %"], by=["model", "nodes"], axis="overhead, %"),
     ),
 )
-MISSING = (Missing("Figure 3.12, preparation and top apart", "a solver's answer has one time for both"),)
+MISSING = (
+    Missing("Figure 3.12, preparation and top apart", "a solver's answer has one time for both", True),
+)

@@ -122,7 +122,12 @@ FIGURES = (
             ratios,
             {"row": "gpt2-d38-b32", "GB/s": 12},
             seconds=10,
-            plot=Plot("GB/s", ["bound", "greedy", "offload-greedy", "l2l", "greedy*"], log=True),
+            plot=Plot(
+                "GB/s",
+                ["bound", "greedy", "offload-greedy", "l2l", "greedy*"],
+                axis="period over Σu",
+                log=True,
+            ),
         )
         for row in ("gpt2-d38-b32", "gpt2-d74-b64", "bert-d96-b32", "gpt2-d74-b32", "bert-d144-b64")
     ),

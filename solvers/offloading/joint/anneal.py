@@ -31,6 +31,10 @@ HOT, WARM, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.15, 0.03, 5e-3
 made again a start that is refined comes farther than one that is forgotten. Else the first annealings begin
 at HOT, and WARM is where the best of them goes on. All end at COLD."""
 
+_HOTTEST_IF_MADE_AGAIN, _HOTTEST_COLD = 3e-4, 5e-6
+"""The most that these two are, of the period. Where tensors are few and large, most moves change much, and at
+what suits them all small losses would be taken: many of those lead far away."""
+
 _HEATS, _HEAT = 4, 0.06
 """Where nothing can be made again: so many annealings from the start, each for a share of the time, before
 the best of them goes on. They end far apart, and the first moves decide where."""
@@ -56,6 +60,12 @@ _DEEPER = 0.3
 """The share of activations that leave for the disk, where something does."""
 
 _LOOK_AHEADS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 6.0)
+_RESERVES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
+"""Of the largest tensor that can leave: what early fetches leave free of the device, so that nobody has to
+wait for what still leaves."""
+
+_AROUND = 0.8
+"""How often a weight or state whose update comes to the device is away around it."""
 
 
 @dataclass(frozen=True)
@@ -76,27 +86,31 @@ class Anneal:
         self.again, self.stalls = Again(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.again.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
+        absent = state.absence_rows["tensor"]
+        self.largest = float(state.graph.tensors.bytes[absent].max(initial=0))
         self.best = self.snapshot()
         self.tried = 0
         state.forget()
 
     def run(self, progress: Callable[[], float]) -> None:
         """Until `progress` reaches 1. The best is then in `state`."""
-        change, first = self._usual_change(), self.snapshot()
+        change, period, first = self._usual_change(), self.now.seconds, self.snapshot()
+        cold = min(COLD * change, _HOTTEST_COLD * period)
         heats = 0 if self.again.optional else _HEATS
         for number in range(heats):
             begin = number * _HEAT
-            self._cool(lambda begin=begin: (progress() - begin) / _HEAT, HOT * change, change)
+            self._cool(lambda begin=begin: (progress() - begin) / _HEAT, HOT * change, cold)
             self.restore(first if number < heats - 1 else self.best)
-        begin, hot = heats * _HEAT, WARM if heats else HOT_IF_MADE_AGAIN
-        self._cool(lambda: (progress() - begin) / (1 - begin), hot * change, change)
+        refined = min(HOT_IF_MADE_AGAIN * change, _HOTTEST_IF_MADE_AGAIN * period)
+        begin, hot = heats * _HEAT, WARM * change if heats else refined
+        self._cool(lambda: (progress() - begin) / (1 - begin), hot, cold)
         self.restore(self.best)
 
-    def _cool(self, progress: Callable[[], float], hot: float, change: float) -> None:
-        """progress: of this cooling alone. hot: seconds, at first."""
+    def _cool(self, progress: Callable[[], float], hot: float, cold: float) -> None:
+        """progress: of this cooling alone. hot, cold: seconds, at first and at last."""
         while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.again.optional):
             self.tried += 1
-            temperature = hot * (COLD * change / hot) ** done
+            temperature = hot * (cold / hot) ** done
             before = self.now
             if not self._move():
                 self._undo(before)
@@ -155,14 +169,23 @@ class Anneal:
         return self._leave_or_stay()
 
     def _time(self) -> bool:
-        self.now = self.now._replace(look_ahead=self.random.choice(_LOOK_AHEADS))
+        """How early fetches start, and what they leave free."""
+        if self.random.random() < 0.5:
+            self.now = self.now._replace(look_ahead=self.random.choice(_LOOK_AHEADS))
+        else:
+            self.now = self.now._replace(reserve=self.random.choice(_RESERVES) * self.largest)
         return True
 
     def _switch(self) -> bool:
-        position = self.random.choice(list(self.switchable))
-        before = self.state.runs[position][1]
-        self.state.switch({position: 0 if before else self.switchable[position]})
-        return self.state.demand <= self._limit
+        """An update to the other side of the bus; on the device what it changes comes for it, and leaves."""
+        position, state = self.random.choice(list(self.switchable)), self.state
+        operation, before = state.runs[position]
+        state.switch({position: 0 if before else self.switchable[position]})
+        changed: list[int] = state.graph.mutate_lists[operation]
+        for x in changed if before else ():
+            if self.random.random() < _AROUND:
+                self._send(state.absences_of(x))
+        return self._fit({*changed, *state.graph.read_lists[operation]})
 
     def _make_again(self) -> bool:
         """What is made again, or no longer; in the room that comes free others stay."""

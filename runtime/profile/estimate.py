@@ -4,13 +4,16 @@ The program is that of PyTorch's CPU, traced on fake tensors. On the GPU itself 
 operations: fused attention where there is dropout, cuDNN's batch normalisation. They take no more memory
 than those counted here. A model is built and traced without memory for it: Llama 2 7B takes 15 s and half
 a gigabyte.
+
+What an operation demands is one thing, what a GPU makes of it another: `Demand.cost`.
 """
 
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,10 +38,12 @@ from .roofline import (
     BANDWIDTH_EFFICIENCY,
     COMPUTE_EFFICIENCY,
     LAUNCH_SECONDS,
+    Work,
     distinct_bytes,
     seconds,
     work_of,
 )
+from .workspace import Workspace, constant_bytes, workspace_of
 
 ESTIMATED = {
     "compute_efficiency": COMPUTE_EFFICIENCY,
@@ -68,7 +73,18 @@ def estimate_file(
     optimizer: Choice | None = None,
 ) -> Graph:
     """As `estimate`. batch: samples in an iteration, None: the model file's own."""
-    program = trace(updated(fake_build(partial(file.build, batch)), optimizer))
+    program = traced(file, batch, optimizer)
+    return graph_from_demands(file, preset, program, demands_of(program, progress), optimizer)
+
+
+def traced(file: ModelFile, batch: int | None, optimizer: Choice | None) -> Program:
+    """The program of a model that is built without memory for it."""
+    return trace(updated(fake_build(partial(file.build, batch)), optimizer))
+
+
+def graph_from_demands(
+    file: ModelFile, preset: Preset, program: Program, demands: Sequence[Demand], optimizer: Choice | None
+) -> Graph:
     source = {
         "model": file.path,
         "entry": file.entry,
@@ -77,11 +93,12 @@ def estimate_file(
             "data": preset.gpu.source,
             **ESTIMATED,
         },
+        "constant": constant_bytes(preset.gpu),
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
     return graph_of(
         program,
-        estimate_program(program, preset.gpu, progress, preset.machine.updates),
+        [one.cost(preset.gpu, preset.machine.updates) for one in demands],
         name=file.name,
         source=source,
         machine=preset.machine,
@@ -89,63 +106,80 @@ def estimate_file(
     )
 
 
+@dataclass(frozen=True)
+class Demand:
+    """Of one operation. workspace: see workspace.py; of an update its temporaries. passes: of an update, how
+    often it walks over as many bytes as the gradient, `size`, has; fused: by a fused kernel."""
+
+    work: Work
+    workspace: Workspace
+    passes: int | None = None
+    size: int = 0
+    fused: bool = False
+
+    def cost(self, gpu: Gpu, updates: Updates) -> Cost:
+        """By the roofline; an update by how often it passes over its bytes beside AdamW, whose speed the
+        machine names: a fused one beside the fused, where it names that; without a name at the bandwidth of
+        the device, and on no host."""
+        if self.passes is None:
+            return Cost(seconds(self.work, gpu), self.workspace.usual)
+        passed = self.passes * self.size
+        device = _pass_rate(updates.device, updates.device_fused, fused=self.fused)
+        host = _pass_rate(updates.host, updates.host_fused, fused=self.fused)
+        return Cost(
+            passed / (device or BANDWIDTH_EFFICIENCY * gpu.bandwidth) + LAUNCH_SECONDS,
+            self.workspace.usual,
+            None if host is None else passed / host,
+            self.workspace.usual,
+        )
+
+
 def estimate_program(
     program: Program, gpu: Gpu, progress: Progress | None = None, updates: Updates | None = None
 ) -> list[Cost]:
-    """Per operation its roofline time; no workspace, since that is not known but of updates.
+    """Per operation its roofline time and its workspace.
 
     updates: how fast AdamW runs on the device and on the host, where known.
     """
-    known: dict[Hashable, Cost] = {}
-    costs: list[Cost] = []
+    return [one.cost(gpu, updates or Updates()) for one in demands_of(program, progress)]
+
+
+def demands_of(program: Program, progress: Progress | None = None) -> list[Demand]:
+    """Per operation."""
+    known: dict[Hashable, Demand] = {}
+    demands: list[Demand] = []
     for operation in program.operations:
         key = signature(program, operation.call)
         if key not in known:
-            weights = updates_weights(operation)
-            known[key] = (
-                estimate_update(program, operation.call, gpu, updates or Updates())
-                if weights
-                else Cost(estimate_call(program, operation.call, gpu))
-            )
-        costs.append(known[key])
+            asks = _update if updates_weights(operation) else _demand
+            known[key] = asks(program, operation.call)
+        demands.append(known[key])
         if progress is not None:
-            progress(len(costs), len(program.operations), operation.name)
-    return costs
+            progress(len(demands), len(program.operations), operation.name)
+    return demands
 
 
-def estimate_call(program: Program, call: Call, gpu: Gpu) -> float:
-    """Seconds."""
+def _demand(program: Program, call: Call) -> Demand:
     tensors = {value: _layout(program, value) for value in values_read(call)}
     arguments, keywords = substitute(call.arguments, tensors), substitute(call.keywords, tensors)
     results: list[Any] = [None if value is None else _layout(program, value) for value in call.outputs]
-    work = work_of(call.target, arguments, keywords, tuple(results) if call.several else results[0])
-    return seconds(work, gpu)
+    made = call.target, arguments, keywords, tuple(results) if call.several else results[0]
+    return Demand(work_of(*made), workspace_of(*made))
 
 
-def estimate_update(program: Program, call: Call, gpu: Gpu, updates: Updates) -> Cost:
-    """By how often the update passes over as many bytes as the gradient has, beside AdamW, whose speed the
-    machine names: a fused one beside the fused, where it names that; without a name at the bandwidth of the
-    device, and on no host."""
+def _update(program: Program, call: Call) -> Demand:
     _weight, gradient, *_states = values_read(call)
     size = distinct_bytes(_layout(program, gradient))
     passes, temporaries = effort(call.target, call.keywords)
-    passed = BANDWIDTH_EFFICIENCY * gpu.bandwidth
-    device = _pass_rate(call, updates.device, updates.device_fused) or passed
-    host = _pass_rate(call, updates.host, updates.host_fused)
-    workspace = temporaries * size
-    return Cost(
-        passes * size / device + LAUNCH_SECONDS,
-        workspace,
-        None if host is None else passes * size / host,
-        workspace,
-    )
+    workspace = Workspace(temporaries * size, temporaries * size)
+    return Demand(Work(0, 0, ""), workspace, passes, size, is_fused(call.target, call.keywords))
 
 
-def _pass_rate(call: Call, adamw: float | None, fused: float | None) -> float | None:
-    """How many bytes an update reads or writes per second. adamw, fused: bytes of weights that these update
-    per second."""
-    if fused is not None and is_fused(call.target, call.keywords):
-        return ADAMW_FUSED.passes * fused
+def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -> float | None:
+    """How many bytes an update reads or writes per second. adamw, fused_adamw: bytes of weights that these
+    update per second."""
+    if fused and fused_adamw is not None:
+        return ADAMW_FUSED.passes * fused_adamw
     return None if adamw is None else ADAMW.passes * adamw
 
 

@@ -14,7 +14,7 @@ operations, the same for every GPU and kernel, not measurements. Expect errors o
 operation, either way: small matrices fill no GPU, a kernel may keep a small tensor in cache, causal attention
 skips half of what is counted, random memory access is slower than streaming. Sums over an iteration, and
 the ratios between operations that a schedule depends on, are better than that. What a kernel takes
-beside its outputs is unknown: an estimated graph has no workspace.
+beside its outputs is another matter: workspace.py.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

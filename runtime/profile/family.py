@@ -1,0 +1,162 @@
+"""The programs of one model at every batch, from a few traces.
+
+At two batches a model makes the same calls; what differs are numbers: sizes, strides, shapes among the
+arguments. Each is taken as a straight line through the two, so a program at any other batch costs no trace.
+That is believed only where the line meets a third trace, number by number; a model that does something else
+at another batch is traced at each. A batch of 1 is often such a batch, and then stands beside the family.
+
+    traced   1 . 2 . 4              1 has other calls
+    traced   1 . 2 . 4 . . . 8      the line through 4 and 8 meets 2: from here on no traces
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
+
+_MOST_TRACES = 5
+"""Where no line has been found by then, there is none."""
+
+
+class DiffersError(Exception):
+    """Two programs are not of one family."""
+
+
+@dataclass
+class Family:
+    """trace: makes the program at a batch. traced: those that were made. held: the line's two batches.
+    lineless: one was given up."""
+
+    trace: Callable[[int], Program]
+    traced: dict[int, Program] = field(default_factory=dict[int, Program])
+    held: tuple[int, int] | None = None
+    lineless: bool = False
+
+    def program(self, batch: int) -> Program:
+        """Raises what `trace` raises."""
+        if batch in self.traced:
+            return self.traced[batch]
+        if self.held is not None:
+            try:
+                return self._on_line(*self.held, batch)
+            except DiffersError:
+                self.held, self.lineless = None, True
+        return self._trace(batch)
+
+    def agrees(self, batch: int) -> bool:
+        """Whether a trace at this batch is what it was taken for; if not, the line is given up."""
+        if batch in self.traced:
+            return True
+        taken = self.program(batch)
+        if same(taken, self._trace(batch)):
+            return True
+        self.held, self.lineless = None, True
+        return False
+
+    def _trace(self, batch: int) -> Program:
+        self.traced[batch] = self.trace(batch)
+        if not (self.held or self.lineless) and 3 <= len(self.traced) <= _MOST_TRACES:
+            third, low, high = sorted(self.traced)[-3:]
+            try:
+                if same(self._on_line(low, high, third), self.traced[third]):
+                    self.held = low, high
+            except DiffersError:
+                pass
+        return self.traced[batch]
+
+    def _on_line(self, low: int, high: int, batch: int) -> Program:
+        def between(one: int, other: int) -> int:
+            steps, rest = divmod((other - one) * (batch - low), high - low)
+            if rest:
+                raise DiffersError
+            return one + steps
+
+        return _combined(self.traced[low], self.traced[high], between)
+
+
+def same(one: Program, other: Program) -> bool:
+    """Whether all numbers that memory and time depend on are."""
+
+    def equal(number: int, other_number: int) -> int:
+        if number != other_number:
+            raise DiffersError
+        return number
+
+    try:
+        _combined(one, other, equal)
+    except DiffersError:
+        return False
+    return True
+
+
+Number = Callable[[int, int], int]
+
+
+def _combined(one: Program, other: Program, number: Number) -> Program:
+    """One of both, of their storages, values and operations. number: of two whole numbers."""
+    _check(one.device == other.device and one.returned == other.returned)
+    return replace(
+        one,
+        storages=[_storage(*pair, number) for pair in _pairs(one.storages, other.storages)],
+        values=[_value(*pair, number) for pair in _pairs(one.values, other.values)],
+        operations=[_operation(*pair, number) for pair in _pairs(one.operations, other.operations)],
+        fingerprint="",
+    )
+
+
+def _storage(one: Storage, other: Storage, number: Number) -> Storage:
+    _check(one.kind == other.kind and one.layer == other.layer)
+    size = number(one.bytes, other.bytes)
+    _check(size >= 0)
+    return one._replace(bytes=size)
+
+
+def _value(one: Value, other: Value, number: Number) -> Value:
+    _check((one.storage, one.dtype, one.device) == (other.storage, other.dtype, other.device))
+    shape, strides, offset = _argument(one[1:4], other[1:4], number)
+    return one._replace(shape=shape, strides=strides, offset=offset)
+
+
+def _operation(one: Operation, other: Operation, number: Number) -> Operation:
+    _check(one._replace(name="", call=other.call) == other._replace(name=""))
+    return one._replace(call=_call(one.call, other.call, number))
+
+
+def _call(one: Call, other: Call, number: Number) -> Call:
+    _check(one.target == other.target and (one.outputs, one.several) == (other.outputs, other.several))
+    return replace(
+        one,
+        arguments=_argument(one.arguments, other.arguments, number),
+        keywords=_argument(one.keywords, other.keywords, number),
+    )
+
+
+def _argument(one: Any, other: Any, number: Number) -> Any:
+    """Numbers with a point are one's own: nothing is larger or slower for them."""
+    _check(type(one) is type(other))
+    if isinstance(one, Ref | bool):
+        _check(one == other)
+    elif isinstance(one, int):
+        return number(one, other)
+    elif isinstance(one, tuple | list):
+        kind: Any = tuple if isinstance(one, tuple) else list
+        return kind(_argument(*pair, number) for pair in _pairs(one, other))
+    elif isinstance(one, Mapping):
+        _check(list(one) == list(other))  # pyright: ignore[reportUnknownArgumentType]
+        return {name: _argument(part, other[name], number) for name, part in one.items()}  # pyright: ignore[reportUnknownVariableType]
+    elif not isinstance(one, float | complex | Setting):
+        _check(one is other or one == other)
+    return one
+
+
+def _pairs(one: Any, other: Any) -> list[tuple[Any, Any]]:
+    _check(len(one) == len(other))
+    return list(zip(one, other, strict=True))
+
+
+def _check(condition: bool) -> None:
+    if not condition:
+        raise DiffersError

@@ -1,0 +1,87 @@
+"""What a GPU's kernels take beside their inputs and outputs, as far as PyTorch's sources say.
+
+    products               nothing of their own: cuBLAS keeps one workspace for all, `constant_bytes`
+    attention, backward    the gradient of the queries in float32, and where several heads share keys, the
+                           gradients of keys and values for each of them (flash_attn/flash_api.cpp,
+                           cuda/attention_backward.cu)
+    gradients of tables    the rows' numbers sorted, where each was, and as much for the sort itself
+                           (cuda/Embedding.cu, cuda/Indexing.cu)
+    sort, topk             keys and places once more (cuda/Sort.cu)
+    convolutions           cuDNN's choice, which no source tells. Usual: input, weight and output in the other
+                           layout of channels. Most: all patches under the weight, unrolled.
+
+All else is counted as nothing. None of this is measured: a graph from `plan profile --device cuda` is.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+
+from ...graphs.machines.gpus import Gpu
+from ..torch_internals import CPU_ATTENTION_BACKWARD, OLD_CONVOLUTION
+
+KIB = 2**10
+INT64 = 8
+UNSORTED = 3072
+"""Up to so many rows the gradient of a table is made without a sort."""
+
+aten: Any = torch.ops.aten
+
+
+class Workspace(NamedTuple):
+    """Bytes."""
+
+    usual: int = 0
+    most: int = 0
+
+
+def constant_bytes(gpu: Gpu) -> int:
+    """What cuBLAS keeps as long as the process computes: PyTorch's defaults for CUBLAS_WORKSPACE_CONFIG,
+    :4096:8 from Hopper (PCIe 5) on and :4096:2:16:8 before (cuda/CUDABlas, getChosenWorkspaceSize)."""
+    return 8 * 4096 * KIB if gpu.pcie >= 5 else (2 * 4096 + 8 * 16) * KIB
+
+
+def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: Any) -> Workspace:
+    """Of one call. Tensors may be fake: only their layout is read."""
+    operation = getattr(target, "overloadpacket", target)
+    if operation in CPU_ATTENTION_BACKWARD:
+        return _same(_attention(args[1], args[2]))
+    if operation is aten.embedding_dense_backward:
+        rows = args[1].numel()
+        return _same(4 * INT64 * rows if rows > UNSORTED else 0)
+    if operation is aten.index_put and (args[3] if len(args) > 3 else keywords.get("accumulate", False)):
+        rows = max((index.numel() for index in args[1] if index is not None), default=0)
+        return _same(4 * INT64 * rows)
+    if operation in (aten.sort, aten.topk, aten.argsort):
+        return _same(args[0].nbytes + INT64 * args[0].numel())
+    if operation in (aten.convolution, OLD_CONVOLUTION):
+        transposed = args[6] if operation is aten.convolution else False
+        return _convolution(args[0], args[1], result, transposed)
+    if operation is aten.convolution_backward:
+        return _convolution(args[1], args[2], args[0], args[7])
+    return Workspace()
+
+
+def _same(size: int) -> Workspace:
+    return Workspace(size, size)
+
+
+def _attention(query: Any, key: Any) -> int:
+    """Both of shape (batch, heads, length, width)."""
+    shared = 2 * key.itemsize * key.numel() // key.shape[1] * query.shape[1]
+    return 4 * query.numel() + (shared if key.shape[1] != query.shape[1] else 0)
+
+
+def _convolution(x: Any, weight: Any, y: Any, transposed: bool) -> Workspace:
+    """x, y: input and output, or the output's gradient."""
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    usual = 0 if last else x.nbytes + weight.nbytes + y.nbytes
+    places = (x if transposed else y).shape
+    patches = places[0] * prod(places[2:]) * (weight.numel() // weight.shape[0]) * x.itemsize
+    return Workspace(usual, max(usual, patches))

@@ -1,0 +1,67 @@
+"""What kernels take beside their outputs: by hand, and in an estimated graph."""
+
+from __future__ import annotations
+
+import torch
+from memplan.graphs.machines.gpus import find_gpu
+from memplan.graphs.machines.presets import find_preset
+from memplan.runtime.model.file import ModelFile
+from memplan.runtime.profile.estimate import estimate_file
+from memplan.runtime.profile.estimates import Estimates
+from memplan.runtime.profile.workspace import Workspace, constant_bytes, workspace_of
+from torch import nn
+
+aten = torch.ops.aten
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_a_convolution_copies_to_the_other_layout_or_unrolls_its_patches():
+    x, weight, y = meta(2, 3, 8, 8), meta(4, 3, 3, 3), meta(2, 4, 8, 8)
+    args = (x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    usual = 4 * (2 * 3 * 64 + 4 * 27 + 2 * 4 * 64)
+    patches = 4 * 2 * 64 * 27
+    assert workspace_of(aten.convolution.default, args, {}, y) == Workspace(usual, patches)
+    last = x.to(memory_format=torch.channels_last)
+    assert workspace_of(aten.convolution.default, (last, *args[1:]), {}, y).usual == 0
+    backward = (y, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
+    assert workspace_of(aten.convolution_backward.default, backward, {}, (x, weight)).most == patches
+
+
+def test_attention_sums_the_gradient_of_queries_in_float32():
+    query, key = meta(2, 4, 16, 8, dtype=torch.bfloat16), meta(2, 4, 16, 8, dtype=torch.bfloat16)
+    target = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    assert workspace_of(target, (query, query, key, key), {}, ()) == Workspace(4096, 4096)
+    shared = meta(2, 1, 16, 8, dtype=torch.bfloat16)
+    assert workspace_of(target, (query, query, shared, shared), {}, ()).usual == 4096 + 2 * 2048
+
+
+def test_the_gradient_of_a_table_sorts_rows_only_where_there_are_many():
+    few, many = meta(3072, dtype=torch.int64), meta(3073, dtype=torch.int64)
+    target = aten.embedding_dense_backward.default
+    assert workspace_of(target, (meta(3072, 8), few, 10, -1, False), {}, meta(10, 8)).usual == 0
+    assert workspace_of(target, (meta(3073, 8), many, 10, -1, False), {}, meta(10, 8)).usual == 32 * 3073
+
+
+def test_a_product_takes_nothing_but_what_cublas_keeps():
+    assert workspace_of(aten.mm.default, (meta(8, 8), meta(8, 8)), {}, meta(8, 8)) == Workspace()
+    assert constant_bytes(find_gpu("rtx3060")) == 8_519_680  # as measured, docs/formats.md
+    assert constant_bytes(find_gpu("h100")) == 32 * 2**20
+
+
+def test_an_estimated_graph_has_workspaces():
+    def build(batch=2):
+        layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+        return layers, (torch.ones(batch, 3, 16, 16),), torch.sum
+
+    file, preset = ModelFile("m.py", "build", build), find_preset("a100")
+    graph = estimate_file(file, preset, batch=2)
+    assert (graph.operations.workspace > 0).sum() == 4
+    assert graph.source["constant"] == 8_519_680
+    estimates = Estimates(file, None, lambda _line: None)
+    estimates.graph(2, preset)
+    worst = estimates.at_worst(2, preset)
+    assert (worst.operations.workspace >= graph.operations.workspace).all()
+    assert worst.operations.workspace.sum() > graph.operations.workspace.sum()

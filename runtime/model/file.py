@@ -37,17 +37,19 @@ _END = object()
 
 
 class ModelFile(NamedTuple):
-    """A function that builds a model. path, entry: as the user named them. data: see `epoch`."""
+    """A function that builds a model. path, entry: as the user named them. data: see `epoch`. label: a name
+    for the graph, in place of the file's."""
 
     path: str
     entry: str
     function: Callable[..., Any]
     data: Callable[[], Iterable[Any]] | None = None
+    label: str | None = None
 
     @property
     def name(self) -> str:
         """`gpt2`, or `gpt2-large` for the entry `large`: a name for the graph."""
-        stem = Path(self.path).stem
+        stem = self.label or Path(self.path).stem
         return stem if self.entry == DEFAULT_ENTRY else f"{stem}-{self.entry}"
 
     def build(self, batch: int | None = None) -> Iteration:

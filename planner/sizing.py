@@ -8,18 +8,24 @@ nothing proves nothing: the smallest budget is the smallest that *it* reaches, t
                       far, until they are within a tolerance: about log2(log(ratio) / tolerance) questions
     largest batch     doubled while it fits, then bisected until it is within the tolerance of one that does
                       not: about log2(largest / tolerance) questions
+
+Most of these questions need no solver. A batch whose plain schedule fits, fits. And a model's graphs differ
+from batch to batch in numbers alone, so a schedule of one is a schedule of all: what was found for one batch
+is replayed on the next (`Known`), and only where none fits the solver is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import isqrt
+from math import inf, isqrt
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine, Memory
 from .bounds import memory_floor
-from .plain import baseline
+from .errors import InvalidScheduleError
+from .plain import baseline, plain_schedule
 from .schedule.schedule import Schedule
 from .simulator.simulate import Figures, simulate
 
@@ -50,8 +56,66 @@ class Trial:
         return self.floor > self.budget
 
     @property
+    def plain_fits(self) -> bool:
+        return self.plain.peak <= self.budget
+
+    @property
     def samples_per_second(self) -> float | None:
         return self.batch / self.figures.time if self.figures and self.figures.time else None
+
+
+class Known:
+    """Schedules that were found, for any batch and machine, each with how many operations its graph has."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, Schedule]] = []
+
+    def add(self, graph: Graph, schedule: Schedule) -> None:
+        self._found.append((len(graph.operations), schedule))
+
+    def best(self, graph: Graph, machine: Machine, budget: int) -> Schedule | None:
+        """The fastest of those that this graph's sizes allow; None where there is none."""
+        best, least = None, inf
+        for operations, schedule in self._found:
+            if operations != len(graph.operations):
+                continue
+            with suppress(InvalidScheduleError):
+                figures = simulate(graph, schedule, budget=budget, machine=machine).figures
+                if figures.time < least:
+                    best, least = schedule, figures.time
+        return best
+
+    def before(self, machine: Machine, solve: Solve) -> Solve:
+        """A plain schedule that fits, or the fastest of those known, or else what the solver finds, which is
+        known from then on."""
+
+        def answer(graph: Graph, budget: int) -> Schedule | None:
+            if baseline(graph).peak <= budget:
+                return plain_schedule(graph)
+            found = self.best(graph, machine, budget)
+            return self.noted(solve)(graph, budget) if found is None else found
+
+        return answer
+
+    def beside(self, machine: Machine, solve: Solve) -> Solve:
+        """The solver's, or the fastest of those known where that is faster."""
+
+        def answer(graph: Graph, budget: int) -> Schedule | None:
+            self.noted(solve)(graph, budget)
+            return self.best(graph, machine, budget)
+
+        return answer
+
+    def noted(self, solve: Solve) -> Solve:
+        """The solver's, known from then on."""
+
+        def answer(graph: Graph, budget: int) -> Schedule | None:
+            found = solve(graph, budget)
+            if found is not None:
+                self.add(graph, found)
+            return found
+
+        return answer
 
 
 def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:

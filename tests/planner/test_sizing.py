@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import log2
 
 import pytest
@@ -18,6 +19,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing import (
     LARGEST,
     TOLERANCE,
+    Known,
     Solve,
     Trial,
     floor_of,
@@ -162,3 +164,41 @@ def test_as_small_as_the_solver_can_reach(seed: int, tolerance: float) -> None:
     for one in found:
         assert one.schedule is not None
         assert simulate(graph, one.schedule, budget=one.budget).figures == one.figures
+
+
+# ── what is known of other batches ──────────────────────────────────────────────────────────────────
+
+
+def scaled(graph: Graph, factor: int) -> Graph:
+    """A batch so many times as large."""
+    return replace(graph, tensors=replace(graph.tensors, bytes=factor * graph.tensors.bytes))
+
+
+def test_a_schedule_of_one_batch_answers_for_another() -> None:
+    known, asked = Known(), list[int]()
+
+    def solve(graph: Graph, budget: int) -> Schedule | None:
+        asked.append(budget)
+        return rotor(graph, budget)
+
+    answer = known.before(NOWHERE, solve)
+    least = int(0.8 * PLAIN.peak)
+    assert answer(GRAPH, PLAIN.peak) is not None
+    assert asked == []
+    first = answer(GRAPH, least)
+    assert asked == [least]
+    assert answer(scaled(GRAPH, 3), 3 * least) is first
+    assert answer(scaled(GRAPH, 3), 3 * PLAIN.peak) is not first
+    assert asked == [least]
+    assert answer(chain(5, seed=1), 1) is None
+    assert asked == [least, 1]
+
+
+def test_the_faster_of_solver_and_known() -> None:
+    known = Known()
+    known.add(GRAPH, plain_schedule(GRAPH))
+    slow = rotor(GRAPH, int(0.8 * PLAIN.peak))
+    assert slow is not None
+    found = known.beside(NOWHERE, lambda _graph, _budget: slow)(GRAPH, PLAIN.peak)
+    assert found is not None
+    assert simulate(GRAPH, found).figures.time == PLAIN.time < simulate(GRAPH, slow).figures.time

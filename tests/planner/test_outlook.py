@@ -1,0 +1,69 @@
+"""The low, expected and high ends of an estimate, and what the memory is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from memplan.graphs.draft import Draft
+from memplan.graphs.generators import chain
+from memplan.graphs.graph import Graph, Kind
+from memplan.graphs.machine import Machine
+from memplan.planner.breakdown import KINDS, breakdown
+from memplan.planner.outlook import memory_span, time_span, usable
+from memplan.planner.plain import baseline, plain_schedule
+
+NOWHERE = Machine()
+
+
+def network() -> Graph:
+    """h.0 and h.1 have a weight of 10 and an activation of 100 each; the second needs 7 beside."""
+    draft = Draft("network")
+    x = draft.tensor("x", 5, Kind.INPUT)
+    for number in range(2):
+        layer = f"h.{number}.mlp.up"
+        weight = draft.tensor(f"w{number}", 10, Kind.PARAMETER, layer)
+        made = draft.tensor(f"a{number}", 100, Kind.ACTIVATION, layer)
+        draft.operation(f"F{number}", time=1 + number, reads=[x, weight], writes=[made], layer=layer,
+                        workspace=7 * number)  # fmt: skip
+        x = made
+    draft.operation("loss", time=1, reads=[x], writes=[draft.tensor("loss", 1)])
+    return draft.graph([len(draft.graph().tensors) - 1])
+
+
+def test_the_ends_of_memory() -> None:
+    graph = network()
+    worst = replace(graph, operations=replace(graph.operations, workspace=np.array([0, 50, 0])))
+    plain = plain_schedule(graph)
+    arguments = (graph, worst, plain, baseline(graph).peak, NOWHERE, 1000)
+    assert memory_span(*arguments, None) == (225, 232 + 1000, 275 + 1000)
+    assert memory_span(*arguments, lambda rows: 2 * int(rows.live().max())).high == 550 + 1000
+    assert memory_span(*arguments, lambda _rows: 0).high == 1275
+
+
+def test_the_ends_of_time_and_the_reserve() -> None:
+    assert time_span(10.0) == (7.0, 10.0, 20.0)
+    assert usable(100, None) == 93
+    assert usable(100, 30) == 70
+    assert usable(100, 130) == 0
+
+
+def test_the_peak_by_kind_and_by_module() -> None:
+    graph = network()
+    found = breakdown(graph, plain_schedule(graph), baseline(graph).peak, NOWHERE)
+    assert dict(zip(KINDS, found.whole.sizes, strict=True)) == {
+        "weights": 20, "gradients": 0, "optimizer states": 0, "activations": 205, "workspace": 7,
+    }  # fmt: skip
+    modules = {part.name: part for part in found.modules}
+    assert list(modules) == ["h.*.mlp", "(no module)"]
+    assert modules["h.*.mlp"].sizes == (20, 0, 0, 200, 7)
+    assert modules["(no module)"].sizes == (0, 0, 0, 5, 0)
+    assert (modules["h.*.mlp"].seconds, found.whole.seconds) == (3.0, 4.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_parts_are_the_peak(seed: int) -> None:
+    graph = chain(9, seed=seed, parameters=True)
+    peak = baseline(graph).peak
+    assert breakdown(graph, plain_schedule(graph), peak, NOWHERE).whole.total == peak

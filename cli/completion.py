@@ -38,6 +38,10 @@ def machines() -> Iterable[str]:
     return presets()
 
 
+def every_machine() -> list[str]:
+    return [*machines(), "all"]
+
+
 def corpora() -> Iterable[str]:
     from ..instances.catalogue import corpora
 

@@ -1,33 +1,47 @@
-"""`plan size`: what fits a GPU that need not be here: the smallest budget, the largest batch, their times."""
+"""`plan size`: what fits a GPU that need not be here: the batch to train with, the largest, what takes it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
-from ..graphs.machines.presets import Preset, find_machine, find_preset
+from ..graphs.machines.presets import Preset, find_machine, find_preset, presets
 from ..graphs.transformations.updates import When
 from ..planner.budget import Budget, spelled
-from ..planner.sizing import LARGEST
+from ..planner.outlook import usable
+from ..planner.sizing import LARGEST, Known
+from ..report.origin import made
+from ..report.size import page
 from ..solvers.registry import run as registry
-from .completion import completing, machines
+from .completion import completing, every_machine
 from .exits import Exit, NothingFitsError
 from .models import model_code
 from .options import (
+    FILE,
     budget_option,
     machine_option,
     output_options,
+    reserve_argument,
     seconds_argument,
     settings_argument,
     solver_option,
+    writable_as,
 )
 from .output import Output
-from .size_report import lines_of, nothing_fits, trial_document
-from .size_search import Found, Model, Question, sizes_of
+from .size_model import Subject, open_subject
+from .size_report import document_of, lines_of, nothing_fits, several_document, several_lines
+from .size_search import Found, Question, Room, Search
+from .size_tables import sections
+from .views import write_view
+
+ALL = "all"
 
 
 def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
@@ -41,18 +55,35 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 
 
 @click.command()
-@click.argument("model", metavar="MODEL.py[:ENTRY]")
+@click.argument("model", metavar="MODEL.py[:ENTRY]|CONFIG")
 @click.option(
     "--gpu",
     required=True,
-    metavar="NAME",
-    shell_complete=completing(machines),
-    help="The GPU, like rtx3060: see plan machine --list.",
+    metavar="NAME|NAME,NAME|all",
+    shell_complete=completing(every_machine),
+    help="The GPU, like rtx3060, several, or all that plan machine --list knows.",
 )
 @machine_option
 @budget_option
 @click.option(
+    "--reserve",
+    callback=reserve_argument,
+    metavar="SIZE",
+    help="Bytes of the GPU to leave free.  [default: 7% for its driver and context; none with --budget]",
+)
+@click.option(
     "--batch", "batches", callback=batches_argument, metavar="1,2,4", help="Try these.  [default: search]"
+)
+@click.option(
+    "--length",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Of a sample, for a CONFIG.  [default: what the model has positions for, up to 1,024]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the weights, for a CONFIG.  [default: what it says, or float32]",
 )
 @click.option("--optimizer", type=click.Choice(["adamw", "sgd", "none"]), default="adamw", show_default=True)
 @click.option(
@@ -62,11 +93,9 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @click.option(
     "--time-limit",
     type=float,
-    default=10.0,
-    show_default=True,
     callback=seconds_argument,
     metavar="S",
-    help="Seconds for each question to the solver.",
+    help="Seconds for each question to the solver.  [default: 6, more for large models]",
 )
 @click.option(
     "--set",
@@ -76,42 +105,85 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     metavar="KEY=VALUE",
     help="A setting of the solver; may be given several times.",
 )
+@click.option(
+    "-o",
+    "--output",
+    "destination",
+    type=FILE,
+    callback=writable_as(".html"),
+    help="Write all of it as a page for a browser: .html.",
+)
 @output_options
 def size(
     model: str,
     gpu: str,
     machine_path: Path | None,
     budget: Budget | None,
+    reserve: int | None,
     batches: list[int] | None,
+    length: int | None,
+    dtype: str | None,
     optimizer: str,
     update: When,
     solver: str,
-    time_limit: float,
+    time_limit: float | None,
     settings: dict[str, str],
+    destination: Path | None,
     output: Output,
 ) -> None:
-    """Find what fits: the smallest budget, the largest and the fastest batch, the predicted time of each.
+    """Will it fit? Which batch to train with, the largest, and what takes the memory.
 
-    Nothing is measured: times are estimated for --gpu, which need not be here. A `build` with a parameter
-    `batch` is asked for each batch; for any other the example inputs are repeated. Exit code 3 where no
-    batch fits.
+    MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
+    Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
+    a high end. A `build` with a parameter `batch` is asked for each batch; for any other the example inputs
+    are repeated. Exit code 3 where no batch fits.
 
     \b
     plan size model.py --gpu rtx3060
-    plan size model.py --gpu rtx3060 --batch 1,2,4 --optimizer sgd
+    plan size config.json --gpu all --length 512 -o size.html
+    plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     """
-    preset = find_preset(gpu)
+    chosen = _presets(gpu)
     registry.chosen_settings(solver, settings)
-    from ..runtime.model.file import load_model_file
-    from ..runtime.updates.optimizers import Choice
-
+    if machine_path and len(chosen) > 1:
+        raise click.UsageError("--machine describes one machine: it goes with one --gpu")
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
-        machine = find_machine(machine_path) if machine_path else preset.machine
-        limit = _limit(machine, budget, output)
-        choice = None if optimizer == "none" else Choice(optimizer, update)
-        graphs = Model(load_model_file(model), replace(preset, machine=machine), choice, report)
-        found = sizes_of(graphs, Question(solver, time_limit, settings, machine, report), limit, batches)
-    _tell(found, preset, optimizer, output)
+        rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
+        subject = open_subject(model, length, dtype, optimizer, update, report)
+        known, found = Known(), list[Found]()
+        for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
+            ask = Question(solver, time_limit, settings, preset.machine, report)
+            search = Search(subject.estimates, preset, ask, room, known, brief=len(rooms) > 1)
+            found.append(search.run(batches))
+            if found[-1].interrupted:
+                break
+    if destination is not None:
+        title = f"{subject.name}: will it fit?"
+        write_view(page(title, sections(found, subject), made(sys.argv[1:])).encode(), destination)
+    _tell(found, subject, destination, output, several=len(chosen) > 1)
+
+
+def _presets(text: str) -> list[Preset]:
+    """Raises InputError, one line."""
+    if text.strip().lower() == ALL:
+        return list(presets().values())
+    return list({one.name: one for one in map(find_preset, text.split(","))}.values())
+
+
+def _room(
+    preset: Preset, machine_path: Path | None, budget: Budget | None, reserve: int | None, output: Output
+) -> tuple[Preset, Room]:
+    """The preset with the machine that is meant, and the bytes to use there."""
+    from ..runtime.profile.workspace import constant_bytes
+
+    machine = find_machine(machine_path) if machine_path else preset.machine
+    limit = _limit(machine, budget, output)
+    if budget is not None and reserve is None:
+        reserve = 0
+    left = usable(limit, reserve)
+    if not left:
+        raise InputError(f"--reserve {reserve or 0:,} B leaves nothing of {spelled(limit)}")
+    return replace(preset, machine=machine), Room(left, constant_bytes(preset.gpu), limit - left)
 
 
 def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
@@ -131,23 +203,17 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     return budget.size
 
 
-def _tell(found: Found, preset: Preset, optimizer: str, output: Output) -> None:
-    output.result(
-        {
-            "gpu": preset.gpu.name,
-            "optimizer": optimizer,
-            "budget": found.limit,
-            "batches": [trial_document(one) for one in found.trials],
-            "largest_batch": found.largest and trial_document(found.largest),
-            "fastest_batch": found.fastest and trial_document(found.fastest),
-            "smallest_budget": found.least and trial_document(found.least),
-            "pinning": found.pinning and trial_document(found.pinning),
-            "interrupted": found.interrupted,
-        },
-        lines_of(found, preset.gpu.name, optimizer),
-    )
-    if found.interrupted:
+def _tell(
+    found: list[Found], subject: Subject, destination: Path | None, output: Output, *, several: bool
+) -> None:
+    written = None if destination is None else str(destination)
+    lines: Iterable[Text] = several_lines(found, subject) if several else lines_of(found[0], subject)
+    document = several_document(found, subject) if several else document_of(found[0], subject)
+    output.result({**document, "page": written}, lines)
+    if written:
+        output.note(f"written: {written}")
+    if found[-1].interrupted:
         output.note("interrupted: this is what was found so far")
         raise SystemExit(Exit.INTERRUPTED)
-    if found.largest is None:
-        raise NothingFitsError(nothing_fits(found))
+    if not any(one.fitting for one in found):
+        raise NothingFitsError(nothing_fits(found[-1]))

@@ -8,16 +8,22 @@ from typing import Any
 from rich.text import Text
 
 from ..graphs.units import duration, format_bytes
+from ..planner.breakdown import KINDS, Breakdown
 from ..planner.budget import spelled
+from ..planner.outlook import time_span
 from ..planner.report import Report
 from ..planner.sizing import Trial
 from .figures import signed
 from .output import Row, labelled, table
+from .size_model import Subject
 from .size_search import Found
+from .size_tables import batch_table, between, gpu_table, kind_table, module_table, rate
 
 
-def trial_document(one: Trial) -> dict[str, Any]:
+def trial_document(one: Trial, found: Found | None = None) -> dict[str, Any]:
+    """found: where the trial is one of its batches."""
     figures = one.figures
+    span = None if found is None else found.spans.get(one.batch)
     return {
         "batch": one.batch,
         "budget": one.budget,
@@ -33,55 +39,110 @@ def trial_document(one: Trial) -> dict[str, Any]:
         "disk_peak": figures and figures.disk_peak,
         "overhead": figures and Report(figures, one.plain).overhead,
         "samples_per_second": one.samples_per_second,
+        "planned": None if figures is None else not one.plain_fits,
+        "needs": span and span._asdict(),
+        "times": figures and time_span(figures.time)._asdict(),
+        "tight": None if found is None or figures is None else found.tight(one.batch),
+        "fastest_known": None if found is None or figures is None else one.batch not in found.hasty,
     }
 
 
-def lines_of(found: Found, gpu: str, optimizer: str) -> Iterator[Text]:
+def document_of(found: Found, subject: Subject) -> dict[str, Any]:
+    def told(one: Trial | None) -> dict[str, Any] | None:
+        return one and trial_document(one, found)
+
+    return {
+        "gpu": found.preset.gpu.name,
+        "machine": found.preset.name,
+        "model": subject.what,
+        "optimizer": subject.optimizer,
+        "budget": found.room.limit,
+        "reserve": found.room.reserve,
+        "constant": found.room.constant,
+        "batches": [trial_document(one, found) for one in sorted(found.trials, key=lambda one: one.batch)],
+        "largest_batch": told(found.largest),
+        "largest_unplanned": told(found.unplanned),
+        "fastest_batch": told(found.fastest),
+        "smallest_budget": found.least and trial_document(found.least),
+        "breakdown": found.parts and _parts_document(found.parts),
+        "pinning": found.pinning and trial_document(found.pinning),
+        "interrupted": found.interrupted,
+    }
+
+
+def several_document(found: list[Found], subject: Subject) -> dict[str, Any]:
+    return {
+        "gpus": [document_of(one, subject) for one in found],
+        "interrupted": any(one.interrupted for one in found),
+    }
+
+
+def _parts_document(parts: Breakdown) -> dict[str, Any]:
     rows = [
-        ("gpu", f"{gpu}: times estimated by the roofline"),
-        ("optimizer", optimizer),
-        ("budget", spelled(found.limit)),
+        {
+            "module": part.name,
+            **{kind.replace(" ", "_"): size for kind, size in zip(KINDS, part.sizes, strict=True)},
+            "time": part.seconds,
+        }
+        for part in (parts.whole, *parts.modules)
     ]
-    yield from labelled(rows)
-    heads = [
-        "batch",
-        "floor",
-        "plain peak",
-        "peak",
-        "host peak",
-        "pinned",
-        "time",
-        "overhead",
-        "samples/s",
-        "",
-    ]
-    fastest = found.fastest
-    ordered = sorted(found.trials, key=lambda one: one.batch)
-    yield from table(heads, (_cells(one, one is fastest) for one in ordered))
+    return {"all": rows[0], "modules": rows[1:]}
+
+
+def lines_of(found: Found, subject: Subject) -> Iterator[Text]:
+    room = found.room
+    left = f", {format_bytes(room.reserve)} in reserve" if room.reserve else ""
+    yield from labelled(
+        [
+            ("gpu", f"{found.preset.gpu.name}: estimated, see the low and high ends"),
+            *([("model", subject.what)] if subject.what else []),
+            ("optimizer", subject.optimizer),
+            ("budget", f"{spelled(room.limit)}{left}"),
+        ]
+    )
+    yield from table(*batch_table(found))
     yield from labelled(_summary(found))
+    if found.parts is not None and found.fastest is not None:
+        yield Text("")
+        yield Text(f"batch {found.fastest.batch:,}: what the device holds when it holds most", style="bold")
+        yield from table(*kind_table(found.parts))
+        yield Text("")
+        yield from table(*module_table(found.parts))
 
 
-def _cells(one: Trial, fastest: bool) -> list[str]:
-    first = [f"{one.batch:,}", format_bytes(one.floor), format_bytes(one.plain.peak)]
-    if one.figures is None:
-        return [*first, *"------", "no: below the floor" if one.hopeless else "no schedule found"]
-    peaks = map(format_bytes, (one.figures.peak, one.figures.host_peak, one.figures.pinned_peak))
-    return [*first, *peaks, *_speed(one), "fits, most samples/s" if fastest else "fits"]
+def several_lines(found: list[Found], subject: Subject) -> Iterator[Text]:
+    rows = [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)]
+    yield from labelled(rows)
+    yield from table(*gpu_table(found))
 
 
 def _summary(found: Found) -> Iterator[Row]:
-    told = (
-        ("smallest budget", found.least),
-        ("largest batch", found.largest),
-        ("fastest batch", found.fastest),
-    )
-    for label, one in told:
-        if one is not None:
-            time, overhead, rate = _speed(one)
-            figures = f"batch {one.batch:,} within {spelled(one.budget)}"
-            yield label, f"{figures}: {time}, {overhead} against plain, {rate} samples/s"
-    if found.largest is not None and (line := pinning(found)):
+    fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
+    if fastest is not None and fastest.figures is not None:
+        span, times = found.spans.get(fastest.batch), time_span(fastest.figures.time)
+        needs = f", {between(span, format_bytes)} of memory" if span else ""
+        yield (
+            "train with",
+            f"batch {fastest.batch:,}: {rate(fastest)} samples/s, {between(times, duration)}{needs}",
+        )
+    if unplanned is not None:
+        yield "without a plan", f"up to batch {unplanned.batch:,}"
+    if largest is not None and largest is not unplanned:
+        yield "with a plan", f"up to batch {largest.batch:,}: {_speed(largest, found)}"
+    if least is not None:
+        yield (
+            "smallest budget",
+            f"batch {least.batch:,} within {spelled(least.budget)}: {_speed(least, found)}",
+        )
+    if largest is not None and (line := pinning(found)):
         yield "pinned memory", line
+
+
+def _speed(one: Trial, found: Found) -> str:
+    assert one.figures is not None
+    most = " at most" if one is found.least or one.batch in found.hasty else ""
+    overhead = signed(Report(one.figures, one.plain).overhead)
+    return f"{duration(one.figures.time)}{most}, {overhead} against plain, {rate(one)} samples/s"
 
 
 def pinning(found: Found) -> str | None:
@@ -93,18 +154,10 @@ def pinning(found: Found) -> str | None:
     return f"batch {one.batch:,} would fit but for host.pinned, {spelled(found.pinned)}: {need}"
 
 
-def _speed(one: Trial) -> list[str]:
-    """Time, overhead, samples per second."""
-    if one.figures is None:
-        return [*"---"]
-    overhead = Report(one.figures, one.plain).overhead
-    rate = one.samples_per_second or 0.0
-    return [duration(one.figures.time), signed(overhead), f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"]
-
-
 def nothing_fits(found: Found) -> str:
-    one, least = found.trials[0], found.least
-    needs = f"the smallest budget found is {spelled(least.budget)}" if least else "no budget was found"
-    floor = f"no schedule can pass below {spelled(one.floor)}"
-    line = f"batch {one.batch:,} does not fit within {spelled(found.limit)}: {needs}; {floor}"
+    one, least, room = found.trials[0], found.least, found.room
+    kept = room.constant
+    needs = f"the smallest budget found is {spelled(least.budget + kept)}" if least else "no budget was found"
+    floor = f"no schedule can pass below {spelled(one.floor + kept)}"
+    line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}: {needs}; {floor}"
     return "; ".join(filter(None, (line, pinning(found))))

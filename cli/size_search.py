@@ -1,135 +1,307 @@
-"""What `plan size` looks for: which batches fit a GPU, and how little memory the first of them needs."""
+"""What `plan size` looks for: which batches fit a GPU, which of them to train with, and how little memory the
+first of them needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..graphs.errors import InputError, MemplanError
+from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset
 from ..graphs.units import format_bytes
+from ..planner.bounds import time_bound
+from ..planner.breakdown import Breakdown, breakdown
+from ..planner.outlook import Span, memory_span
+from ..planner.plain import baseline, plain_schedule
 from ..planner.schedule.schedule import Schedule
-from ..planner.sizing import Trial, given_batches, largest_batch, smallest_budget, trial
+from ..planner.sizing import (
+    TOLERANCE,
+    Known,
+    Solve,
+    Trial,
+    floor_of,
+    given_batches,
+    largest_batch,
+    smallest_budget,
+    trial,
+)
 from ..solvers.problem import InfeasibleError, Problem
 from ..solvers.registry import run as registry
+from .options import DEFAULT_SOLVER
 
 if TYPE_CHECKING:
-    from ..runtime.model.file import ModelFile
-    from ..runtime.updates.optimizers import Choice
+    from ..runtime.profile.estimates import Estimates
 
 _STARTS = (1, 2, 4, 8)
 """Where the search for the largest batch may start: batch normalisation, say, takes no single sample."""
 
+_QUICK = 0.3
+"""What a question may take that is about whether there is a schedule, as a share of --time-limit."""
+_ANY = "0.99"
+"""A gap that every schedule is within: the first one ends the search."""
+_NEAREST = "joint"
+_REACH = (1.0, 0.85, 0.6)
+"""Of the batch whose floor just fits."""
+_SLOW = 0.85
+"""Batches beyond one that is so much slower than the best are not worth the solver's whole time."""
+_NEAR = 0.01
+"""A batch must promise so much more than the best for the solver to be asked."""
+
 
 @dataclass(frozen=True)
-class Model:
-    """The graphs of a model, batch by batch. optimizer: whose updates they have, if any."""
+class Room:
+    """Bytes of a GPU. limit: to use. constant: of these what cuBLAS keeps. reserve: left free beside."""
 
-    file: ModelFile
-    preset: Preset
-    optimizer: Choice | None
-    report: Callable[[str], None]
+    limit: int
+    constant: int
+    reserve: int
 
-    def graph(self, batch: int) -> Graph:
-        """Raises MemplanError, one line, where the model can't have that batch."""
-        from ..runtime.profile.estimate import estimate_file
-
-        self.report(f"batch {batch:,}: tracing")
-        try:
-            return estimate_file(self.file, self.preset, batch=batch, optimizer=self.optimizer)
-        except MemplanError as error:
-            raise InputError(f"batch {batch:,}: {error}") from error
+    @property
+    def planned(self) -> int:
+        return max(1, self.limit - self.constant)
 
 
 @dataclass(frozen=True)
 class Question:
-    """To the solver. Called with a graph and a budget, it gives a schedule, or None where it finds none."""
+    """To the solver. Called with a graph and a budget, it gives a schedule, or None where it finds none.
+    time_limit: seconds, None: by the graph's size. share: of these."""
 
     solver: str
-    time_limit: float
+    time_limit: float | None
     settings: dict[str, str]
     machine: Machine
     report: Callable[[str], None]
+    share: float = 1.0
 
     @cached_property
     def any_size(self) -> Machine:
         """The machine with a device as large as the budget says."""
         return replace(self.machine, device_capacity=None)
 
+    @cached_property
+    def quick(self) -> Question:
+        """Whether there is a schedule at all, fast or not. Where tensors can move, of the default's solvers
+        the one that comes nearest to the floor, alone: the others take seconds to start."""
+        if self.solver == DEFAULT_SOLVER and not self.settings and self.machine.links.h2d is not None:
+            return replace(self, share=_QUICK, solver=_NEAREST)
+        has_gap = "gap" in registry.settings_of(self.solver)
+        settings = {"gap": _ANY, **self.settings} if has_gap else self.settings
+        return replace(self, share=_QUICK, settings=settings)
+
     def __call__(self, graph: Graph, budget: int) -> Schedule | None:
         problem = Problem(graph, budget, self.any_size)
         self.report(f"{self.solver}: {graph.name} within {format_bytes(budget)}")
         with suppress(InfeasibleError):
-            found = registry.solve(self.solver, problem, self.time_limit, self.settings, self.report, 0.0)
+            seconds = self.share * (self.time_limit or _seconds(graph))
+            found = registry.solve(self.solver, problem, seconds, self.settings, self.report, 0.0)
             if found.interrupted:
                 raise KeyboardInterrupt
             return found.schedule
         return None
 
 
+def _seconds(graph: Graph) -> float:
+    """For the solver, where the user doesn't say."""
+    return min(20.0, max(6.0, len(graph.operations) / 200))
+
+
 @dataclass
 class Found:
     """trials: at the GPU's limit, batch by batch. least: of the first batch. interrupted: there is more.
     pinning: of the smallest batch that does not fit, where it would if more host memory could be pinned.
-    pinned: bytes that can be."""
+    pinned: bytes that can be. spans: per batch the bytes it takes. hasty: batches whose schedule may be far
+    from the fastest. parts: of the fastest batch. unplanned: the largest batch that fits without a plan."""
 
-    limit: int
-    trials: list[Trial]
+    preset: Preset
+    room: Room
+    trials: list[Trial] = field(default_factory=list[Trial])
     least: Trial | None = None
     interrupted: bool = False
     pinning: Trial | None = None
     pinned: int | None = None
+    spans: dict[int, Span] = field(default_factory=dict[int, Span])
+    hasty: set[int] = field(default_factory=set[int])
+    parts: Breakdown | None = None
 
     @property
     def largest(self) -> Trial | None:
-        return max((one for one in self.trials if one.figures), key=lambda one: one.batch, default=None)
+        return max(self.fitting, key=lambda one: one.batch, default=None)
+
+    @property
+    def unplanned(self) -> Trial | None:
+        there = (one for one in self.fitting if one.plain_fits)
+        return max(there, key=lambda one: one.batch, default=None)
 
     @property
     def fastest(self) -> Trial | None:
         """The one to train with: of most samples a second, the smallest of equals."""
         rates = {one.batch: one.samples_per_second or 0.0 for one in self.trials}
-        there = (one for one in self.trials if one.figures)
-        return max(there, key=lambda one: (rates[one.batch], -one.batch), default=None)
+        return max(self.fitting, key=lambda one: (rates[one.batch], -one.batch), default=None)
+
+    @property
+    def fitting(self) -> list[Trial]:
+        return [one for one in self.trials if one.figures]
+
+    def tight(self, batch: int) -> bool:
+        """It fits as expected, and might not."""
+        return batch in self.spans and self.spans[batch].high > self.room.limit
 
 
-def sizes_of(model: Model, ask: Question, limit: int, batches: list[int] | None) -> Found:
-    """limit: device bytes. batches: to try, None: search. Raises MemplanError, one line."""
-    sizes = Found(limit, [])
-    try:
-        first, graph = _first(model, batches)
+@dataclass
+class Search:
+    """On one GPU. estimates: the model's graphs. known: what was found for them, on other GPUs as well.
+    brief: few questions to the solver, no smallest budget."""
 
-        def attempt(batch: int, ask: Question = ask) -> Trial:
-            return trial(graph if batch == first else model.graph(batch), ask.any_size, batch, limit, ask)
+    estimates: Estimates
+    preset: Preset
+    ask: Question
+    room: Room
+    known: Known
+    brief: bool = False
 
-        tried = given_batches(attempt, batches) if batches else largest_batch(attempt, first)
-        sizes.trials.extend(tried)
-        start = sizes.trials[0]
-        if not start.figures:
-            start = trial(graph, ask.any_size, first, start.plain.peak, ask)
-        if start.figures:
-            for better in smallest_budget(graph, ask.any_size, start, ask):
-                sizes.least = better
-        refused = [one.batch for one in sizes.trials if not (one.figures or one.hopeless)]
-        if refused and ask.machine.pinned is not None:
-            found = attempt(min(refused), replace(ask, machine=replace(ask.machine, pinned=None)))
-            sizes.pinning, sizes.pinned = found if found.figures else None, ask.machine.pinned
-    except KeyboardInterrupt:
-        sizes.interrupted = True
-    return sizes
+    def run(self, batches: list[int] | None) -> Found:
+        """batches: to try, None: search. Raises MemplanError, one line."""
+        found = self._once(batches)
+        marked = found.fastest
+        if marked is not None and not found.interrupted and not self.estimates.agrees(marked.batch):
+            found = self._once(batches)
+        return found
 
-
-def _first(model: Model, batches: list[int] | None) -> tuple[int, Graph]:
-    """The smallest batch to try, with its graph. Raises MemplanError, that of the first try."""
-    starts = [min(batches)] if batches else _STARTS
-    refusals: list[MemplanError] = []
-    for batch in starts:
+    def _once(self, batches: list[int] | None) -> Found:
+        found = Found(self.preset, self.room)
         try:
-            return batch, model.graph(batch)
-        except MemplanError as error:
-            refusals.append(error)
-    raise refusals[0]
+            first = self._first(batches)
+            for one in self._tried(batches, first):
+                found.trials.append(one)
+            if not batches:
+                self._sharpen(found)
+            for one in found.fitting:
+                found.spans[one.batch] = self._span(one)
+            if found.fastest is not None:
+                found.parts = self._parts(found.fastest)
+            if not self.brief:
+                self._least(found, first)
+            self._pinning(found)
+        except KeyboardInterrupt:
+            found.interrupted = True
+        return found
+
+    def _first(self, batches: list[int] | None) -> int:
+        """The smallest batch to try. Raises MemplanError, that of the first try."""
+        starts = [min(batches)] if batches else _STARTS
+        refusals: list[MemplanError] = []
+        for batch in starts:
+            try:
+                self._graph(batch)
+            except MemplanError as error:
+                refusals.append(error)
+            else:
+                return batch
+        raise refusals[0]
+
+    def _tried(self, batches: list[int] | None, first: int) -> Iterator[Trial]:
+        if batches:
+            yield from given_batches(self._thorough, batches)
+            return
+        tried = list[Trial]()
+        self._reach(first)
+        for one in largest_batch(lambda batch: self._attempt(batch, self.ask.quick), first):
+            yield one
+            tried.append(one)
+        plain = [one.batch for one in tried if one.plain_fits]
+        planned = [one.batch for one in tried if not one.plain_fits]
+        if plain and planned:  # the largest batch that needs no plan, to the same tolerance
+            last, over = max(plain), min(planned)
+            while over - last > max(1, last // 32):
+                one = self._attempt((last + over) // 2, self.ask.quick)
+                last, over = (one.batch, over) if one.plain_fits else (last, one.batch)
+                if one.plain_fits:
+                    yield one
+
+    def _reach(self, first: int) -> None:
+        """Ask for the batch that may be the largest, that of the floor, or for one near it: an answer fits
+        all smaller batches as well, and they need no question."""
+        fitting = (one.batch for one in largest_batch(self._by_floor, first) if one.schedule)
+        top = max(fitting, default=0)
+        for batch in sorted({int(share * top) for share in _REACH} - {*range(first + 1)}, reverse=True):
+            if self._by_floor(batch).plain_fits or self._attempt(batch, self.ask.quick).figures:
+                return
+
+    def _by_floor(self, batch: int) -> Trial:
+        """Taken to fit where the floor does."""
+        graph, budget = self._graph(batch), self.room.planned
+        floor, plain = floor_of(graph, self.ask.any_size), baseline(graph)
+        return Trial(batch, budget, floor, plain, plain_schedule(graph) if floor <= budget else None)
+
+    def _attempt(self, batch: int, ask: Question) -> Trial:
+        solve: Solve = self.known.before(ask.any_size, ask)
+        return trial(self._graph(batch), ask.any_size, batch, self.room.planned, solve)
+
+    def _thorough(self, batch: int) -> Trial:
+        """With all the solver's time, but for a batch that needs no plan."""
+        solve = self.known.beside(self.ask.any_size, self.ask)
+        plain = self.known.before(self.ask.any_size, solve)
+        asked = self._graph(batch)
+        fits = baseline(asked).peak <= self.room.planned
+        return trial(asked, self.ask.any_size, batch, self.room.planned, plain if fits else solve)
+
+    def _sharpen(self, found: Found) -> None:
+        """Ask the solver, with all its time, for the batches that may be worth it: growing ones, until one is
+        much slower than the best."""
+        planned = sorted((one for one in found.fitting if not one.plain_fits), key=lambda one: one.batch)
+        found.hasty = {one.batch for one in planned}
+        for one in planned:
+            best = found.fastest
+            rate = 0.0 if best is None else best.samples_per_second or 0.0
+            promised = one.batch / time_bound(self._graph(one.batch))
+            if self.brief and promised < (1 + _NEAR) * rate:
+                continue
+            better = self._thorough(one.batch)
+            found.trials[found.trials.index(one)] = better
+            found.hasty.discard(one.batch)
+            if self.brief or (better.samples_per_second or 0.0) < _SLOW * rate:
+                return
+
+    def _span(self, one: Trial) -> Span:
+        from ..runtime.simulated.replayed import reserved
+
+        assert one.schedule is not None
+        graph, worst = self._graph(one.batch), self.estimates.at_worst(one.batch, self.preset)
+        allocator = reserved if one.plain_fits else None
+        machine, constant = self.ask.any_size, self.room.constant
+        return memory_span(graph, worst, one.schedule, one.budget, machine, constant, allocator)
+
+    def _parts(self, one: Trial) -> Breakdown:
+        assert one.schedule is not None
+        return breakdown(self._graph(one.batch), one.schedule, one.budget, self.ask.any_size)
+
+    def _least(self, found: Found, first: int) -> None:
+        graph, machine, ask = self._graph(first), self.ask.any_size, self.ask.quick
+        solve = self.known.noted(ask)
+        known = found.trials[0]
+        starts = (
+            lambda: trial(graph, machine, first, int((1 + TOLERANCE) * known.floor), solve),
+            lambda: known,
+            lambda: trial(graph, machine, first, known.plain.peak, self.known.before(machine, ask)),
+        )
+        start = next((one for one in (make() for make in starts) if one.figures), None)
+        if start is not None:
+            for better in smallest_budget(graph, machine, start, solve):
+                found.least = better
+
+    def _pinning(self, found: Found) -> None:
+        refused = [one.batch for one in found.trials if not (one.figures or one.hopeless)]
+        if refused and self.ask.machine.pinned is not None:
+            unlimited = replace(self.ask, machine=replace(self.ask.machine, pinned=None))
+            one = trial(
+                self._graph(min(refused)), unlimited.any_size, min(refused), self.room.planned, unlimited
+            )
+            found.pinning, found.pinned = one if one.figures else None, self.ask.machine.pinned
+
+    def _graph(self, batch: int) -> Graph:
+        return self.estimates.graph(batch, self.preset)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from ..comparison.tables import Remark, Table
-from .page import ASSETS
+from .still import html_table, names_first, still_page
 
 _STYLE = """
 svg.curves { width: 100%; max-width: 760px; height: auto; display: block; margin: 0.6rem 0; }
@@ -32,14 +32,7 @@ class Comparison:
 
 def html(found: Comparison) -> str:
     """HTML that asks nobody for anything, in light and dark by what the reader's system is."""
-    style = (ASSETS / "page.css").read_text(encoding="utf-8") + _STYLE
-    body = "\n".join(_html_body(found))
-    title = escape(found.title)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}: memplan</title>\n<style>{style}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+    return still_page(found.title, _html_body(found), _STYLE)
 
 
 def markdown(found: Comparison) -> str:
@@ -49,30 +42,15 @@ def markdown(found: Comparison) -> str:
 def _html_body(found: Comparison) -> Iterator[str]:
     yield f"<h1>{escape(found.title)}</h1>"
     for table in found.summary:
-        yield from _html_table(table)
+        yield from html_table(table)
     if found.remarks:
         lines = (f'<li class="{_kind(one)}">{escape(one.text)}</li>' for one in found.remarks)
         yield f"<ul>{''.join(lines)}</ul>"
     yield from found.plots
     yield f'<h2>Graph by graph</h2><p class="hint">{escape(found.legend)}</p>'
     for table in found.matrices:
-        yield from _html_table(table)
+        yield from html_table(table)
     yield f"<footer>{'<br>'.join(map(escape, found.origin))}</footer>"
-
-
-def _html_table(table: Table) -> Iterator[str]:
-    """Names come first."""
-    if table.title:
-        yield f"<h2>{escape(table.title)}</h2>"
-    if table.rows:
-        rows = [_line(table.heads, "th"), *(_line(row, "td") for row in table.rows)]
-        yield f'<div class="wide"><table>{"".join(rows)}</table></div>'
-    if table.hint:
-        yield f'<p class="hint">{escape(table.hint)}</p>'
-
-
-def _line(cells: Sequence[str], kind: str) -> str:
-    return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in _names_first(cells))}</tr>"
 
 
 def _markdown_lines(found: Comparison) -> Iterator[str]:
@@ -93,16 +71,12 @@ def _markdown_table(table: Table) -> Iterator[str]:
     if table.title:
         yield f"### {_plain(table.title)}\n"
     if table.rows:
-        yield f"| {' | '.join(map(_plain, _names_first(table.heads)))} |"
+        yield f"| {' | '.join(map(_plain, names_first(table.heads)))} |"
         yield f"|---|{'---:|' * (len(table.heads) - 1)}"
-        yield from (f"| {' | '.join(map(_plain, _names_first(row)))} |" for row in table.rows)
+        yield from (f"| {' | '.join(map(_plain, names_first(row)))} |" for row in table.rows)
         yield ""
     if table.hint:
         yield f"{_plain(table.hint)}\n"
-
-
-def _names_first(cells: Sequence[str]) -> list[str]:
-    return [cells[-1], *cells[:-1]]
 
 
 def _kind(remark: Remark) -> str:

@@ -1,0 +1,71 @@
+"""The page of `plan size`: one file, all that the terminal says, whatever names hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from memplan.comparison.tables import Table
+from memplan.planner.outlook import Span
+from memplan.report.size import Bar, Section, page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ODD = "</svg><script>alert(1)</script> & <b>"
+SECTIONS = [
+    Section(
+        Table("RTX 3060", ["batch", "", "words"], [["8", "2", ODD]], "a hint"),
+        (Bar("8", 10.0, True, Span(2**30, 1.5 * 2**30, 2**31)), Bar("16", 5.0, False, None)),
+        "It fits.",
+    ),
+    Section(Table("By module", ["bytes", "module"], [["3", "h.*"]])),
+]
+
+
+class Words(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+
+def test_it_says_what_it_is_given_and_asks_nobody() -> None:
+    text = page(f"gpt2 {ODD}", SECTIONS, ["plan size <x>"])
+    found = Words(text)
+    assert {"It fits.", "a hint", "By module", "h.*", ODD, "plan size <x>", "1.50 GiB"} <= set(found.words)
+    assert "script" not in {tag for tag, _attributes in found.tags}
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", text)
+
+
+def test_bars_are_as_long_as_batches_are_fast_and_the_best_is_marked() -> None:
+    bars = [attributes for tag, attributes in Words(page("t", SECTIONS, [])).tags if tag == "rect"]
+    assert [bar["class"] for bar in bars] == ["best", "rate"]
+    first, second = (float(bar["width"] or 0) for bar in bars)
+    assert first == pytest.approx(2 * second)
+    (line,) = [attributes for tag, attributes in Words(page("t", SECTIONS, [])).tags if tag == "line"]
+    low, high = float(line["x1"] or 0), float(line["x2"] or 0)
+    assert 400 < low < high == 690
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_has_no_complaint_and_nothing_runs_out_of_the_page(tmp_path: Path, width: int) -> None:
+    probe = "<script>document.title = document.documentElement.scrollWidth <= innerWidth</script>"
+    path = tmp_path / "size.html"
+    path.write_text(page("gpt2", SECTIONS, ["plan size"]).replace("</body>", f"{probe}</body>"))
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},800", "--dump-dom"]
+    ran = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>true</title>" in ran.stdout
+    assert "CONSOLE" not in ran.stderr

@@ -17,7 +17,7 @@ from rich.text import Text
 from ..graphs.errors import InputError
 from .streams import CONTROLS, give_up_output, say
 
-_PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "..."})
+_PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
 """What is printed where there is only ASCII; names in files are escaped by the stream."""
 
 _NARROWEST = 20

@@ -46,10 +46,10 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
     figures = one.figures
     if figures is None:
         return [*first, *["-"] * (7 + pinned), verdict(one, found)]
-    span, most = found.spans.get(one.batch), "<=" if one.batch in found.hasty else ""
+    span, most = found.spans.get(one.batch), "≤" if one.batch in found.hasty else ""
     needs = ["-"] * 3 if span is None else [format_bytes(int(size)) for size in span]
     below = [figures.host_peak, *([figures.pinned_peak] if pinned else [])]
-    least = ">=" if most else ""
+    least = "≥" if most else ""
     time, overhead = duration(figures.time), signed(Report(figures, one.plain).overhead)
     speed = [f"{most}{time}", f"{most}{overhead}", f"{least}{rate(one)}"]
     return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
@@ -136,6 +136,8 @@ ENDS = (
     "may take; without a plan also what PyTorch's allocator leaves unused between blocks."
 )
 
+HASTY = "≤: a plan found in a moment; a longer search may find a faster one."
+
 
 def sections(found: list[Found], subject: Subject) -> Iterator[Section]:
     if len(found) > 1:
@@ -146,7 +148,7 @@ def sections(found: list[Found], subject: Subject) -> Iterator[Section]:
 
 def _sections(found: Found, *, several: bool) -> Iterator[Section]:
     name = found.preset.name if several else found.preset.gpu.name
-    hint = f"{ENDS} Of the memory {format_bytes(found.room.limit)} may be used"
+    hint = f"{ENDS} {HASTY if found.hasty else ''} {format_bytes(found.room.limit)} may be used"
     hint += f", {format_bytes(found.room.reserve)} stay free." if found.room.reserve else "."
     yield Section(_table(name, batch_table(found), hint), _bars(found), _line(found))
     if found.parts is not None and found.fastest is not None and not several:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any
@@ -28,7 +29,7 @@ COMMANDS = {
     "pareto": "Find the curve of time against memory of a graph.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",
-    "size": "Find what fits a GPU: the smallest budget, the largest batch.",
+    "size": "Will it fit a GPU? The batch to train with, the largest, what takes the memory.",
     "import": "Make a graph of a file that another tool has written.",
     "export": "Write a graph as a file for another tool.",
     "partition": "Show the clusters a graph is cut into.",
@@ -50,6 +51,15 @@ class Plan(click.Group):
             return None
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         return getattr(import_module(f".{name}", __package__), name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A name that is none is told with those like it."""
+        name = args[0] if args else ""
+        if name not in COMMANDS and not name.startswith("-") and (close := get_close_matches(name, COMMANDS)):
+            ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(close)}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

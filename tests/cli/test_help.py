@@ -31,6 +31,13 @@ def test_help_has_an_example(name: str) -> None:
         assert {word for word in words if word.startswith("-")} <= known, words
 
 
+def test_a_command_with_a_typo_is_told_with_those_like_it() -> None:
+    result = CliRunner().invoke(main, ["sise", "model.py"])
+    assert result.exit_code == 2
+    assert "No such command 'sise'. Did you mean size?" in result.stderr
+    assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).stderr
+
+
 def test_import_and_export_tell_their_formats() -> None:
     for command, names in (
         ("import", list(FORMATS)),

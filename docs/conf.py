@@ -62,6 +62,15 @@ def arguments(app: Sphinx, what: str, name: str, thing: object, options: object,
     lines[:] = told
 
 
+def examples(app: Sphinx, ctx: object, lines: list[str]) -> None:
+    """Commands in a `--help` look like commands."""
+    lines[:] = [EXAMPLE.sub(r"\1``\2``", line) for line in lines]
+
+
+EXAMPLE = re.compile(r"^(\| *)(plan .*\S)\s*$")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("sphinx-click-process-description", examples)
     app.connect("source-read", outside)
     app.connect("autodoc-process-docstring", arguments)

@@ -78,7 +78,10 @@ def test_a_folder_its_file_and_the_choices(tmp_path):
         ({"model_type": "no-such"}, "transformers can't read it"),
         ({**GPT2, "architectures": ["GPT9LMHeadModel"]}, "has no GPT9LMHeadModel"),
         ({**BERT, "architectures": ["BertForMultipleChoice"]}, "there is no example batch for"),
-        ({"model_type": "whisper"}, "there is no example batch for Whisper"),
+        (
+            {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},
+            "there is no example batch for WhisperForConditionalGeneration",
+        ),
         ({**GPT2, "torch_dtype": "float64"}, "its weights are float64: choose one of float32"),
     ],
 )

@@ -1,1 +1,4 @@
-"""A device that is not there, as hostile as CUDA."""
+"""A device that is not there, as hostile as CUDA; and what its allocator takes for a schedule.
+
+Doors: replayed.
+"""

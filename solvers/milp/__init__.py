@@ -16,5 +16,5 @@ Backends answer within tolerances (result.py): what has to be exact is replayed 
 scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References stand in
 highs.py, solve.py and safe_bounds.py.
 
-Doors: highs, model, planes, result, safe_bounds, scaling, solve.
+Doors: highs, model, planes, result, safe_bounds, scaling, solve, write.
 """

@@ -1,5 +1,5 @@
 """What is trained: a module, an iteration, what they take for granted.
 
-Doors: accumulated, arguments, captured, clipping, file, granted, iteration, processes, python_state, reading,
-unchanged.
+Doors: accumulated, arguments, captured, clipping, file, granted, hugging_face, iteration, processes,
+python_state, reading, unchanged.
 """

@@ -1,4 +1,4 @@
 """From a program to a graph with times and bytes, measured or estimated.
 
-Doors: profile, part, estimate, fused_updates, roofline.
+Doors: profile, part, estimate, estimates, fused_updates, roofline, workspace.
 """

@@ -10,18 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from ..graphs.arrays import Floats
+from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machine import Machine, Memory
-from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
+from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
 from ..planner.plain import plain_schedule
 from ..planner.schedule.schedule import Schedule, Verb
+from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import COLOURS
+from .curves import by_memory
 from .fates import Fate, bars, fates, run_again
 from .modules import modules
 from .moments import moments, passed
-from .subject import CAUSES, MEMORIES, QUEUES, Subject
+from .subject import CAUSES, QUEUES, Subject
 
 Document = dict[str, Any]
 
@@ -52,9 +54,7 @@ def facts(subject: Subject) -> Document:
         "memory": _memory(graph, line, rows[Memory.DEVICE]),
         "plain": _plain(graph),
         "elsewhere": [
-            _curve(name, line, rows[memory])
-            for name, memory in MEMORIES.items()
-            if memory in rows and memory != Memory.DEVICE
+            _curve(name, line, bytes_) for name, bytes_ in by_memory(subject).items() if name != "device"
         ],
         "steps": _steps(graph, schedule, line),
         "tensors": _tensors(graph, schedule),
@@ -77,11 +77,12 @@ def _plain(graph: Graph) -> Document:
     """The plain schedule's curve on a device of any size."""
     schedule = plain_schedule(graph)
     line = timeline(graph, schedule, machine=Machine())
-    return _curve("plain", line, lifetimes(graph, schedule, machine=Machine()))
+    return _curve("plain", line, byte_curves(graph, schedule, machine=Machine())[Memory.DEVICE])
 
 
-def _curve(name: str, line: Timeline, rows: Lifetimes) -> Document:
-    at, bytes_ = passed(line), rows.live()
+def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
+    """bytes_: by step."""
+    at = passed(line)
     if len(bytes_) and at[0] > 0:
         at, bytes_ = np.append([0.0], at), np.append(bytes_[-1:], bytes_)
     shown = np.append([True], np.diff(bytes_) != 0)[: len(bytes_)]

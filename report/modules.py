@@ -47,7 +47,6 @@ def _at_peak(rows: Lifetimes, of_tensor: Ints, count: int) -> Ints:
     there = np.zeros(count, np.int64)
     if len(live):
         at = int(live.argmax())
-        held = ((rows.start <= at) & (at < rows.end)) | (at + rows.turn < rows.end)
-        held &= rows.tensor != WORKSPACE
-        np.add.at(there, of_tensor[rows.tensor[held]], rows.size[held])
+        kept = rows.of(rows.tensor != WORKSPACE)
+        np.add.at(there, of_tensor[kept.tensor], kept.size * kept.there(at))
     return there

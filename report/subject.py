@@ -42,10 +42,10 @@ class Subject:
     budget: int | None = None
     machine: Machine | None = None
 
-    def copies(self) -> dict[int, Lifetimes]:
-        """By memory: the device's, and where anything lies on the host, those of all."""
+    def copies(self) -> dict[Memory, Lifetimes]:
+        """By Memory: the device's, and where anything lies on the host, those of all."""
         return {
             memory: lifetimes(self.graph, self.schedule, memory, budget=self.budget, machine=self.machine)
-            for memory in MEMORIES.values()
+            for memory in Memory
             if memory == Memory.DEVICE or self.report.figures.host_peak
         }

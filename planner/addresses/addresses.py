@@ -65,8 +65,10 @@ def rows_of(
     budget: int | None = None,
     machine: Machine | None = None,
 ) -> Lifetimes:
-    """What is to be laid out: the lifetimes, their sizes in whole blocks."""
-    return lifetimes(graph, schedule, memory, budget=budget, machine=machine).rounded(block_of(graph))
+    """What is to be laid out: the lifetimes, their sizes in whole blocks. A copy lies where the one before
+    did, so that one is gone by then."""
+    rows = lifetimes(graph, schedule, memory, budget=budget, machine=machine)
+    return rows.cut().rounded(block_of(graph))
 
 
 def block_of(graph: Graph) -> int:

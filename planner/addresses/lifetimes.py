@@ -10,7 +10,7 @@ when the turn ends goes on into the next.
     frozen    ────────────────|───────         start 0, end 8: never deleted
 
 A copy whose delete waits for a transfer (it is pending, see the simulator's ledger) is there until an
-allocation has waited for it, or until it is made again.
+allocation has waited for it. Its tensor may be there again by then, and an arc be longer than a turn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lifetimes(NamedTuple):
     """Columns, a row a copy: first what is always there, then by start, and of one start by tensor.
 
     tensor: its number; WORKSPACE for what a computation needs beside. size: bytes, not 0. start, end: steps,
-    0 ≤ start < turn, start < end ≤ start + turn; in step `end` it is not there any more.
+    0 ≤ start < turn, start < end; in step `end` it is not there any more.
     """
 
     tensor: Ints
@@ -49,20 +49,28 @@ class Lifetimes(NamedTuple):
 
     def live(self) -> Ints:
         """Bytes per step."""
-        changes = np.zeros(2 * self.turn + 1, np.int64)
+        turns = int(self.end.max(initial=0)) // max(1, self.turn) + 1
+        changes = np.zeros(turns * self.turn + 1, np.int64)
         np.add.at(changes, self.start, self.size)
         np.add.at(changes, self.end, -self.size)
-        there = np.cumsum(changes)
-        return there[: self.turn] + there[self.turn : 2 * self.turn]
+        return np.cumsum(changes)[:-1].reshape(turns, self.turn).sum(axis=0)
+
+    def there(self, step: int) -> Ints:
+        """Per row how often it is there in a step: twice, if it still is when it comes again."""
+        return (self.end - 1 - step) // self.turn - (self.start - 1 - step) // self.turn
 
     def meet(self, i: int, j: int) -> bool:
-        """Whether two rows are there in one step."""
+        """Whether two rows, none longer than a turn, are there in one step."""
         (s, e), (t, f) = ((int(self.start[row]), int(self.end[row])) for row in (i, j))
         return (s < f and t < e) or s + self.turn < f or t + self.turn < e
 
     def of(self, rows: NDArray[np.bool_]) -> Lifetimes:
         """Some of them."""
         return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.turn)
+
+    def cut(self) -> Lifetimes:
+        """None longer than a turn: gone when it comes again."""
+        return self._replace(end=np.minimum(self.end, self.start + self.turn))
 
     def rounded(self, alignment: int) -> Lifetimes:
         """With sizes in whole multiples of `alignment` bytes."""
@@ -87,11 +95,7 @@ def lifetimes(
         walk.turn()
     stays = [_Life(x, walk.sizes[x], first, first + turn) for x, start in walk.there.items() if start < first]
     moves = [life for life in walk.gone if first <= life.start < first + turn]
-    rows = [
-        (x, size, start - first, min(end - first, start - first + turn))
-        for x, size, start, end in (*stays, *moves)
-        if size
-    ]
+    rows = [(x, size, start - first, end - first) for x, size, start, end in (*stays, *moves) if size]
     tensor, size, start, end = np.array(rows, np.int64).reshape(-1, 4).T
     order = np.lexsort((tensor, start, end - start < turn))
     return Lifetimes(tensor[order], size[order], start[order], end[order], turn)

@@ -113,10 +113,13 @@ lives.forEach((row) => row.tensor.forEach((x, k) => { born[x] = Math.min(born[x]
 const order = [...born.keys()].filter((x) => born[x] < Infinity).sort((a, b) => born[a] - born[b] || tensors.bytes[b] - tensors.bytes[a]);
 const rank = []; order.forEach((x, k) => { rank[x] = k; });
 const bars = order.map(() => []);
-// What is there when the iteration ends was there when it began.
+// What is there when the iteration ends was there when it began, and may be until the one behind.
 lives.forEach((row, where) => row.tensor.forEach((x, k) => {
-  bars[rank[x]].push([row.start[k], Math.min(row.end[k], period), where]);
-  if (row.end[k] > period) bars[rank[x]].push([0, row.end[k] - period, where]);
+  let start = row.start[k], end = row.end[k];
+  do {
+    bars[rank[x]].push([Math.max(0, start), Math.min(end, period), where]);
+    start -= period; end -= period;
+  } while (end > 0 && period > 0);
 }));
 
 // ── drawing ─────────────────────────────────────────────────────────────────────────────────────
@@ -356,8 +359,7 @@ function tell(grid, time, height) {
   for (let k = moment; k >= 0 && memory.at[k] === memory.at[moment]; k -= 1) if (totals[k] > totals[moment]) moment = k;
   const parts = memory.sums.map((row, kind) => [row[moment], data.kinds[kind]]).filter(([size]) => size > 0).sort((a, b) => b[0] - a[0]);
   lines.push(`${instant(time)}: ${bytes(totals[moment])} on the device: ${parts.map(([size, word]) => `${word} ${bytes(size)}`).join(", ")}`);
-  const there = lives[0].tensor.flatMap((x, k) => (within(lives[0].start[k], lives[0].end[k], time) ? [x] : []));
-  there.sort((a, b) => tensors.bytes[b] - tensors.bytes[a]);
+  const there = copiesAt(time);
   const table = element("table");
   const titles = element("tr");
   for (const word of ["tensor", "bytes", "kind", "next reader"]) titles.append(element("th", word));
@@ -369,9 +371,9 @@ function tell(grid, time, height) {
     cell.append(box, tensors.name[x] + of(tensors.layer[x]));
     return cell;
   };
-  for (const x of there.slice(0, most)) {
-    const row = element("tr");
-    row.append(named(x), element("td", bytes(tensors.bytes[x])), element("td", data.kinds[tensors.kind[x]]), element("td", nextReader(x, time)));
+  for (const copy of there.slice(0, most)) {
+    const { x } = copy, row = element("tr");
+    row.append(named(x), element("td", bytes(tensors.bytes[x])), element("td", data.kinds[tensors.kind[x]]), element("td", nextReader(copy, time)));
     table.append(row);
   }
   const wide = element("div", undefined, { className: "wide" });
@@ -389,7 +391,18 @@ function shownAt(height) {
   }
   return order[best];
 }
-const within = (start, end, time) => (start <= time && time < end) || (start <= time + period && time + period < end);
+// The copies on the device, the largest first. One that waits for its delete may be there beside the next.
+function copiesAt(time) {
+  const found = [];
+  lives[0].tensor.forEach((x, k) => {
+    let made = lives[0].start[k], gone = lives[0].end[k];
+    do {
+      if (made <= time && time < gone) found.push({ x, made, gone });
+      made -= period; gone -= period;
+    } while (gone > time && period > 0);
+  });
+  return found.sort((a, b) => tensors.bytes[b.x] - tensors.bytes[a.x]);
+}
 const of = (layer) => (layer ? ` (${layer})` : "");
 
 function toldOfQueue({ rows, starts, ends }, time) {
@@ -404,16 +417,14 @@ function toldOfQueue({ rows, starts, ends }, time) {
 }
 
 // Who reads a copy on the device next, until it goes: a computation there, or a copy to elsewhere.
-const runsOf = operations.name.map(() => []), copiesOf = tensors.name.map(() => []), deviceCopies = tensors.name.map(() => []);
+const runsOf = operations.name.map(() => []), copiesOf = tensors.name.map(() => []);
 steps.queue.forEach((queue, k) => { if (queue === 0) runsOf[steps.of[k]].push(k); else if (queue === 2) copiesOf[steps.of[k]].push(k); });
-lives[0].tensor.forEach((x, k) => deviceCopies[x].push([lives[0].start[k], lives[0].end[k]]));
-function nextReader(x, time) {
-  const copy = deviceCopies[x].find(([start, end]) => within(start, end, time));
-  const gone = copy[0] <= time && time < copy[1] ? copy[1] : copy[1] - period;
+function nextReader({ x, made, gone }, time) {
+  const near = period * 1e-8;
   let best = null;
   for (const k of [...tensors.readers[x].flatMap((operation) => runsOf[operation]), ...copiesOf[x]]) for (const later of [-period, 0, period]) {
     const start = steps.start[k] + later;
-    if (steps.end[k] + later > time && start < gone * (1 + 1e-8) && (best === null || start < best.start)) best = { start, k };
+    if (steps.end[k] + later > time && start > made - near && start < gone + near && (best === null || start < best.start)) best = { start, k };
   }
   if (best === null) return "nobody any more";
   const who = steps.queue[best.k] === 0 ? operations.name[steps.of[best.k]] : "a copy to the host";

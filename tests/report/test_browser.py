@@ -162,6 +162,26 @@ def test_who_reads_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"y\s+4 B\s+activation\s+H, in", memory)
 
 
+def test_a_copy_that_waits_for_its_delete_is_told_beside_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """g is made again while the one of the iteration before is still on its way to the host."""
+    draft = Draft("twice")
+    g, d = draft.tensor("g", 10), draft.tensor("d", 20)
+    draft.operation("F", time=1, writes=[g])
+    draft.operation("G", time=9, reads=[g], writes=[d])
+    draft.operation("H", time=1, reads=[d])
+    machine = Machine(links=Links(d2h=1.0))
+    schedule = Schedule.of([compute(0), compute(1), offload(g), delete(g), compute(2)])
+    page = report(tmp_path, monkeypatch, draft.graph([g]), schedule, machine)
+    page.write_text(page.read_text() + POINT)
+    document, console = opened(page)
+    assert console == ""
+    memory, _queue = re.findall(r'<pre class="said">(.*?)</pre>', document, re.DOTALL)
+    assert "40 B on the device: activation 40 B" in memory
+    assert re.findall(r"g\s+10 B\s+activation\s+(.*)", memory) == ["G, now", "a copy to the host, now"]
+
+
 CROWDED = """
 <script>
 const waiting = setInterval(() => {

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Kind, Phase
-from ..graphs.machine import Memory
+from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
 from ..planner.schedule.schedule import PLAIN, Schedule, Verb
-from ..planner.simulator.simulate import Replay
 
 Entry = dict[str, Any]
 """A row as `--json` prints it. Times in seconds, sizes in bytes."""
@@ -54,41 +53,31 @@ def transfers(graph: Graph, schedule: Schedule) -> Entry:
     return found
 
 
-def peak(graph: Graph, schedule: Schedule, replay: Replay) -> Entry:
+def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
     """The first step at which the device holds most: bytes by kind and the tensors, largest first.
 
-    other: workspace, outputs made anew while they are there, copies whose delete waits for a transfer.
+    rows: the device's. A copy whose delete waits for a transfer is there. other: workspace, and outputs made
+    anew while they are there.
     """
-    at = int(replay.device_curve.argmax())
+    live = rows.live()
+    at = int(live.argmax())
     verb, target, _where = list(schedule.rows())[at]
     of = graph.operations.name if verb == Verb.COMPUTE else graph.tensors.name
-    there = np.array(sorted(on_device(graph, schedule, at)), np.int64)
+    there = np.sort(np.repeat(rows.tensor, rows.there(at)))
+    there = there[there != WORKSPACE]
     sizes, kinds = graph.tensors.bytes[there], graph.tensors.kind[there]
     order = np.argsort(-sizes, kind="stable")
     return {
         "step": at,
         "what": f"{Verb(verb).word} {of[target]}",
-        "bytes": int(replay.device_curve[at]),
+        "bytes": int(live[at]),
         "by_kind": {kind.word: int(sizes[kinds == kind].sum()) for kind in Kind if (kinds == kind).any()},
-        "other": int(replay.device_curve[at] - sizes.sum()),
+        "other": int(live[at] - sizes.sum()),
         "tensors": [
             {"tensor": tensor.name, "kind": tensor.kind.word, "bytes": tensor.bytes}
             for tensor in map(graph.tensor, there[order].tolist())
         ],
     }
-
-
-def on_device(graph: Graph, schedule: Schedule, at: int) -> set[int]:
-    """The tensors with a copy on the device while step `at` of a valid schedule runs."""
-    away = schedule.initial.host | schedule.initial.disk
-    there = set(graph.resident.nonzero()[0].tolist()) - away
-    for verb, target, where in list(schedule.rows())[: at + 1]:
-        if verb == Verb.COMPUTE:
-            below = graph.made_on_host(target, where)
-            there.update(tensor for tensor, _bit in graph.contributions(target, where) if tensor not in below)
-        elif where == Memory.DEVICE:
-            (there.discard if verb == Verb.DELETE else there.add)(target)
-    return there
 
 
 def launches(graph: Graph, schedule: Schedule) -> tuple[float, float]:

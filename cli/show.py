@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..graphs.graph import Phase
 from ..graphs.units import format_bytes
+from ..planner.addresses.lifetimes import lifetimes
 from ..planner.budget import spelled
 from ..planner.report import Report
 from ..planner.schedule.schedule import Verb
@@ -74,13 +75,14 @@ def show(
     if svg_path is not None:
         write_view(picture(subject).encode(), svg_path)
     graph, steps = held.graph, held.file.schedule
+    rows = lifetimes(graph, steps, budget=held.budget, machine=held.machine)
     accounts = {
         **floor_document(graph, held.machine),
         "steps": len(steps),
         "phases": account.phases(graph, steps),
         "recomputed": account.recomputed(graph, steps),
         "transfers": account.transfers(graph, steps),
-        "peak_at": account.peak(graph, steps, replay) if len(steps) else None,
+        "peak_at": account.peak(graph, steps, rows) if len(steps) else None,
     }
     if output.as_json:
         curve = replay.device_curve.tolist()
@@ -133,7 +135,7 @@ def _repeats(recomputed: list[dict[str, Any]]) -> Iterator[Text]:
 def _peak(found: dict[str, Any], width: int) -> Iterator[Text]:
     yield Text("")
     yield Text(f"peak at step {found['step']:,}: {found['what']}", style="bold")
-    parts = {**found["by_kind"], "other": found["other"]}
+    parts = {**found["by_kind"], "workspace": found["other"]}
     sums = [f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in parts.items() if size]
     yield from map(Text, wrap(", ".join(sums), width, initial_indent="  ", subsequent_indent="  "))
     listed = found["tensors"][:_LISTED]

@@ -13,20 +13,24 @@ from typing import Any
 
 ASSETS = Path(__file__).parent / "assets"
 
+CODE = ("data.js", "shapes.js", "chart.js", "told.js", "tables.js", "page.js")
+"""In the order in which they stand in the page, in one scope: while it is read each uses what stands before
+it, later what stands anywhere."""
+
 
 def page(document: Mapping[str, Any], title: str) -> str:
     """HTML that asks nobody for anything. document: of `facts`, and what else the page shows."""
-    parts = {
-        name: (ASSETS / name).read_text(encoding="utf-8")
-        for name in ("page.css", "page.js", "echarts.min.js")
-    }
-    return Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
+    return Template(_asset("page.html")).substitute(
         title=escape(title),
-        style=parts["page.css"],
-        library=parts["echarts.min.js"],
-        code=parts["page.js"],
+        style=_asset("page.css"),
+        library=_asset("echarts.min.js"),
+        code="\n".join(_asset(name) for name in CODE),
         data=_packed(document),
     )
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _packed(document: Mapping[str, Any]) -> str:

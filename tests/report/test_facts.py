@@ -23,7 +23,7 @@ from memplan.report.facts import Document, facts
 from memplan.report.fates import Fate, bars, fates
 from memplan.report.modules import REST, modules
 from memplan.report.moments import by_kind, moments, passed
-from memplan.report.page import page
+from memplan.report.page import ASSETS, CODE, page
 from memplan.report.subject import Subject
 from strategies import Case, random_case
 
@@ -185,3 +185,12 @@ def test_an_empty_schedule_and_names_that_attack() -> None:
     assert "<title>&lt;/script&gt;&lt;b&gt;</title>" in html
     packed = html.split('id="data">')[1].split("<")[0]
     assert json.loads(gzip.decompress(base64.b64decode(packed)))["title"] == graph.name
+
+
+def test_all_code_is_in_the_page_and_a_file_is_short() -> None:
+    files = {path.name: path.read_text() for path in ASSETS.glob("*.js") if path.name != "echarts.min.js"}
+    assert set(files) == set(CODE)
+    html = page({}, "all")
+    places = [html.index(files[name]) for name in CODE]
+    assert places == sorted(places)
+    assert all(50 <= text.count("\n") <= 400 and text.startswith("// ") for text in files.values())

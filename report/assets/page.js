@@ -2,17 +2,13 @@
 
 function head() {
   put("name", data.title);
-  const over = figures.budget !== null && figures.peak > figures.budget;
-  const fits = figures.budget === null ? `Peak ${bytes(figures.peak)}, no budget`
-    : over ? "Does not fit" : `Fits in ${bytes(figures.budget)}`;
+  const fits = figures.budget === null ? `Peak ${bytes(figures.peak)}, no budget` : `Fits in ${bytes(figures.budget)}`;
   const percent = (part) => `${(part * 100).toFixed(1)} %`;
   const beside = Math.abs(data.overhead) < 5e-4 ? "as fast as plain"
     : data.overhead > 0 ? `${percent(data.overhead)} slower than plain` : `in ${percent(-data.overhead)} less time than plain`;
   const proof = data.above === null ? "" : data.above < 5e-4 ? "; nothing is faster"
     : `; at most ${percent(data.above)} slower than the fastest there can be`;
-  const verdict = document.getElementById("verdict");
-  verdict.replaceChildren(element("b", fits, { className: over ? "bad" : "good" }),
-    `, ${beside}${proof}.`);
+  put("verdict", element("b", fits), `, ${beside}${proof}.`);
   const share = figures.budget ? `${(100 * figures.peak / figures.budget).toFixed(1)} % of the budget` : "no budget";
   const rows = [
     ["time", seconds(figures.time), `plain ${seconds(figures.baseline_time)}`],

@@ -63,6 +63,17 @@ def test_a_page_with_all_that_is_known(plan: Plan) -> None:
     assert 'src="' not in html.split("<script>")[0]
 
 
+def test_a_schedule_that_does_not_fit_has_no_page(plan: Plan) -> None:
+    document = json.loads(Path("s.json").read_text())
+    document["budget"] //= 10
+    Path("s.json").write_text(json.dumps(document))
+    ended = plan("report", "s.json", "--graph", "g.json", "-o", "r.html")
+    assert ended.exit_code == 5
+    assert ended.stderr.count("\n") == 1
+    assert "capacity" in ended.stderr
+    assert not Path("r.html").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -92,6 +92,34 @@ def test_what_is_pointed_at_is_told(
     assert "tensors moved" in document
 
 
+PANEL = """
+<script>
+const waiting = setInterval(() => {
+  if (!document.body.dataset.ready) return;
+  clearInterval(waiting);
+  const panel = document.getElementById("detail");
+  const textContent = [panel.offsetHeight / innerHeight, panel.scrollHeight - panel.clientHeight].join();
+  document.body.append(Object.assign(document.createElement("pre"), { className: "said", textContent }));
+}, 20);
+</script>
+"""
+
+
+@pytest.mark.parametrize("size", ["390,800", "390,450", "1200,700", "800,400"])
+def test_in_a_small_window_what_is_told_leaves_room_and_scrolls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    graph = chain(60)
+    page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
+    page.write_text(page.read_text() + PANEL)
+    document, console = opened(page, f"--window-size={size}")
+    assert console == ""
+    part, hidden = map(float, re.findall(r'<pre class="said">(.*?)</pre>', document)[0].split(","))
+    assert 0.1 < part <= 0.302  # whole pixels
+    if size.endswith("400"):
+        assert hidden > 0
+
+
 def test_eight_thousand_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under 5 MB, and the page is there in time: 2 s on a machine of its own, here with others beside it."""
     graph = chain(4000, seed=1)

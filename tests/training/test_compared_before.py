@@ -30,14 +30,17 @@ LIMITS = {"late": 1}
 def script(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of pytest begin from no file, like a notebook, and other tests load what they have written."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-    there = grounds._modules
+    there, here = grounds._modules, str(Path(__file__).resolve().parents[2])
     written = os.path.realpath(gettempdir())
+
+    def stays(file: str) -> bool:
+        """A clone may lie among temporary files too."""
+        return file.startswith(here) or not file.startswith(written)
+
     monkeypatch.setattr(
         grounds,
         "_modules",
-        lambda: [
-            (name, file) for name, file in there() if not os.path.realpath(file or "").startswith(written)
-        ],
+        lambda: [(name, file) for name, file in there() if stays(os.path.realpath(file or ""))],
     )
 
 

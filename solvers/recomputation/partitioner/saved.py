@@ -154,7 +154,10 @@ class Partitioner:
             for user in graph.users[x]:
                 arc(_out(x), _in(user), inf)
         arcs = arcs_between(2 * count + 2, np.array(tails, np.int32), np.array(heads, np.int32))
-        _flow, ours = minimum_cut(arcs, np.array(capacities))
+        room = np.array(capacities)
+        endless = np.isinf(room)
+        room[endless] = 1.0 + room[~endless].sum()  # in odd graphs all of a path may be endless
+        _flow, ours = minimum_cut(arcs, room)
         cut = (x for x in range(count) if ours[_in(x)] and not ours[_out(x)] and not graph.backward[x])
         return frozenset(cut), list(kept)
 

@@ -17,15 +17,18 @@ Reference: PyTorch 2.13, torch/_functorch/partitioners.py; `torch._functorch.con
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from time import monotonic
 
 from ....graphs.graph import Graph, Phase
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.sequence import Run, in_plain_mode
-from ...candidates import Candidate, device_limit, infeasible, require_backward, sequenced
-from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ....planner.errors import InvalidScheduleError
+from ....planner.schedule.sequence import Run, in_plain_mode, schedule_of
+from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
+from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...settings_text import check_between
 from .joint import Joint, joint
 from .saved import Partitioner
@@ -61,7 +64,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     best: Candidate | None = None
     least = inf
     whole = True
-    for found in candidates(graph, shares):
+    for found in chain([plain_candidate(graph)] if one is None else [], candidates(graph, shares)):
         least = min(least, found.peak)
         if found.peak <= limit and (best is None or found.time < best.time):
             best = found
@@ -71,13 +74,15 @@ def solve(problem: Problem, options: Options) -> Answer:
             break
     if best is not None:
         return Answer(best.schedule, Status.HEURISTIC, time_bound(graph))
+    if least == inf:
+        raise NotAcceptedError(f"{NAME} would make again what can't run again: leave out share={one}")
     if not whole:
         raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine), int(least))
     raise infeasible(NAME, problem, int(least))
 
 
 def candidates(graph: Graph, shares: Sequence[float]) -> Iterator[Candidate]:
-    """One for each choice of what is saved."""
+    """One for each choice of what is saved, if its schedule breaks no rule."""
     fixed, seconds = frozenset[int](), graph.operations.time.tolist()
     while True:
         nodes = joint(graph, fixed)
@@ -87,7 +92,9 @@ def candidates(graph: Graph, shares: Sequence[float]) -> Iterator[Candidate]:
                 saved = partitioner.saved(share)
                 if saved not in seen:
                     seen.add(saved)
-                    yield sequenced(graph, runs(graph, nodes, saved))
+                    order = runs(graph, nodes, saved)
+                    with suppress(InvalidScheduleError):
+                        yield judged(graph, schedule_of(graph, order))
             return
         except _ChangedError as late:
             fixed |= {late.operation}

@@ -97,6 +97,8 @@ def candidates(graph: Graph, shares: Sequence[float]) -> Iterator[Candidate]:
                         yield judged(graph, schedule_of(graph, order))
             return
         except _ChangedError as late:
+            if late.operation in fixed:  # it would run late all the same: an odd graph
+                return
             fixed |= {late.operation}
 
 

@@ -24,6 +24,8 @@ from memplan.solvers.recomputation.partitioner.joint import Joint, joint
 from memplan.solvers.recomputation.partitioner.saved import Partitioner
 from memplan.solvers.recomputation.partitioner.torch_partitioner import candidates
 from memplan.solvers.registry.run import solve
+from odd_graphs import odd_problem
+from solver_cases import verdict
 from torch import fx
 from torch._functorch import config, partitioners
 from torch.utils.checkpoint import CheckpointPolicy
@@ -252,3 +254,9 @@ def test_what_it_does_not_take() -> None:
     for wrong in ({"share": "2"}, {"share": "-0.1"}, {"steps": "0"}):
         with pytest.raises(InputError, match="must be from"):
             solve("torch-partitioner", Problem(two_layers(), 10**6), None, wrong)
+
+
+def test_odd_graphs_have_valid_schedules_or_refusals() -> None:
+    """Changes in place, operations that run once, phases in any order: and each answer comes soon."""
+    for seed in range(120):
+        assert not verdict("torch-partitioner", odd_problem(Random(seed)), 1.0, 0.0).faults, seed

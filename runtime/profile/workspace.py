@@ -1,4 +1,4 @@
-"""What a GPU's kernels take beside their inputs and outputs, as far as PyTorch's sources say.
+"""What a GPU's kernels take beside inputs and outputs: formulas after PyTorch's kernels, not measured.
 
     products               nothing of their own: cuBLAS keeps one workspace for all, `constant_bytes`
     attention, backward    the gradient of the queries in float32, and where several heads share keys, the
@@ -10,7 +10,7 @@
     convolutions           cuDNN's choice, which no source tells. Usual: input, weight and output in the other
                            layout of channels. Most: all patches under the weight, unrolled.
 
-All else is counted as nothing. None of this is measured: a graph from `plan profile --device cuda` is.
+All else is counted as nothing. A graph from `plan profile --device cuda` has measured ones.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -1,9 +1,9 @@
 """What a GPU's kernels take beside inputs and outputs: formulas after PyTorch's kernels, not measured.
 
     products               nothing of their own: cuBLAS keeps one workspace for all, `constant_bytes`
-    attention, backward    the gradient of the queries in float32, and where several heads share keys, the
-                           gradients of keys and values for each of them (flash_attn/flash_api.cpp,
-                           cuda/attention_backward.cu)
+    attention, backward    the gradient of the queries in float32, a number for each of their rows, and where
+                           several heads share keys, the gradients of keys and values for each of them
+                           (flash_attn/flash_api.cpp, mha_bwd)
     gradients of tables    the rows' numbers sorted, where each was, and as much for the sort itself
                            (cuda/Embedding.cu, cuda/Indexing.cu)
     sort, topk             keys and places once more (cuda/Sort.cu)
@@ -73,9 +73,12 @@ def _same(size: int) -> Workspace:
 
 
 def _attention(query: Any, key: Any) -> int:
-    """Both of shape (batch, heads, length, width)."""
-    shared = 2 * key.itemsize * key.numel() // key.shape[1] * query.shape[1]
-    return 4 * query.numel() + (shared if key.shape[1] != query.shape[1] else 0)
+    """Both of shape (batch, heads, length, width). Sums are padded to whole tiles."""
+    batch, heads, length, width = query.shape
+    shared = 2 * key.itemsize * key.numel() // key.shape[1] * heads
+    tile = 32 if width <= 128 else 64
+    sums = 4 * batch * heads * (-(-length // 128) * 128) * (-(-width // tile) * tile + 1)
+    return sums + (shared if key.shape[1] != heads else 0)
 
 
 def _convolution(x: Any, weight: Any, y: Any, transposed: bool) -> Workspace:

@@ -17,7 +17,7 @@ from .figures import signed
 from .output import Row, labelled, table
 from .size_model import Subject
 from .size_search import Found
-from .size_tables import batch_table, between, gpu_table, kind_table, module_table, rate
+from .size_tables import batch_table, between, gpu_table, kind_table, module_table, rate, size
 
 
 def trial_document(one: Trial, found: Found | None = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _summary(found: Found) -> Iterator[Row]:
     fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
     if fastest is not None and fastest.figures is not None:
         span, times = found.spans.get(fastest.batch), time_span(fastest.figures.time)
-        needs = f", {between(span, format_bytes)} of memory" if span else ""
+        needs = f", {between(span, size)} of memory" if span else ""
         yield (
             "train with",
             f"batch {fastest.batch:,}: {rate(fastest)} samples/s, {between(times, duration)}{needs}",

@@ -47,7 +47,7 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
     if figures is None:
         return [*first, *["-"] * (7 + pinned), verdict(one, found)]
     span, most = found.spans.get(one.batch), "≤" if one.batch in found.hasty else ""
-    needs = ["-"] * 3 if span is None else [format_bytes(int(size)) for size in span]
+    needs = ["-"] * 3 if span is None else [*map(size, span)]
     below = [figures.host_peak, *([figures.pinned_peak] if pinned else [])]
     least = "≥" if most else ""
     time, overhead = duration(figures.time), signed(Report(figures, one.plain).overhead)
@@ -84,7 +84,7 @@ def _gpu(found: Found) -> list[str]:
     if marked is None or marked.figures is None:
         return [*first, *"----", f"{found.preset.name}: does not fit"]
     span = found.spans.get(marked.batch)
-    needs = [format_bytes(int(span.expected)), format_bytes(int(span.high))] if span else [*"--"]
+    needs = [size(span.expected), size(span.high)] if span else [*"--"]
     words = f"{found.preset.name}{'' if marked.plain_fits else ': with a plan'}"
     words += ", tight" if found.tight(marked.batch) else ""
     return [*first, *needs, duration(marked.figures.time), rate(marked), words]
@@ -93,8 +93,8 @@ def _gpu(found: Found) -> list[str]:
 def kind_table(parts: Breakdown) -> Cells:
     whole = parts.whole
     return ["bytes", "share", "kind"], [
-        [format_bytes(size), _share(size, whole.total), kind]
-        for kind, size in zip(KINDS, whole.sizes, strict=True)
+        [format_bytes(held), _share(held, whole.total), kind]
+        for kind, held in zip(KINDS, whole.sizes, strict=True)
     ]
 
 
@@ -109,7 +109,7 @@ def module_table(parts: Breakdown) -> Cells:
 
 
 def _module(part: Part, whole: Part) -> list[str]:
-    sizes = [format_bytes(size) if size else "-" for size in part.sizes]
+    sizes = [format_bytes(held) if held else "-" for held in part.sizes]
     time = _share(part.seconds, whole.seconds)
     return [format_bytes(part.total), _share(part.total, whole.total), *sizes, time, part.name]
 
@@ -123,9 +123,13 @@ def rate(one: Trial) -> str:
     return f"{found:,.3g}" if found < 1000 else f"{found:,.0f}"
 
 
-def between(span: Span, words: Callable[[int], str] | Callable[[float], str]) -> str:
+def size(amount: float) -> str:
+    return format_bytes(int(amount))
+
+
+def between(span: Span, words: Callable[[float], str]) -> str:
     """'11.2 GiB (10.9 GiB to 11.8 GiB)'."""
-    low, expected, high = (words(value if words is duration else int(value)) for value in span)  # pyright: ignore[reportArgumentType]
+    low, expected, high = map(words, span)
     return f"{expected} ({low} to {high})"
 
 

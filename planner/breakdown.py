@@ -59,8 +59,7 @@ def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -
     sizes: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(KINDS))
     seconds: defaultdict[str, float] = defaultdict(float)
     steps = list(schedule.rows())
-    held = ((rows.start <= at) & (at < rows.end)) | (at + rows.turn < rows.end)
-    for row in np.flatnonzero(held).tolist():
+    for row in np.repeat(np.arange(len(rows.size)), rows.there(at)).tolist():
         x, size = int(rows.tensor[row]), int(rows.size[row])
         if x == WORKSPACE:
             sizes[_module(graph.operations.layer[steps[at][1]])][_WORKSPACE] += size

@@ -100,10 +100,12 @@ def _class_of(config: Any, path: Path) -> Any:
     """A class whose forward returns a loss. Raises InputError."""
     import transformers
 
-    names = list(getattr(config, "architectures", None) or [])
+    names = getattr(config, "architectures", None) or []
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise InputError(f"{path}: architectures is no list of names, like [\"LlamaForCausalLM\"]")
     named = getattr(transformers, names[0], None) if names else None
-    if names and named is None:
-        raise InputError(f"{path}: this transformers, {transformers.__version__}, has no {names[0]}")
+    if names and not (isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)):
+        raise InputError(f"{path}: this transformers, {transformers.__version__}, has no model {names[0]}")
     if named is not None and _has_loss(names[0]):
         return named
     for mapping in (

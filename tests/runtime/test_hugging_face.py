@@ -76,7 +76,11 @@ def test_a_folder_its_file_and_the_choices(tmp_path):
         ("[1]", "it has no model_type"),
         ({"hidden_size": 3}, "it has no model_type"),
         ({"model_type": "no-such"}, "transformers can't read it"),
-        ({**GPT2, "architectures": ["GPT9LMHeadModel"]}, "has no GPT9LMHeadModel"),
+        ({**GPT2, "architectures": ["GPT9LMHeadModel"]}, "has no model GPT9LMHeadModel"),
+        ({**GPT2, "architectures": ["AutoModelForCausalLM"]}, "has no model AutoModelForCausalLM"),
+        ({**GPT2, "architectures": ["is_torch_available"]}, "has no model is_torch_available"),
+        ({**GPT2, "architectures": [5]}, "is no list of names"),
+        ({**GPT2, "architectures": "GPT2LMHeadModel"}, "is no list of names"),
         ({**BERT, "architectures": ["BertForMultipleChoice"]}, "there is no example batch for"),
         (
             {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},

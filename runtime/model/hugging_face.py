@@ -102,7 +102,7 @@ def _class_of(config: Any, path: Path) -> Any:
 
     names = getattr(config, "architectures", None) or []
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise InputError(f"{path}: architectures is no list of names, like [\"LlamaForCausalLM\"]")
+        raise InputError(f'{path}: architectures is no list of names, like ["LlamaForCausalLM"]')
     named = getattr(transformers, names[0], None) if names else None
     if names and not (isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)):
         raise InputError(f"{path}: this transformers, {transformers.__version__}, has no model {names[0]}")

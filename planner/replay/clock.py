@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graphs.compiled import compiled
+from ...graphs.compiled import inner
 from ..simulator.clock import Queue
 from .rows import LAUNCH, QUEUE, RUN, WAIT, Turn
 
@@ -15,7 +15,7 @@ _SAME = 1e-9
 _COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
 
 
-@compiled
+@inner
 def period(turn: Turn, most: int) -> float:
     """most: turns played. The turn has been walked. Notes how long its rows waited in the last one played."""
     rows, seconds, first, waits = turn.rows, turn.seconds, turn.first, turn.waits
@@ -28,7 +28,8 @@ def period(turn: Turn, most: int) -> float:
     free, begin, growth, half = np.zeros(7), np.zeros(7), np.zeros(7), np.zeros(7)
     fence = following = longest = computed = launched = 0.0
     for number in range(most):
-        begin[:] = free
+        for queue in range(7):
+            begin[queue] = free[queue]
         now = ends[number % (back + 1)]
         place = 0
         for row in range(count):
@@ -66,5 +67,9 @@ def period(turn: Turn, most: int) -> float:
         if number > 0 and number + 1 >= back and change <= longest * _SAME:
             return longest
         if number + 1 == (most + 1) // 2:
-            half[:] = free
-    return (free - half).max() / (most - (most + 1) // 2)
+            for queue in range(7):
+                half[queue] = free[queue]
+    longest = 0.0
+    for queue in range(7):
+        longest = max(longest, free[queue] - half[queue])
+    return longest / (most - (most + 1) // 2)

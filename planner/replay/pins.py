@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graphs.arrays import Ints
-from ...graphs.compiled import compiled, inner
+from ...graphs.compiled import inner
 from ..simulator.pinned import PINNED
 from .instance import Instance
 
@@ -18,7 +18,7 @@ _CROSS, _MAKE, _DROP = range(3)
 """What happens to a copy on the host: it crosses the link; a step makes it; it is deleted."""
 
 
-@compiled
+@inner
 def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     """Per step where its copies stand in the flags behind it: whether the copy on the host that it makes, if
     any, is pinned; a run on the host has one for each of its writes; what one on the device makes there is in

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graphs.arrays import Floats, Ints
-from ...graphs.compiled import compiled
+from ...graphs.compiled import compiled, inner
 from ..simulator.clock import Queue
 from ..simulator.pinned import PINNED
 from .clock import period
@@ -49,7 +49,8 @@ def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: F
     turn, peaks = _room_for(instance, steps), np.zeros(4)
     result[1] = _read(instance, steps, starts, turn, peaks)
     walk(turn, instance.limits, peaks)
-    result[2:] = peaks
+    for ledger in range(4):
+        result[2 + ledger] = peaks[ledger]
     result[0] = period(turn, turns)
 
 
@@ -65,20 +66,21 @@ def stalls(instance: Instance, steps: Ints, starts: NDArray[np.uint8], waits: Fl
         if verb == 0:
             taken = _rows_of(instance.ways[target])
             if turn.rows[row, QUEUE] == _COMPUTE:
-                waits[place] = turn.seconds[row : row + taken, WAIT].sum()
+                for part in range(taken):
+                    waits[place] += turn.seconds[row + part, WAIT]
                 place += 1
             row += taken
         elif verb > 1:
             row += 1
 
 
-@compiled
+@inner
 def _rows_of(way: Any) -> int:
     """A run that writes host memory from the device takes two, the first for that room alone."""
     return 2 if way.host_writes_end > way.host_writes_start else 1
 
 
-@compiled
+@inner
 def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
     """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, were all deletes
     immediate."""
@@ -96,8 +98,9 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 starting[memory] += tensors[x].size
                 if memory == 1 and pinned[x]:
                     starting[_PINNED] += tensors[x].size
-    settled = starting.copy()
-    excess = max(0.0, (settled - limits).max())
+    settled, excess = starting.copy(), 0.0
+    for ledger in range(4):
+        excess = max(excess, settled[ledger] - limits[ledger])
     row = at = drops = 0
     for index in range(length + count):
         if index < length:
@@ -217,7 +220,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
     return excess
 
 
-@compiled
+@inner
 def _room_for(instance: Instance, steps: Ints) -> Turn:
     ways, tensors, most = instance.ways, len(instance.tensors), 3 * (len(steps) + len(instance.tensors))
     rows = len(steps)
@@ -230,7 +233,7 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
     return empty_turn(rows, most, tensors)
 
 
-@compiled
+@inner
 def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn) -> Ints:
     """Per tensor its number among those that move, or -1; their sizes and their number into `turn`."""
     ways, members = instance.ways, instance.members

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...graphs.arrays import Floats, Ints
-from ...graphs.compiled import compiled
+from ...graphs.compiled import inner
 
 QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
 """The columns of a row. DEMAND: bytes in MEMORY while it runs, were all deletes immediate. EVENTS_END: of its
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     waits: Ints
 
 
-@compiled
+@inner
 def empty_turn(rows: int, events: int, moving: int) -> Turn:
     """With room for so many."""
     return Turn(
@@ -59,12 +59,12 @@ def empty_turn(rows: int, events: int, moving: int) -> Turn:
     )
 
 
-@compiled
+@inner
 def event(kind: int, tensor: int, memory: int) -> int:
     return (tensor << 2 | memory) << 3 | kind
 
 
-@compiled
+@inner
 def put(
     turn: Turn,
     row: int,

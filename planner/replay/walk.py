@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...graphs.arrays import Floats, Ints
-from ...graphs.compiled import compiled
+from ...graphs.compiled import inner
 from ..simulator.clock import Queue
 from ..simulator.pinned import PINNED
 from .rows import (
@@ -54,7 +54,7 @@ _BELOW = ~_HOLDERS[0]
 """The bits that a reader ends that is not on the compute queue."""
 
 
-@compiled
+@inner
 def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     """Fill `turn.first` and `turn.waits` with the waits of the steady state; their number.
 
@@ -173,7 +173,7 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     return waits
 
 
-@compiled
+@inner
 def _claim(
     missing: float,
     pending: Ints,
@@ -201,7 +201,7 @@ def _claim(
         missing -= taken
 
 
-@compiled
+@inner
 def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, held: Floats, oldest: int) -> None:
     """End the deletes that wait only for rows before `oldest`."""
     for memory in range(4):
@@ -221,11 +221,12 @@ def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, held: Floats, ol
             rest[0] = 0
 
 
-@compiled
+@inner
 def _left_over(state: Ints, pending: Any, first: Ints, last: Ints, rests: Ints, end: int, left: Ints) -> int:
     """Write what the next turn waits for, counted from its start; the length of that."""
     length = len(state)
-    left[:length] = state
+    for tensor in range(length):
+        left[tensor] = state[tensor]
     for memory in range(4):
         for place in range(first[memory], last[memory] + 1):
             entry = pending[memory, place] if place < last[memory] else rests[memory]

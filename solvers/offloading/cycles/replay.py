@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....graphs.arrays import Ints
-from ....graphs.compiled import compiled
+from ....graphs.compiled import compiled, inner
 from ....planner.replay.clock import TURNS
 from ....planner.replay.clock import period as played
 from ....planner.replay.rows import LAUNCH, QUEUE, RUN
@@ -40,7 +40,7 @@ def period(facts: Facts, order: Ints, scratch: Scratch) -> float:
     return played(scratch.turn, TURNS)
 
 
-@compiled
+@inner
 def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
     """Set `scratch` to where every weight stands when a turn ends; false where an absence is chosen twice."""
     runs, versions = len(facts.seconds), len(facts.changed)
@@ -82,7 +82,7 @@ def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
     return True
 
 
-@compiled
+@inner
 def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
     """Which entry of the order waits for which, in the steady state; false where one breaks a rule, or does
     not fit."""

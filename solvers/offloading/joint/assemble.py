@@ -27,9 +27,6 @@ FETCH = np.dtype(
 READ, PREFETCH = 4, 6
 """The ranks of what is fetched, among the steps before one run (planner/residence/residence.py)."""
 
-_FEW = 12
-"""So many rows are sorted by insertion."""
-
 
 @compiled
 def assemble(
@@ -47,7 +44,7 @@ def assemble(
     absent. starts: of runs, in seconds. curves: bytes on the device and on the host by moment, with every
     fetch just before its use; caps: what early ones keep within. initial: where tensors lie at first,
     completed by what is fetched in the turn before."""
-    order = _in_order_of_need(fetches)
+    order = _in_order_of_need(fetches, len(curves[0]))
     moments = np.empty((len(order), 2), np.int64)
     _want(fetches, order, starts, look_ahead, len(curves[0]), moments)
     _place(fetches, order, (curves[0].copy(), curves[1].copy()), caps, moments)
@@ -55,14 +52,26 @@ def assemble(
 
 
 @inner
-def _in_order_of_need(fetches: Any) -> Ints:
-    keys, rows = np.empty(len(fetches), np.int64), np.empty(len(fetches), np.int64)
-    count = 0
+def _in_order_of_need(fetches: Any, turn: int) -> Ints:
+    """The rows in use, by use, then by tensor."""
+    count, first = 0, np.zeros(turn + 1, np.int64)
     for row in range(len(fetches)):
         if fetches[row].use >= 0:
-            keys[count], rows[count] = fetches[row].use << 32 | fetches[row].tensor, row
+            first[fetches[row].use + 1] += 1
             count += 1
-    return rows[np.argsort(keys[:count])]
+    for moment in range(turn):
+        first[moment + 1] += first[moment]
+    rows, keys = np.empty(count, np.int64), np.empty(len(fetches), np.int64)
+    for row in range(len(fetches)):
+        if fetches[row].use >= 0:
+            keys[row] = fetches[row].tensor
+            rows[first[fetches[row].use]] = row
+            first[fetches[row].use] += 1
+    begin = 0
+    for moment in range(turn):  # each now begins where the next did
+        _sort(rows, keys, begin, first[moment])
+        begin = first[moment]
+    return rows
 
 
 @inner
@@ -207,10 +216,10 @@ def _merge(
         filled[slot_of[index]] += 1
     length = 0
     for slot in range(slots):
-        inside = sorted_rows[first[slot] : first[slot + 1]]
-        _sort(inside, keys)
-        for index in inside:
-            steps[length] = rows[index]
+        _sort(sorted_rows, keys, first[slot], first[slot + 1])
+        for place in range(first[slot], first[slot + 1]):
+            for column in range(3):
+                steps[length, column] = rows[sorted_rows[place], column]
             length += 1
         if slot < len(ways) and ways[slot] >= 0:
             steps[length, 0], steps[length, 1], steps[length, 2] = 0, ways[slot], 0
@@ -224,13 +233,17 @@ def _key(rank: int, order: int, tensor: int) -> int:
 
 
 @inner
-def _sort(rows: Ints, keys: Ints) -> None:
-    if len(rows) > _FEW:
-        rows[:] = rows[np.argsort(keys[rows])]
-        return
-    for place in range(1, len(rows)):
-        row = rows[place]
-        while place and keys[rows[place - 1]] > keys[row]:
-            rows[place] = rows[place - 1]
-            place -= 1
-        rows[place] = row
+def _sort(rows: Ints, keys: Ints, begin: int, end: int) -> None:
+    """Part of the rows by their keys, which differ: by insertion, over great distances first where they are
+    many (D. L. Shell, CACM 2, 1959)."""
+    distance = 1
+    while distance < (end - begin) // 6:
+        distance = 3 * distance + 1
+    while distance:
+        for index in range(begin + distance, end):
+            row, place = rows[index], index
+            while place >= begin + distance and keys[rows[place - distance]] > keys[row]:
+                rows[place] = rows[place - distance]
+                place -= distance
+            rows[place] = row
+        distance //= 3

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Ints
-from ....graphs.compiled import compiled
+from ....graphs.compiled import compiled, inner
 from ..cycles.cycle import FROZEN
 from ..cycles.facts import Facts, Scratch
 from ..cycles.replay import period
@@ -60,9 +60,17 @@ def anneal(
             order, now = after, then
             if now < best - 1e-12:
                 best = now
-                orders.best[: len(order)], orders.best_length[0] = order, len(order)
+                orders.best_length[0] = _put(orders.best, order)
     orders.seconds[0] = best
-    orders.now[: len(order)], orders.now_length[0] = order, len(order)
+    orders.now_length[0] = _put(orders.now, order)
+
+
+@inner
+def _put(room: Ints, order: Ints) -> int:
+    """At its beginning; the length of that. An assignment of slices takes seconds to compile."""
+    for place in range(len(order)):
+        room[place] = order[place]
+    return len(order)
 
 
 @compiled
@@ -96,19 +104,19 @@ def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
     return moved(order, at, (at + step) % length)
 
 
-@compiled
+@inner
 def moved(order: Ints, at: int, to: int) -> Ints:
     """The entry at `at` stands at `to`."""
     after = order.copy()
-    if at < to:
-        after[at:to] = order[at + 1 : to + 1]
-    else:
-        after[to + 1 : at + 1] = order[to:at]
+    for place in range(at, to):
+        after[place] = order[place + 1]
+    for place in range(to, at):
+        after[place + 1] = order[place]
     after[to] = order[at]
     return after
 
 
-@compiled
+@inner
 def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
     """With the absence chosen, its fetch at a random place before its use; or without it."""
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)

@@ -39,7 +39,7 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
             made = 1
         first[index + 1] = first[index] + made
     flags, at_start = np.zeros(first[length], np.bool_), np.zeros(count, np.bool_)
-    if np.isinf(instance.limits[_PINNED]):
+    if instance.limits[_PINNED] == np.inf:
         return first, flags, at_start
     events = np.empty(most + first[length], np.int64)
     events = events[: _events(ways, instance.members, steps, events)]

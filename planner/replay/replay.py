@@ -90,7 +90,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
     have = np.zeros((3, count), np.int64)
     moving = _moving(instance, steps, starts, turn)
     first, flags, pinned = pins_of(instance, steps)
-    pins_limited = not np.isinf(limits[_PINNED])
+    pins_limited = limits[_PINNED] < np.inf
     for x in range(count):
         for memory in range(3):
             if starts[x] >> memory & 1:

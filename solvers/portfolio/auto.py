@@ -49,6 +49,7 @@ from ...planner.schedule.sequence import Run, runs_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
 from ..candidates import device_limit, plain_candidate, sequenced
+from ..compiling import compile_apart
 from ..problem import (
     Answer,
     Bound,
@@ -63,7 +64,7 @@ from ..recomputation.checkpointing import rotor
 from ..recomputation.rockmate import rk_rotor
 from ..recomputation.rounding import rounding
 from ..recomputation.search import search
-from ..recomputation.search.compiling import compile_apart
+from ..recomputation.search.compiling import CODES
 from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
 from ..settings_text import check_gap, check_workers
@@ -133,7 +134,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         """Unless the race is over before it is compiled."""
         try:
             if options.time_limit is None:
-                compile_apart(options.report, lambda: race.within(settings.gap))
+                compile_apart(CODES, options.report, lambda: race.within(settings.gap))
             if not race.within(settings.gap):
                 load(options)
         except BaseException:

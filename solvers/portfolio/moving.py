@@ -4,7 +4,8 @@
     then     joint from the fastest schedule of these, in the time that is left
 
 So the answer is never slower than any of theirs within the same time. All ends once the best is proven to be
-within the gap: the offloading bound for any order is computed beside the first lines.
+within the gap: the offloading bound for any order is computed beside the first lines. Code that
+lines need is compiled once on a machine, by other processes, beside the others or before a limit's clock.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from ...planner.bounds import memory_floor
 from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
-from ..offloading.joint import joint
+from ..compiling import compile_apart
+from ..offloading.joint import compiling, joint
+from ..offloading.weight_offload import compiling as greedy_compiling
 from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Problem, Status
 from ..race import Race
+from ..recomputation.search import compiling as search_compiling
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
 from . import lines as portfolio
@@ -46,6 +50,13 @@ LINES = {
     "l2l": 0.02,
 }
 """Solvers, and the share of all time that each may take with two cores and more."""
+
+CODES = {
+    "joint": compiling.CODES,
+    "offload-greedy": greedy_compiling.CODES,
+    "search": search_compiling.CODES,
+}
+"""What lines need compiled."""
 
 _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
@@ -69,11 +80,13 @@ def solve(
 
     Raises NotFoundError or InfeasibleError where no line finds any.
     """
-    begin, stop, race = monotonic(), Event(), options.race
+    stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
         return plain
-    total, bounds = options.time_limit, list[Bound]()
+    if total is not None:  # compiling is not to take from it
+        compile_apart((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
+    begin = monotonic()
     deadline = inf if total is None else begin + _LINES_SHARE * total
     settings = {
         "joint": {"seed": str(seed)},
@@ -96,8 +109,16 @@ def solve(
         run = partial(_run, problem, race)
         if many:
             run = opened.enter_context(Processes(problem, last_seconds=last)).solve
+
+        def line(solver: str, share: float) -> Line:
+            def solve(cancelled: Cancelled) -> Answer:
+                compile_apart(CODES.get(solver, ()), options.report, cancelled)
+                return run(solver, settings.get(solver, {}), share * unit, cancelled)
+
+            return Line(solver, solve)
+
         lines = [
-            Line(solver, partial(run, solver, settings.get(solver, {}), share * unit))
+            line(solver, share)
             for solver, share in LINES.items()
             if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
         ]

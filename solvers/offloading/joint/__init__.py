@@ -1,1 +1,4 @@
-"""Recomputation, offloading and CPU updates in one search."""
+"""Recomputation, offloading and CPU updates in one search.
+
+Doors: joint, compiling.
+"""

@@ -42,6 +42,7 @@ from ...candidates import device_limit, plain_candidate
 from ...links import worth_moving
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from .anneal import Anneal
+from .compiling import load
 from .drops import Drops
 from .slots import Slots
 from .start import LOOK_AHEADS, Starts, other_modes
@@ -80,6 +81,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     plain = plain_if_fastest(problem)
     if plain is not None:
         return plain
+    load(options)
     clock, limit, drops = _Clock(options), device_limit(problem), Drops(problem.graph)
     starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts))
     interrupted = False

@@ -28,6 +28,7 @@ from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, schedule_of
+from ...compiling import COMPILING
 from ...problem import Options
 from .anneal import Best, anneal, energy_of, seed
 from .events import Sequence
@@ -48,8 +49,6 @@ EXCHANGE = 500
 
 COLD = 5e-4
 """Where every temperature ends, likewise."""
-
-COMPILING = "compiling the search: some seconds, once on a machine"
 
 _MOST_MOVES = 3_000_000
 """However large the graph is; one or two minutes."""

@@ -1,0 +1,27 @@
+"""What `offload-greedy` compiles, by another process (solvers/compiling.py)."""
+
+from __future__ import annotations
+
+from ....graphs.compiled import is_at_hand
+from ....graphs.generators import chain
+from ....graphs.machine import Link, Links, Machine
+from ....graphs.transformations.updates import with_updates
+from ....planner.plain import baseline
+from ...compiling import Code
+from ...problem import Options, Problem
+from ..cycles.replay import period
+from .anneal import anneal
+from .offload_greedy import Settings, solve
+
+
+def _problem() -> Problem:
+    """One that the greedy does not solve at once, so that it is searched."""
+    link = Link(1e9)
+    graph = with_updates(chain(8), optimizer="adamw", when="in-backward", device_rate=1e9, host_rate=1e9)
+    return Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(d2h=link, h2d=link)))
+
+
+CODES = (Code(lambda: is_at_hand(period) and is_at_hand(anneal), __name__),)
+
+if __name__ == "__main__":
+    solve(_problem(), Options(settings=Settings(moves=1)))

@@ -30,6 +30,7 @@ from .rows import (
     OVERWRITE,
     QUEUE,
     READ,
+    RUN,
     WAIT,
     Turn,
     empty_turn,
@@ -42,16 +43,23 @@ _PINNED = PINNED
 _COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
 
 
+FIGURES = 7
+"""Of a replay."""
+
+
 @compiled
 def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: Floats, turns: int) -> None:
     """result: (seconds of a turn, bytes in excess of the limits, peak per memory, the most that is pinned: 0
-    where that has no limit). turns: played at most."""
+    where that has no limit, seconds of all that is not on the compute queue). turns: played at most."""
     turn, peaks = _room_for(instance, steps), np.zeros(4)
     result[1] = _read(instance, steps, starts, turn, peaks)
     walk(turn, instance.limits, peaks)
     for ledger in range(4):
         result[2 + ledger] = peaks[ledger]
-    result[0] = period(turn, turns)
+    result[0], result[6] = period(turn, turns), 0.0
+    for row in range(turn.counts[0]):
+        if turn.rows[row, QUEUE] != _COMPUTE:
+            result[6] += turn.seconds[row, RUN]
 
 
 @compiled

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Mode
-from memplan.graphs.machine import Machine
+from memplan.graphs.machine import Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import Ways, starts_of
-from memplan.planner.replay.replay import replay, stalls
+from memplan.planner.replay.replay import FIGURES, replay, stalls
 from memplan.planner.replay.rows import QUEUE, empty_turn
 from memplan.planner.schedule.schedule import Schedule, Verb, compute
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
-from strategies import random_case
+from strategies import Case, random_case
 
 
 @pytest.mark.parametrize("batch", range(4))
@@ -33,7 +33,7 @@ def test_same_figures(batch: int) -> None:
         except InvalidScheduleError:
             continue
         ways = Ways(case.graph)
-        instance, result, steps = ways.instance(machine, budget), np.zeros(6), ways.steps(case.schedule)
+        instance, result, steps = ways.instance(machine, budget), np.zeros(FIGURES), ways.steps(case.schedule)
         replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
         assert result[1] == 0
         assert result[2:5].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed
@@ -56,10 +56,10 @@ def test_what_the_device_makes_on_the_host(pinned: int | None) -> None:
     schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2, 1)])
     figures = simulate(graph, schedule, machine=machine).figures
     assert (figures.time, figures.peak, figures.host_peak, figures.pinned_peak) == (3 + 7 + 2, 0, 9, 8)
-    ways, result = Ways(graph), np.zeros(6)
+    ways, result = Ways(graph), np.zeros(FIGURES)
     instance = ways.instance(machine, 0)
     replay(instance, ways.steps(schedule), starts_of(graph, schedule), result, _ITERATIONS)
-    assert result.tolist() == [12, 0, 0, 9, 0, 0 if pinned is None else 8]
+    assert result.tolist() == [12, 0, 0, 9, 0, 0 if pinned is None else 8, 3 + 2]
 
 
 def test_a_run_that_writes_host_memory_stalls_once() -> None:
@@ -84,7 +84,7 @@ def test_a_run_that_writes_host_memory_stalls_once() -> None:
 
 
 def test_the_device_works_and_waits() -> None:
-    """Its queue is never busier than the turn is long."""
+    """Its queue is never busier than the turn is long. How long the others are busy is told as well."""
     seen = 0
     for seed in range(400):
         case = random_case(Random(seed))
@@ -93,18 +93,34 @@ def test_the_device_works_and_waits() -> None:
             simulate(case.graph, case.schedule, machine=machine)
         except InvalidScheduleError:
             continue
-        ways, result = Ways(case.graph), np.zeros(6)
+        ways, result = Ways(case.graph), np.zeros(FIGURES)
         instance, steps = ways.instance(machine, 2**60), ways.steps(case.schedule)
         runs = instance.ways[steps[steps[:, 0] == Verb.COMPUTE, 1]]
         seconds = runs["seconds"][~runs["host"]]
         waits = np.full(len(seconds) + 1, 0.0)
         replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
         stalls(instance, steps, starts_of(case.graph, case.schedule), waits, _ITERATIONS)
+        assert result[6] == pytest.approx(runs["seconds"][runs["host"]].sum() + _copied(case, machine))
         assert waits.min() >= 0
         assert waits[-1] == 0
         assert waits.sum() + seconds.sum() <= result[0] * (1 + 1e-9)
         seen += waits.any()
     assert seen > 50
+
+
+def _copied(case: Case, machine: Machine) -> float:
+    """Seconds of all transfers."""
+    links, sizes = machine.links, case.graph.tensors.bytes
+    link_of = {
+        (Verb.OFFLOAD, Memory.HOST): links.d2h,
+        (Verb.OFFLOAD, Memory.DISK): links.disk_write,
+        (Verb.PREFETCH, Memory.DEVICE): links.h2d,
+        (Verb.PREFETCH, Memory.HOST): links.disk_read,
+    }
+    schedule = case.schedule
+    steps = zip(schedule.verbs.tolist(), schedule.targets.tolist(), schedule.wheres.tolist(), strict=True)
+    moved = [(link_of.get((verb, where)), int(sizes[x])) for verb, x, where in steps if verb > Verb.DELETE]
+    return sum(link.seconds(size) for link, size in moved if link)
 
 
 @pytest.mark.parametrize("batch", range(4))

@@ -39,6 +39,10 @@ _HEATS, _HEAT = 4, 0.06
 """Where nothing can be made again: so many annealings from the start, each for a share of the time, before
 the best of them goes on. They end far apart, and the first moves decide where."""
 
+_ELSEWHERE = 0.05
+"""What a second of links, disks or the CPU counts beside one of the period. What is busy there without need
+makes nobody slower now, but stands in the way of what comes next."""
+
 _SAMPLE = 40
 
 _VICTIMS = 6
@@ -116,7 +120,7 @@ class Anneal:
                 self._undo(before)
                 continue
             outcome = self.state.evaluate(self.now.look_ahead, self.now.reserve)
-            worse = outcome.seconds - before.seconds
+            worse = _worth(outcome) - _worth(before)
             if outcome.excess or (
                 worse > 0 and self.random.random() >= exp(-worse / max(temperature, 1e-300))
             ):
@@ -297,3 +301,8 @@ class Anneal:
                     return absence
                 last = absence
         return last
+
+
+def _worth(outcome: Outcome) -> float:
+    """Seconds; less is better."""
+    return outcome.seconds + _ELSEWHERE * outcome.elsewhere

@@ -20,7 +20,7 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
 from ....planner.replay.instance import Instance, Ways
-from ....planner.replay.replay import replay, stalls
+from ....planner.replay.replay import FIGURES, replay, stalls
 from ....planner.residence.lives import Touch, turn_length
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.schedule import Initial, Schedule, Verb
@@ -33,12 +33,14 @@ from .total import Total
 
 class Outcome(NamedTuple):
     """seconds: the period. excess: bytes above a limit, at worst; ∞ where a tensor would start where no
-    schedule can say. look_ahead, reserve: with which."""
+    schedule can say. look_ahead, reserve: with which. elsewhere: seconds of a turn that links, disks and the
+    CPU are busy."""
 
     seconds: float
     excess: float
     look_ahead: float = 1.5
     reserve: float = 0.0
+    elsewhere: float = 0.0
 
 
 class State:
@@ -239,15 +241,16 @@ class State:
 
     def evaluate(self, look_ahead: float, reserve: float = 0.0) -> Outcome:
         result = self._replayed(look_ahead, reserve)
-        return Outcome(float(result[0]), inf if self._total.unsaid else float(result[1]), look_ahead, reserve)
+        seconds, excess, *_peaks, elsewhere = result.tolist()
+        return Outcome(seconds, inf if self._total.unsaid else excess, look_ahead, reserve, elsewhere)
 
     def peaks(self, look_ahead: float) -> Floats:
         """Bytes at most in each memory, and pinned."""
-        return self._replayed(look_ahead, 0.0)[2:]
+        return self._replayed(look_ahead, 0.0)[2:6]
 
     def _replayed(self, look_ahead: float, reserve: float) -> Floats:
         steps, starts = self.steps(look_ahead, reserve)
-        result = np.zeros(6)
+        result = np.zeros(FIGURES)
         replay(self.instance, steps, starts, result, TURNS)
         return result
 

@@ -1,4 +1,4 @@
 """From a graph to another: updates, accumulation, weights read where they lie.
 
-Doors: updates.
+Doors: order, updates.
 """

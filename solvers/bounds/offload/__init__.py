@@ -1,4 +1,4 @@
 """Bounds with transfers.
 
-Doors: offload_bound.
+Doors: fractions, offload_bound.
 """

@@ -30,9 +30,12 @@ NEGLIGIBLE = 0.003
 """Of the device's limit: so many bytes of the smallest tensors count as nothing, which lowers the bound."""
 
 
-def _sizes(graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool) -> list[int]:
-    """Bytes of the tensors that count. merged: those touched by the same operations alike, by the first. What
-    may be made in host memory, and so lie there without a copy down, counts as nothing."""
+def _sizes(
+    graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool
+) -> tuple[list[int], list[int]]:
+    """Bytes of the tensors that count, and per tensor the one that stands for it. merged: those touched by
+    the same operations alike, by the first. What may be made in host memory, and so lie there without a copy
+    down, counts as nothing."""
     sizes = graph.tensors.bytes.copy()
     for modes in graph.operations.modes.values():
         for mode in modes:
@@ -47,15 +50,15 @@ def _sizes(graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool
                 for x in tensors:
                     touching[x].append((operation, number, role))
     first: dict[object, int] = {}
-    results = set(graph.results)
+    stands, results = list(range(len(counted))), set(graph.results)
     for x, size in enumerate(counted):
         if merged and size:
             key = (tuple(touching[x]), bool(graph.persistent[x]), bool(graph.resident[x]), x in results)
             one = first.setdefault(key, x)
             if one != x:
                 counted[one] += size
-                counted[x] = 0
-    return counted
+                counted[x], stands[x] = 0, one
+    return counted, stands
 
 
 def times(factor: float, one: Sum) -> Sum:
@@ -88,7 +91,7 @@ class OffloadColumns:
         self.windows = range(len(marks))
         self.exact, self.firsts = self.turn.exact, self.turn.firsts
         self.ways = [ways_of(graph, operation) for operation in range(count)]
-        self.sizes = _sizes(graph, self.ways, self.limit, merged=not whole)
+        self.sizes, self.stands = _sizes(graph, self.ways, self.limit, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
         self.batch = {
             x for x, there in enumerate(graph.resident.tolist()) if there and not self.persistent[x]

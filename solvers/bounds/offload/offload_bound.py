@@ -17,6 +17,7 @@ of operations that follow each other in all. The bound is computed from the rows
     first_runs.py  rows (10)
     stocks.py      rows (5), (6), (8), (9) and `whole`
     host.py        rows (12) to (16), where not all fits into host memory
+    fractions.py   what its answer keeps and moves, as advice for searches
 
 Time: O(moments · edges) rows; under a second for one moment of thousands of operations, some ten for more.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest is ours.
@@ -91,11 +92,11 @@ def offload_bound(
     seconds = time_bound(graph)
     if order == "file":
         seconds = link_bound(graph, machine, budget, lambda: monotonic() < deadline and not cancelled())
-    able = _able(graph) if order == "file" else _chain(graph, _able(graph))
+    able = able_operations(graph) if order == "file" else _chain(graph, able_operations(graph))
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - SLACK):
         begun = monotonic()
-        program = OffloadProgram(graph, machine, budget, _marks(graph, able, most, order), order)
+        program = OffloadProgram(graph, machine, budget, chosen_marks(graph, able, most, order), order)
         left = None if deadline == inf else max(0.0, deadline - monotonic())
         answer = relaxed(program.program(), left, cancelled)
         seconds, interrupted = max(seconds, answer.bound * program.unit), answer.interrupted
@@ -108,7 +109,7 @@ def offload_bound(
     return Bound(seconds, NAME, order)
 
 
-def _marks(graph: Graph, able: Sequence[int], most: int, order: OrderName) -> list[int]:
+def chosen_marks(graph: Graph, able: Sequence[int], most: int, order: OrderName) -> list[int]:
     """Of the starts of chosen operations, of few their ends too. The turn begins with the first in the file's
     order, if that is able."""
     ends = len(graph.operations) <= BOTH_ENDS
@@ -145,7 +146,7 @@ def weight_offload_bound(
     return Bound(max(trivial, bound), "weight-offload", "file")
 
 
-def _able(graph: Graph) -> list[int]:
+def able_operations(graph: Graph) -> list[int]:
     """The operations that always run on the device."""
     modes = graph.operations.modes
     return [o for o in range(len(graph.operations)) if not any(way.on_host for way in modes.get(o, ()))]

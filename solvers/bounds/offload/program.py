@@ -114,7 +114,7 @@ class OffloadProgram:
         order: OrderName = "file",
         whole: bool = False,
     ) -> None:
-        columns = OffloadColumns(graph, machine, limit, marks, order, whole)
+        self.columns = columns = OffloadColumns(graph, machine, limit, marks, order, whole)
         self.unit, self.model = columns.unit, columns.model
         FirstRunRows(columns)
         _UseRows(columns)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp
 from random import Random
 from statistics import median
@@ -98,16 +99,22 @@ class Anneal:
 
     def run(self, progress: Callable[[], float]) -> None:
         """Until `progress` reaches 1. The best is then in `state`."""
-        change, period, first = self._usual_change(), self.now.seconds, self.snapshot()
-        cold = min(COLD * change, _HOTTEST_COLD * period)
-        heats = 0 if self.again.optional else _HEATS
-        for number in range(heats):
-            begin = number * _HEAT
-            self._cool(lambda begin=begin: (progress() - begin) / _HEAT, HOT * change, cold)
-            self.restore(first if number < heats - 1 else self.best)
-        refined = min(HOT_IF_MADE_AGAIN * change, _HOTTEST_IF_MADE_AGAIN * period)
-        begin, hot = heats * _HEAT, WARM * change if heats else refined
-        self._cool(lambda: (progress() - begin) / (1 - begin), hot, cold)
+        if self.again.optional:
+            self.cool(progress)
+            return
+        first = self.snapshot()
+        for number in range(_HEATS):
+            self.cool(part_of(progress, number * _HEAT, (number + 1) * _HEAT))
+            self.restore(first if number < _HEATS - 1 else self.best)
+        self.cool(part_of(progress, _HEATS * _HEAT, 1.0), WARM)
+
+    def cool(self, progress: Callable[[], float], warm: float = HOT) -> None:
+        """Once, from where it stands. warm: where nothing can be made again, as HOT."""
+        change, period = self._usual_change, self.now.seconds
+        hot = warm * change
+        if self.again.optional:
+            hot = min(HOT_IF_MADE_AGAIN * change, _HOTTEST_IF_MADE_AGAIN * period)
+        self._cool(progress, hot, min(COLD * change, _HOTTEST_COLD * period))
         self.restore(self.best)
 
     def _cool(self, progress: Callable[[], float], hot: float, cold: float) -> None:
@@ -135,8 +142,9 @@ class Anneal:
         self.state.rollback(0)
         self.now = before
 
+    @cached_property
     def _usual_change(self) -> float:
-        """Seconds; the moves are taken back."""
+        """Seconds, by moves from where the search stands at first; they are taken back."""
         slower: list[float] = []
         before = self.now
         for _ in range(_SAMPLE if len(self.state.absence_rows) else 0):
@@ -301,6 +309,11 @@ class Anneal:
                     return absence
                 last = absence
         return last
+
+
+def part_of(progress: Callable[[], float], begin: float, end: float) -> Callable[[], float]:
+    """From 0 to 1 while the other goes from one to the other."""
+    return lambda: (progress() - begin) / (end - begin)
 
 
 def _worth(outcome: Outcome) -> float:

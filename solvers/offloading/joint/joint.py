@@ -6,7 +6,8 @@
 
 Minimises the steady-state period itself, by the rules of the simulator, within the device's budget and the
 host's capacity. Two phases share the time: greedy starts over how much is made again and how many updates
-run on the CPU, then annealing of the best, or of a schedule that another solver found. Nothing is proven
+run on the CPU, some as a linear program advises; then annealing of the best, or of a schedule that another
+solver found. Nothing is proven
 here; the gap is to the bounds.
 
 Assumed: links both ways. First runs keep the file's order, but for updates, or that of the other solver's
@@ -16,7 +17,8 @@ does so. Tensors move whole. No paper has this: the method is ours; why, in docs
     drops.py      begin here: which activations a start makes again, and the runs that follow
     state.py      a point of the search: decisions, and what they come to; lineup.py, its runs; parts.py, what
                   a tensor adds; total.py and rows.py, the tables of all
-    start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk
+    start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk;
+                  guide.py, what the offloading program in fractions advises
     anneal.py     moves from there; slots.py and again.py, those that change what is made again;
                   stalls.py, where the device waits
     assemble.py   from a state to the steps of its schedule, compiled; planner/replay, their period
@@ -26,7 +28,7 @@ Per evaluation O(steps · turns) in compiled code: 0.2 ms for 1,300 operations a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -41,7 +43,7 @@ from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
 from ...links import worth_moving
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
-from .anneal import Anneal
+from .anneal import Anneal, part_of
 from .compiling import load
 from .drops import Drops
 from .slots import Slots
@@ -52,6 +54,12 @@ NAME = "joint"
 
 _START_SHARE = 0.5
 """Of the time limit, for the starts."""
+
+_ADVICE_SHARE, _ADVICE_SECONDS = 0.25, 20.0
+"""Of the time limit, for the offloading program that advises starts; and at most."""
+
+_FIRST_SHARE = 0.15
+"""Of the annealing, for each start where there are several; the best of what they come to goes on."""
 
 _READ_SHARE = 0.1
 """Of the time limit: behind that no other schedule is read where one will do to start from."""
@@ -86,15 +94,16 @@ def solve(problem: Problem, options: Options) -> Answer:
     starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts))
     interrupted = False
     try:
-        starts.search()
+        starts.search(min(_ADVICE_SECONDS, _ADVICE_SHARE * clock.limit))
     except KeyboardInterrupt:
         interrupted = True
-    best = starts.best
-    opened = _opened(problem, [best.residence], drops, clock) if best else None
-    if best is None or opened is None:
+    opened = [_opened(problem, [start.residence], drops, clock) for start in starts.found]
+    openings = [each for each in opened if each is not None]
+    if not openings:
         raise _refusal(problem, limit, starts, interrupted)
-    options.report(f"{NAME}: {best.outcome.seconds:.6g} s before annealing")
-    found, interrupted = _annealed(problem, options, clock, opened, interrupted)
+    seconds = min(outcome.seconds for _state, outcome in openings)
+    options.report(f"{NAME}: {seconds:.6g} s before annealing")
+    found, interrupted = _annealed(problem, options, clock, openings, interrupted)
     return _answer(problem, found, clock, interrupted)
 
 
@@ -107,7 +116,7 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
     residences = (residence_of(problem.graph, schedule) for schedule, _seconds in ordered)
     opened, found, interrupted = _opened(problem, residences, drops, clock), ordered[0][0], False
     if opened:
-        annealed, interrupted = _annealed(problem, options, clock, opened, False)
+        annealed, interrupted = _annealed(problem, options, clock, [opened], False)
         if _seconds(problem, annealed) < ordered[0][1]:
             found = annealed
     return _answer(problem, found, clock, interrupted)
@@ -140,29 +149,44 @@ class _Clock:
 
 
 def _annealed(
-    problem: Problem, options: Options, clock: _Clock, opened: tuple[State, Outcome], interrupted: bool
+    problem: Problem,
+    options: Options,
+    clock: _Clock,
+    openings: Sequence[tuple[State, Outcome]],
+    interrupted: bool,
 ) -> tuple[Schedule, bool]:
     """The best schedule from there, and whether it was ended by Ctrl-C."""
     settings: Settings = options.settings or Settings()
     graph, bound = problem.graph, time_bound(problem.graph)
-    anneal = Anneal(*opened, other_modes(graph), settings.seed)
+    anneals = [Anneal(*opened, other_modes(graph), settings.seed) for opened in openings]
     moves = min(
         _MOST_MOVES,
         _MOST_RUNS // max(1, len(graph.operations)),
-        settings.moves * len(anneal.state.absence_rows),
+        settings.moves * max(len(anneal.state.absence_rows) for anneal in anneals),
     )
+    begun = 0.0 if clock.limit == inf else clock.share
+
+    def best() -> Anneal:
+        return min(anneals, key=lambda anneal: anneal.best.outcome.seconds)
 
     def progress() -> float:
-        options.race.found(anneal.best.outcome.seconds, NAME)
-        if interrupted or not moves or anneal.best.outcome.seconds <= bound * (1 + _ENOUGH):
+        seconds = best().best.outcome.seconds
+        options.race.found(seconds, NAME)
+        if interrupted or not moves or seconds <= bound * (1 + _ENOUGH):
             return 1.0
-        return clock.share if clock.limit < inf else anneal.tried / moves
+        if clock.limit == inf:
+            return sum(anneal.tried for anneal in anneals) / moves if clock.share < 1.0 else 1.0
+        return (clock.share - begun) / max(1.0 - begun, 1e-9)
 
     try:
-        anneal.run(progress)
+        first = len(anneals) if len(anneals) > 1 else 0
+        for number, anneal in enumerate(anneals[:first]):
+            anneal.cool(part_of(progress, number * _FIRST_SHARE, (number + 1) * _FIRST_SHARE))
+        best().run(part_of(progress, first * _FIRST_SHARE, 1.0))
     except KeyboardInterrupt:
         interrupted = True
-        anneal.restore(anneal.best)
+    anneal = best()
+    anneal.restore(anneal.best)
     return anneal.state.schedule(anneal.best.outcome), interrupted
 
 

@@ -1,9 +1,11 @@
 """Starts of the joint search: how much is made again, and which updates run on the host, by greedy filling.
 
 A *choice* is a set of tensors to drop and a set of updates for the host. What it is worth is found by
-fill.py, a few look-aheads and the compiled simulator. Choices are made by two shares first - the
-cheapest tensors up to a share of all bytes, the last layers' updates up to a share of all - with steps from
-the best that become smaller; then the tensors of like name are all dropped, or none.
+fill.py, a few look-aheads and the compiled simulator. First come choices that the offloading program in
+fractions advises (guide.py). Then choices are made by two shares - the cheapest tensors up to a share of all
+bytes, the last layers' updates up to a share of all - with steps from the best that become smaller; then the
+tensors of like name are all dropped, or none. The best of either is a start: the faster one is often not the
+one from which annealing comes farther.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ...links import worth_moving
 from ..layers.host_ways import ways_on_host
 from .drops import Drops
 from .fill import fill, orders, send_all
+from .guide import Guide, guided
 from .lineup import ABSENT
 from .slots import Slots
 from .spill import spill
@@ -68,7 +71,8 @@ class Start:
 
 
 class Starts:
-    """best: of the choices tried. least: the smallest budget with which one of them holds, in bytes.
+    """advised, best: of the choices that the program advises, and of the others that were tried. least: the
+    smallest budget with which one of them holds, in bytes.
 
     complete: no choice was left out because time was over. proceed: false once it is.
     """
@@ -87,14 +91,19 @@ class Starts:
         )
         self._places = [(run[0], place) for run, place in zip(runs, self.slots.places, strict=True)]
         self.state = State(graph, machine, budget, self.slots.runs)
+        self.guide: Guide | None = None
+        self.advised: Start | None = None
         self.best: Start | None = None
         self.least = inf
         self.complete = True
         self._tried: set[Choice] = set()
 
-    def search(self) -> None:
-        """Some shares, then steps from the best of them that become smaller, then kinds of tensors."""
-        best, below = (0.0, 0.0), frozenset[int]()
+    def search(self, seconds: float) -> None:
+        """A first one, what is advised, then some shares, steps from the best of them that become smaller,
+        and kinds of tensors. seconds: that advice may take."""
+        below = frozenset[int]()
+        best = FIRST[0] if self.attempt(self.choice(*FIRST[0])) else (0.0, 0.0)
+        self._take_advice(seconds)
         for written in dict.fromkeys((below, self._written)):
             for shares in FIRST:
                 if self.attempt(self.choice(*shares, written)):
@@ -112,6 +121,25 @@ class Starts:
             better = False
             for choice in self._by_kind():
                 better |= self.attempt(choice)
+
+    def _take_advice(self, seconds: float) -> None:
+        """Try what is advised; the best of that beside what is the best so far."""
+        before, self.best = self.best, None
+        try:
+            places, over = self.slots.places, (lambda: not self.proceed())
+            self.guide = guided(self.drops, self.machine, self.budget, places, seconds, over)
+            if self.guide:
+                self._tried.clear()  # what stays is chosen by its preference too from now on
+                for choice in self.guide.choices(self._updates):
+                    self.attempt(Choice(*choice))
+        finally:
+            self.advised, self.best = self.best, before
+
+    @property
+    def found(self) -> list[Start]:
+        """The best of either kind; of one choice the better filling."""
+        starts = sorted(filter(None, (self.best, self.advised)), key=lambda start: start.worth)
+        return starts if len({start.choice for start in starts}) > 1 else starts[:1]
 
     @property
     def tried(self) -> int:
@@ -192,7 +220,10 @@ class Starts:
         state = self.state
         everything = state.absences
         largest = float(self.graph.tensors.bytes[[absence.tensor for absence in everything]].max(initial=0))
-        for order in orders(state, everything):
+        preferences = list(orders(state, everything))
+        if self.guide:
+            preferences.append(self.guide.preferred(state, everything))
+        for order in preferences:
             for room in ROOMS:
                 send_all(state, everything)
                 fill(state, order, max(state.demand, self.budget - room * largest))

@@ -14,6 +14,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.graphs.transformations.order import in_order
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
@@ -27,7 +28,7 @@ from memplan.solvers.bounds.offload.windows import START
 from memplan.solvers.bounds.residency.order import BEFORE, any_order, predecessors
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.problem import Bound, Problem
-from reordered import random_order, reordered
+from reordered import random_order
 from small_offload import small_case
 from solver_cases import in_file_order
 from strategies import Case, random_case
@@ -49,7 +50,7 @@ def test_no_order_is_faster_than_the_bound(seed: int) -> None:
     orders = [list(range(len(case.graph.operations))), *(random_order(random, case.graph) for _ in range(2))]
     recompute = seed in (3, 9, 27)
     for order in orders:
-        graph = reordered(case.graph, order)
+        graph = in_order(case.graph, order)
         best = optimum(graph, case.machine, case.budget, recompute=recompute, states=600)
         assert bound <= best.period * ABOVE
 

@@ -1,0 +1,95 @@
+"""What the offloading program keeps on the device, moves and makes again, in fractions: advice for searches.
+
+Nothing here is proven; the program is that of the bound (program.py), with few moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from ....graphs.arrays import Floats
+from ....graphs.graph import Graph
+from ....graphs.machine import Machine
+from ...milp.result import BackendError
+from ...milp.safe_bounds import relaxed
+from .columns import OffloadColumns, Sum
+from .offload_bound import able_operations, chosen_marks
+from .program import OffloadProgram
+
+MOMENTS = (8, 4)
+"""So many, or fewer where that takes too long. With 4 searches end farther from the bound, with 16 no nearer
+(docs/results.md)."""
+
+_PACE = 8_000
+"""Columns of a program that is solved in a second, about."""
+
+_SHARE = 0.7
+"""Of the time that is left, for one program."""
+
+_OPERATIONS = 1_500
+"""Worth a second of the time there is: writing the program takes time as well."""
+
+
+class Fractions(NamedTuple):
+    """moments: per moment the operation that begins or ends there, below 0 at the turn's start. there, below:
+    shape (moments, tensors): the parts of each tensor that are on the device, and that lie below it; NaN
+    where the program knows of none. on_cpu: per operation the part of it that runs there.
+    """
+
+    moments: list[int]
+    there: Floats
+    below: Floats
+    on_cpu: Floats
+
+
+def fractions(
+    graph: Graph,
+    machine: Machine,
+    budget: int,
+    seconds: float,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Fractions | None:
+    """For first runs in the file's order, within `budget` bytes on the device. None where the program has no
+    answer, or none in so many seconds. Raises KeyboardInterrupt."""
+    deadline, able = monotonic() + seconds, able_operations(graph)
+    for most in MOMENTS if len(graph.operations) <= _OPERATIONS * seconds else ():
+        program = OffloadProgram(graph, machine, budget, chosen_marks(graph, able, most, "file"))
+        left = deadline - monotonic()
+        if program.model.columns > _PACE * left:
+            continue
+        try:
+            answer = relaxed(program.program(), _SHARE * left, cancelled)
+        except BackendError:
+            return None
+        if answer.interrupted:
+            raise KeyboardInterrupt
+        if cancelled():
+            return None
+        if deadline - monotonic() > (1 - _SHARE) * left:  # it was not halted
+            return None if answer.x is None else _read(program.columns, answer.x)
+    return None
+
+
+def _read(columns: OffloadColumns, x: Floats) -> Fractions:
+    tensors, moments = len(columns.sizes), len(columns.windows)
+    there, below = np.full((moments, tensors), np.nan), np.full((moments, tensors), np.nan)
+    for s in columns.windows:
+        for tensor, column in columns.there[s].items():
+            there[s, tensor] = x[column]
+        there[s, list(columns.touched[s])] = 1.0
+        for tensor, column in columns.below[s].items():
+            below[s, tensor] = x[column]
+
+    def value(one: Sum) -> float:
+        return one[0] + sum(factor * float(x[column]) for column, factor in one[1])
+
+    on_cpu = [
+        value(columns.chosen(o, columns.numbers(o, lambda way: way.on_host))) if len(ways) > 1 else 0.0
+        for o, ways in enumerate(columns.ways)
+    ]
+    stands = columns.stands
+    return Fractions(columns.turn.at, there[:, stands], below[:, stands], np.array(on_cpu))

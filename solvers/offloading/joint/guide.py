@@ -1,0 +1,116 @@
+"""What the offloading program in fractions advises for starts: what to drop, which updates go, what stays.
+
+    runs of a start ──as the file's order──▶ fractions of the program ──▶ choices, an order of preference
+
+At the moments that an absence spans, the program has some part of its tensor on the device: the larger that
+is, the sooner the tensor stays there. A tensor of which less than some share is anywhere between forward and
+backward is dropped. Of the updates those of which most is on the CPU go there, for as many seconds as the
+program has there in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....graphs.arrays import Floats
+from ....graphs.machine import Machine
+from ....graphs.transformations.order import in_order
+from ...bounds.offload.fractions import Fractions, fractions
+from .drops import Drops
+from .fill import durations
+from .parts import Absence
+from .state import State
+
+_SHARES = (0.25, 0.5, 0.75, 0.95)
+"""Of a tensor: where less is anywhere, it is dropped."""
+
+_KEPT_IF_UNKNOWN = 1.5
+"""More than all: an absence between two moments is short."""
+
+_DIGITS = 3
+"""Of parts that count: the others are the solver's noise."""
+
+
+class Guide:
+    """places: where the first runs of `drops.runs` stand in the line of the states that are filled."""
+
+    def __init__(self, drops: Drops, advice: Fractions, places: Sequence[int]) -> None:
+        self.drops, self._on_cpu = drops, advice.on_cpu
+        known = [s for s, moment in enumerate(advice.moments) if moment >= 0]
+        self._moments = np.array([advice.moments[s] for s in known], np.int64)
+        self._positions = np.array(places, np.int64)[self._moments]
+        self._there, self._below = advice.there[known], advice.below[known]
+        self._place = {operation: place for place, (operation, _mode) in enumerate(drops.runs)}
+
+    def preferred(self, state: State, absences: Sequence[Absence]) -> list[Absence]:
+        """First what the program keeps most of; of equal ones the shortest first, then the largest."""
+        kept, seconds = self._kept(state, absences), durations(state, absences)
+        sizes = state.graph.tensors.bytes[[absence.tensor for absence in absences]]
+        return [absences[number] for number in np.lexsort((-sizes, seconds, -kept)).tolist()]
+
+    def _kept(self, state: State, absences: Sequence[Absence]) -> Floats:
+        """The part on the device, in the mean over the moments that each spans."""
+        rows = np.array(absences, np.int64).reshape(-1, 3)
+        after, before, runs = rows[:, 1, None], rows[:, 2, None], len(state.runs)
+        inside = [(after < at) & (at < before) for at in (self._positions, self._positions + runs)]
+        there = self._there[:, rows[:, 0]].T
+        return np.round(_mean(there, inside[0] | inside[1], _KEPT_IF_UNKNOWN), _DIGITS)
+
+    def choices(self, updates: Sequence[int]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
+        """Tensors to drop and updates for the CPU."""
+        sides = dict.fromkeys((self._for_the_cpu(updates), frozenset[int]()))
+        anywhere = self._anywhere()
+        for on_cpu in sides:
+            for share in _SHARES:
+                yield frozenset(x for x, part in anywhere.items() if part < share), on_cpu
+
+    def _anywhere(self) -> dict[int, float]:
+        """Per tensor that may be dropped and is needed in the backward part, how much of it is on the device
+        or below while it waits for that."""
+        drops, parts = self.drops, np.nan_to_num(self._there) + np.nan_to_num(self._below)
+        found: dict[int, float] = {}
+        for x in drops.saved:
+            users = [drops.makers[x], *drops.graph.consumers[x].tolist()]
+            forward = max(self._place[o] for o in users if o < drops.boundary)
+            backward = min(self._place[o] for o in users if o >= drops.boundary)
+            inside = (forward < self._moments) & (self._moments < backward)
+            part = _mean(np.minimum(parts[:, x], 1.0)[None], inside[None], 1.0)[0]
+            found[x] = round(float(part), _DIGITS)
+        return found
+
+    def _for_the_cpu(self, updates: Sequence[int]) -> frozenset[int]:
+        times = self.drops.graph.operations.time
+        on_cpu = {o: float(self._on_cpu[self._place[o]]) for o in updates}
+        left = sum(part * times[o] for o, part in on_cpu.items())
+        chosen: set[int] = set()
+        for update in sorted(updates, key=lambda o: -on_cpu[o]):
+            if left < times[update] / 2:
+                break
+            chosen.add(update)
+            left -= times[update]
+        return frozenset(chosen)
+
+
+def guided(
+    drops: Drops,
+    machine: Machine,
+    budget: int,
+    places: Sequence[int],
+    seconds: float,
+    cancelled: Callable[[], bool],
+) -> Guide | None:
+    """None where the program has no answer within so many seconds. Raises KeyboardInterrupt."""
+    order = [operation for operation, _mode in drops.runs]
+    advice = fractions(in_order(drops.graph, order), machine, budget, seconds, cancelled)
+    return Guide(drops, advice, places) if advice else None
+
+
+def _mean(values: Floats, chosen: NDArray[np.bool_], otherwise: float) -> Floats:
+    """Of the chosen values that are numbers, row by row."""
+    chosen = chosen & ~np.isnan(values)
+    count = chosen.sum(axis=1)
+    total = np.where(chosen, values, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), otherwise)

@@ -4,8 +4,8 @@
     then     joint from the fastest schedule of these, in the time that is left
 
 So the answer is never slower than any of theirs within the same time. All ends once the best is proven to be
-within the gap: the offloading bound for any order is computed beside the first lines. Code that
-lines need is compiled once on a machine, by other processes, beside the others or before a limit's clock.
+within the gap: the offloading bound for any order is computed beside the first lines. Code that lines need is
+compiled once on a machine, by other processes, beside the other lines or before a time limit begins.
 """
 
 from __future__ import annotations

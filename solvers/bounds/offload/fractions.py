@@ -5,7 +5,7 @@ Nothing here is proven; the program is that of the bound (program.py), with few 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
+from ....graphs.transformations.order import in_order
 from ...milp.result import BackendError
 from ...milp.safe_bounds import relaxed
 from .columns import OffloadColumns, Sum
@@ -35,9 +36,10 @@ _OPERATIONS = 1_500
 
 
 class Fractions(NamedTuple):
-    """moments: per moment the operation that begins or ends there, below 0 at the turn's start. there, below:
-    shape (moments, tensors): the parts of each tensor that are on the device, and that lie below it; NaN
-    where the program knows of none. on_cpu: per operation the part of it that runs there.
+    """moments: per moment the place in the order of what begins or ends there, below 0 at the turn's start.
+    there, below: shape (moments, tensors): the parts of each tensor that are on the device, and that lie
+    below it; NaN where the program knows of none. on_cpu: per place the part of what stands there that runs
+    on the CPU.
     """
 
     moments: list[int]
@@ -48,15 +50,19 @@ class Fractions(NamedTuple):
 
 def fractions(
     graph: Graph,
+    order: Sequence[int],
     machine: Machine,
     budget: int,
     seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Fractions | None:
-    """For first runs in the file's order, within `budget` bytes on the device. None where the program has no
-    answer, or none in so many seconds. Raises KeyboardInterrupt."""
-    deadline, able = monotonic() + seconds, able_operations(graph)
-    for most in MOMENTS if len(graph.operations) <= _OPERATIONS * seconds else ():
+    """For first runs in this order of all operations, within `budget` bytes on the device. None where the
+    program has no answer, or none in so many seconds. Raises KeyboardInterrupt."""
+    if len(order) > _OPERATIONS * seconds:
+        return None
+    deadline, graph = monotonic() + seconds, in_order(graph, order)
+    able = able_operations(graph)
+    for most in MOMENTS:
         program = OffloadProgram(graph, machine, budget, chosen_marks(graph, able, most, "file"))
         left = deadline - monotonic()
         if program.model.columns > _PACE * left:

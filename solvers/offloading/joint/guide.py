@@ -1,10 +1,10 @@
 """What the offloading program in fractions advises for starts: what to drop, which updates go, what stays.
 
-    runs of a start ──as the file's order──▶ fractions of the program ──▶ choices, an order of preference
+    order of first runs ──▶ fractions of the program ──▶ choices, an order of preference
 
 At the moments that an absence spans, the program has some part of its tensor on the device: the larger that
 is, the sooner the tensor stays there. A tensor of which less than some share is anywhere between forward and
-backward is dropped. Of the updates those of which most is on the CPU go there, for as many seconds as the
+backward is dropped. Of the updates those of which most is on the CPU go there, as much of them as the
 program has there in all.
 """
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats
 from ....graphs.machine import Machine
-from ....graphs.transformations.order import in_order
 from ...bounds.offload.fractions import Fractions, fractions
 from .drops import Drops
 from .fill import durations
@@ -104,7 +103,7 @@ def guided(
 ) -> Guide | None:
     """None where the program has no answer within so many seconds. Raises KeyboardInterrupt."""
     order = [operation for operation, _mode in drops.runs]
-    advice = fractions(in_order(drops.graph, order), machine, budget, seconds, cancelled)
+    advice = fractions(drops.graph, order, machine, budget, seconds, cancelled)
     return Guide(drops, advice, places) if advice else None
 
 

@@ -1,11 +1,11 @@
 """Starts of the joint search: how much is made again, and which updates run on the host, by greedy filling.
 
 A *choice* is a set of tensors to drop and a set of updates for the host. What it is worth is found by
-fill.py, a few look-aheads and the compiled simulator. First come choices that the offloading program in
-fractions advises (guide.py). Then choices are made by two shares - the cheapest tensors up to a share of all
-bytes, the last layers' updates up to a share of all - with steps from the best that become smaller; then the
-tensors of like name are all dropped, or none. The best of either is a start: the faster one is often not the
-one from which annealing comes farther.
+fill.py, a few look-aheads and the compiled simulator. Some choices the offloading program in fractions
+advises (guide.py). The others are made by two shares - the cheapest tensors up to a share of all bytes, the
+last layers' updates up to a share of all - with steps from the best that become smaller; then the tensors of
+like name are all dropped, or none. The best of either kind is a start: the faster one is often not the one
+from which annealing comes farther.
 """
 
 from __future__ import annotations

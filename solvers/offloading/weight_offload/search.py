@@ -13,6 +13,7 @@ from time import monotonic
 import numpy as np
 
 from ....graphs.arrays import Ints
+from ...compiling import COMPILING
 from ...problem import Options
 from ..cycles.cycle import Cycle
 from ..cycles.facts import facts_of, scratch
@@ -49,13 +50,13 @@ class Search:
     def _load_replay(self) -> None:
         """Have the compiled code at hand, so that it takes no time from what is limited."""
         if not period.signatures:  # pyright: ignore[reportFunctionMemberAccess]
-            self.options.report("compiling the replay: some seconds, once on a machine")
+            self.options.report(COMPILING)
             period(self.facts, np.arange(len(self.facts.seconds)), self.turn)
 
     def _load(self) -> None:
         """Likewise, for the search."""
         if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
-            self.options.report("compiling the search: some seconds, once on a machine")
+            self.options.report(COMPILING)
             seed(0)
             nothing = np.arange(len(self.facts.seconds))
             begin = monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Machine
 from memplan.instances.families import decoder
 from memplan.solvers.bounds.offload.fractions import Fractions, fractions
@@ -15,7 +15,7 @@ SECONDS, BUDGET = 60.0, 12_000_000_000
 
 
 def advice_of(graph: Graph, machine: Machine, budget: int) -> Fractions:
-    found = fractions(graph, machine, budget, SECONDS)
+    found = fractions(graph, range(len(graph.operations)), machine, budget, SECONDS)
     assert found is not None
     return found
 
@@ -73,6 +73,19 @@ def test_what_runs_on_the_cpu_is_what_can() -> None:
 def test_without_time_or_an_answer_there_is_none(seed: int) -> None:
     one = small_case(seed)
     graph, machine, budget = one.graph, one.machine, one.budget
-    assert fractions(graph, machine, budget, 0.0) is None
-    assert fractions(graph, machine, 0, SECONDS) is None
-    assert fractions(graph, machine, budget, SECONDS, lambda: True) is None
+    order = range(len(graph.operations))
+    assert fractions(graph, order, machine, budget, 0.0) is None
+    assert fractions(graph, order, machine, 0, SECONDS) is None
+    assert fractions(graph, order, machine, budget, SECONDS, lambda: True) is None
+
+
+def test_it_speaks_of_places_in_the_order() -> None:
+    """What runs on the CPU is what can, where all updates stand behind all else."""
+    graph = decoder("phi-2", "rtx3060", 1)
+    assert graph.machine
+    order = sorted(range(len(graph.operations)), key=lambda o: (graph.operations.phase[o] == Phase.UPDATE, o))
+    found = fractions(graph, order, graph.machine, BUDGET, SECONDS)
+    assert found is not None
+    assert order != sorted(order)
+    assert found.on_cpu.sum() > 1.0
+    assert {order[place] for place in np.flatnonzero(found.on_cpu)} <= {*graph.operations.modes}

@@ -45,10 +45,10 @@ from joblib import cpu_count
 
 from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor, once_floor, time_bound
-from ...planner.schedule.sequence import Run, runs_of
+from ...planner.schedule.sequence import runs_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
-from ..candidates import device_limit, plain_candidate, sequenced
+from ..candidates import device_limit, plain_candidate
 from ..compiling import compile_apart
 from ..problem import (
     Answer,
@@ -71,7 +71,7 @@ from ..settings_text import check_gap, check_workers
 from ..stages.slots import has_faster_ways
 from . import lines as portfolio
 from . import moving as auto_moving
-from .lines import Cancelled, Line
+from .lines import Awaited, Cancelled, Line
 
 NAME = "auto"
 
@@ -84,8 +84,6 @@ _START_SECONDS = 10.0
 
 _REPLICAS = 4
 """Of every second search, the first included: on most graphs they find more, on some a hotter one does."""
-
-_WAIT_SECONDS = 0.1
 
 _BOUND_SECONDS = 30.0
 """The most that bounds may take beside the lines, likewise."""
@@ -214,16 +212,29 @@ def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleEr
 def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
     """loaded: the search is at hand; the residency program and rk-rotor don't wait for it."""
     total, begin, race = options.time_limit, monotonic(), options.race
-    starts = _Starts(problem)
+    starts = Awaited()
+
+    def solved(
+        share: float,
+        solver: Callable[[Options], Answer],
+        cancelled: Cancelled,
+        chosen: search.Settings | None,
+    ) -> Answer:
+        left = None if total is None else max(0.0, min(share * total, begin + total - monotonic()))
+        return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
+
+    def start(name: str, share: float, solver: Callable[[Problem, Options], Answer]) -> Line:
+        """The solver, with a time limit; search from others waits for it."""
+
+        def solve(own: Options) -> Answer:
+            limit = _START_SECONDS * _scale(problem) if own.time_limit is None else own.time_limit
+            return solver(problem, replace(own, time_limit=limit))
+
+        return starts.line(name, lambda cancelled: solved(share, solve, cancelled, None))
 
     def line(name: str, share: float, solver: Callable[[Options], Answer], number: int = 0) -> Line:
-        def solve(cancelled: Cancelled) -> Answer:
-            left = None if total is None else max(0.0, min(share * total, begin + total - monotonic()))
-            replicas = 1 if number % 2 else _REPLICAS
-            chosen = search.Settings(settings.moves, settings.seed + number, replicas)
-            return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
-
-        return Line(name, solve)
+        chosen = search.Settings(settings.moves, settings.seed + number, 1 if number % 2 else _REPLICAS)
+        return Line(name, lambda cancelled: solved(share, solver, cancelled, chosen))
 
     def from_file(own: Options) -> Answer:
         loaded.wait()
@@ -231,70 +242,32 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
 
     def from_others(own: Options) -> Answer:
         now = monotonic()
-        start = starts.fastest(own.cancelled)
+        found = starts.all(own.cancelled)
         if race.within(settings.gap):  # another line has it
             raise KeyboardInterrupt
         loaded.wait()
         own = _from(own, now)
-        return search.improved(problem, own, start.runs) if start else search.solve(problem, own)
+        return (
+            search.improved(problem, own, runs_of(found[0][0].schedule))
+            if found
+            else search.solve(problem, own)
+        )
 
     alone = workers == 1
     share = 1 / 12 if alone else 1 / 4
     large = len(problem.graph.operations) > _LARGEST_OPERATIONS
     if large:
         rest = line("search from others", 1.0, from_others, 1)
-        return [line("rounding", 2 * share, starts.line(_rounding_or_rotor)), rest]
-    lines = [line("rounding", share, starts.line(rounding.solve))]
-    lines.append(line("rk-rotor", share, starts.line(rk_rotor.solve)))
+        return [start("rounding", 2 * share, _rounding_or_rotor), rest]
+    lines = [start("rounding", share, rounding.solve), start("rk-rotor", share, rk_rotor.solve)]
     floor = once_floor(problem.graph, problem.machine)
     if floor is not None and device_limit(problem) < floor:
-        lines.append(line("second pass", 2 * share, starts.line(second_pass.solve)))
+        lines.append(start("second pass", 2 * share, second_pass.solve))
     lines.append(line("search", 2 / 3 if alone else 1.0, from_file))
     if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
-        lines.append(line("residency", share, starts.line(_residency)))
+        lines.append(start("residency", share, _residency))
     lines.append(line("search from others", 1.0, from_others, 1))
     return lines + [line("search, more", 1.0, from_file, number) for number in range(2, workers)]
-
-
-@dataclass(frozen=True)
-class _Start:
-    """time: seconds."""
-
-    runs: list[Run]
-    time: float
-
-
-class _Starts:
-    """Schedules to search from: those of the lines made here, which `fastest` waits for."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.awaited: list[Event] = []
-        self.found: list[_Start] = []
-
-    def line(self, solver: Callable[[Problem, Options], Answer]) -> Callable[[Options], Answer]:
-        """The solver, with a time limit."""
-        ended = Event()
-        self.awaited.append(ended)
-
-        def solve(options: Options) -> Answer:
-            limit = options.time_limit
-            limit = _START_SECONDS * _scale(self.problem) if limit is None else limit
-            try:
-                answer = solver(self.problem, replace(options, settings=None, time_limit=limit))
-                runs = runs_of(answer.schedule)
-                self.found.append(_Start(runs, sequenced(self.problem.graph, runs).time))
-                return answer
-            finally:
-                ended.set()
-
-        return solve
-
-    def fastest(self, cancelled: Cancelled) -> _Start | None:
-        for ended in self.awaited:
-            while not (ended.wait(_WAIT_SECONDS) or cancelled()):
-                pass
-        return min(self.found, key=lambda start: start.time, default=None)
 
 
 def _scale(problem: Problem) -> float:

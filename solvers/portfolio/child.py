@@ -2,7 +2,8 @@
 
 FOLDER has the problem. NICENESS: by which we and all that we start step back behind others. Each line of
 standard input is a solver's name, the time at which it is to end and its settings as JSON; the answer goes
-into a file of the current folder, whose name is then told on standard output. When the input is closed the
+into a file of the current folder, whose name is then told on standard output, and before it the seconds of
+what the solver has found by then. When the input is closed the
 process ends with all that it started, whatever it is at.
 """
 
@@ -12,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from time import time
@@ -20,9 +22,10 @@ from typing import Any
 from ...graphs.files.files import load_graph
 from ..child import listen
 from ..problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
+from ..race import Race
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
-from .process import write
+from .process import FOUND, write
 
 
 def main(folder: Path) -> None:
@@ -35,18 +38,21 @@ def main(folder: Path) -> None:
     while True:
         solver, end, settings = asked.get().split(maxsplit=2)
         number += 1
-        answer(problem, solver, json.loads(settings), max(0.0, float(end) - time()), Path(f"{number}.npz"))
+        race = Race()
+        race.listen = lambda standing: print(f"{FOUND}{standing.best!r}", file=tell, flush=True)
+        options = Options(max(0.0, float(end) - time()), race=race)
+        answer(problem, solver, json.loads(settings), options, Path(f"{number}.npz"))
         print(f"{number}.npz", file=tell, flush=True)
 
 
-def answer(problem: Problem, solver: str, settings: dict[str, str], seconds: float, path: Path) -> None:
-    """Solve, and write what came of it."""
+def answer(problem: Problem, solver: str, settings: dict[str, str], options: Options, path: Path) -> None:
+    """Solve, and write what came of it. options: but for the settings."""
     told: dict[str, Any]
     schedule = None
     try:
         module = module_of(entry(solver))
         chosen = parse_settings(solver, module.Settings, settings)
-        found = module.solve(problem, Options(seconds, chosen))
+        found = module.solve(problem, replace(options, settings=chosen))
         schedule = found.schedule
         told = {"status": found.status, "interrupted": found.interrupted, "notes": list(found.notes)}
     except InfeasibleError as refusal:

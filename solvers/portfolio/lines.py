@@ -24,16 +24,50 @@ PATIENCE_SECONDS = 10.0
 """How long after Ctrl-C lines may take to give their best so far. One that is being compiled takes minutes on
 a busy machine, and has nothing."""
 
+_LOOK_SECONDS = 0.1
+
 LAST_SECONDS = 1.0
 """How long bounds may take to end once the lines have."""
 
 
+Found = tuple[Answer, Figures]
+"""An answer that the simulator has accepted."""
+
+
 @dataclass(frozen=True)
 class Line:
-    """solve: takes a function that is true once the answer is wanted at once."""
+    """solve: takes a function that is true once the answer is wanted at once. ended: is told what came of it,
+    None where that is nothing."""
 
     name: str
     solve: Callable[[Cancelled], Answer]
+    ended: Callable[[Found | None], None] = lambda _found: None
+
+
+class Awaited:
+    """Lines whose answers another line waits for."""
+
+    def __init__(self) -> None:
+        self._ends: list[Event] = []
+        self._found: list[Found] = []
+
+    def line(self, name: str, solve: Callable[[Cancelled], Answer]) -> Line:
+        end = Event()
+        self._ends.append(end)
+
+        def ended(found: Found | None) -> None:
+            if found:
+                self._found.append(found)
+            end.set()
+
+        return Line(name, solve, ended)
+
+    def all(self, cancelled: Cancelled) -> list[Found]:
+        """What they found, the fastest first, once all have ended or the answer is wanted."""
+        for end in self._ends:
+            while not (end.wait(_LOOK_SECONDS) or cancelled()):
+                pass
+        return sorted(self._found, key=lambda found: found[1].time)
 
 
 @dataclass
@@ -41,7 +75,7 @@ class Outcomes:
     """answers: with the simulator's figures, in the lines' order. refusals: of the lines that found nothing.
     faults: told in a line each. interrupted: by Ctrl-C."""
 
-    answers: list[tuple[Answer, Figures]] = field(default_factory=list[tuple[Answer, Figures]])
+    answers: list[Found] = field(default_factory=list[Found])
     refusals: list[InfeasibleError] = field(default_factory=list[InfeasibleError])
     faults: list[str] = field(default_factory=list[str])
     interrupted: bool = False
@@ -56,7 +90,7 @@ class Outcomes:
         return self._fastest[1].time
 
     @property
-    def _fastest(self) -> tuple[Answer, Figures]:
+    def _fastest(self) -> Found:
         return min(self.answers, key=lambda found: found[1].time)
 
 
@@ -94,8 +128,8 @@ def run(
         late = monotonic() > deadline and race.best < inf
         return late or stop.is_set() or race.within(gap)
 
-    pool = ThreadPoolExecutor(workers + (prove is not None))
-    proving = [pool.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
+    pool, beside = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
+    proving = [beside.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
     running = [pool.submit(_attempt, problem, line, outcomes, race, cancelled) for line in lines]
     try:
         meanwhile()
@@ -109,6 +143,7 @@ def run(
         told("bounds", error) for each in wait(proving, LAST_SECONDS).done if (error := each.exception())
     ]
     pool.shutdown(wait=False)
+    beside.shutdown(wait=False)
     results = [each.result() for each in running if each.done()]
     outcomes.answers += filter(None, results)  # in the lines' order: it decides between equals
     outcomes.interrupted = stop.is_set()
@@ -121,19 +156,19 @@ def run(
 
 def _attempt(
     problem: Problem, line: Line, outcomes: Outcomes, race: Race, cancelled: Cancelled
-) -> tuple[Answer, Figures] | None:
-    if cancelled():
-        return None
+) -> Found | None:
+    found = None
     try:
-        answer = line.solve(cancelled)
-        limit, machine = device_limit(problem), problem.machine
-        figures = figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
-        race.found(figures.time, line.name)
-        return answer, figures
+        if not cancelled():
+            answer = line.solve(cancelled)
+            limit, machine = device_limit(problem), problem.machine
+            found = answer, figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
+            race.found(found[1].time, line.name)
     except InfeasibleError as refusal:
         outcomes.refusals.append(refusal)
     except (NotAcceptedError, KeyboardInterrupt):
         pass  # the graph is none of its; it had found nothing when it was asked to end
     except BaseException as error:  # whatever it is, the others go on
         outcomes.faults.append(told(line.name, error))
-    return None
+    line.ended(found)
+    return found

@@ -1,16 +1,19 @@
-"""The portfolio on a machine with links: others first, then the joint search from the fastest of them.
+"""The portfolio on a machine with links: joint from starts of its own, and from other solvers' best.
 
-    first    joint from its own starts beside offmate, then the others, on the cores at hand
-    then     joint from the fastest schedule of these, in the time that is left
+    joint                from its own starts, for as long as there is time
+    the others           one after the other, for half of the time at most
+    joint from others    from the fastest of theirs, if that is near the best, in the time that is left
+    joint, more          with other random numbers, one for each core beyond two
 
-So the answer is never slower than any of theirs within the same time. All ends once the best is proven to be
-within the gap: the offloading bound for any order is computed beside the first lines. Code that lines need is
-compiled once on a machine, by other processes, beside the other lines or before a time limit begins.
+So the answer is never slower than any of theirs. All ends once the best is proven to be within the gap: the
+offloading bound for any order is computed beside the first lines. Code that lines need is compiled once on a
+machine, by other processes, beside the other lines or before a time limit begins. With one core the lines
+take turns, and joint has half of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,7 +23,6 @@ from time import monotonic
 
 from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor
-from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
 from ..compiling import compile_apart
@@ -32,13 +34,12 @@ from ..recomputation.search import compiling as search_compiling
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
 from . import lines as portfolio
-from .lines import Cancelled, Line, Outcomes, told
+from .lines import Awaited, Cancelled, Line, Outcomes
 from .process import LAST_SECONDS, Processes
 
-LINES = {
-    "joint": 0.7,
-    "offmate": 0.4,
-    "offload-greedy": 0.15,
+OTHERS = {
+    "offmate": 0.25,
+    "offload-greedy": 0.1,
     "search": 0.1,
     "lohan": 0.05,
     "pofo": 0.05,
@@ -49,7 +50,7 @@ LINES = {
     "greedy-star": 0.02,
     "l2l": 0.02,
 }
-"""Solvers, and the share of all time that each may take with two cores and more."""
+"""Solvers beside joint, and the share of all time that each may take with two cores and more."""
 
 CODES = {
     "joint": compiling.CODES,
@@ -61,15 +62,24 @@ CODES = {
 _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
 
-_LINES_SHARE, _LAST_SHARE = 0.8, 0.05
-"""Of a time limit: where the lines end, once there is a schedule, and beside a second the most that one takes
-to end; what is left is the last search's."""
+_OTHERS_SHARE, _JOINT_SHARE, _LAST_SHARE = 0.5, 0.97, 0.05
+"""Of a time limit: where the others end, once there is a schedule; where joint ends; and beside a second the
+most that a line takes to end."""
+
+_ALONE_SHARE, _ALONE_OTHERS_SHARE = 0.5, 0.8
+"""Likewise with one core, where joint is first."""
+
+_GRACE_SECONDS = 1.0
+"""How long after its time limit one of the others is asked to end."""
+
+_NEAR = 1.25
+"""The most that others' fastest takes of the best known where joint goes on from it; else it begins anew."""
 
 _BOUND_SHARE = 0.1
 """Of all time, the most that bounds may take beside the lines."""
 
 _PROCESSES = 500
-"""From so many operations on the lines are processes: threads would wait for each other's Python."""
+"""From so many operations on lines are processes: threads would wait for each other's Python."""
 
 
 def solve(
@@ -80,69 +90,99 @@ def solve(
 
     Raises NotFoundError or InfeasibleError where no line finds any.
     """
-    stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
         return plain
+    stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
     if total is not None:  # compiling is not to take from it
         compile_apart((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
-    begin = monotonic()
-    deadline = inf if total is None else begin + _LINES_SHARE * total
-    settings = {
-        "joint": {"seed": str(seed)},
-        "offload-greedy": {"seed": str(seed)},
-        "search": {"moves": str(moves), "seed": str(seed)},
-    }
-    unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
-    limit_of_bounds = _BOUND_SHARE * (_SECONDS if total is None else total)
 
     def tell(bound: Bound) -> None:
         bounds.append(bound)
         race.proved(bound.seconds, bound.name)
 
-    def bounded(answer: Answer) -> Answer:
-        return replace(answer, bounds=(*answer.bounds, *bounds))
-
-    many = len(problem.graph.operations) >= _PROCESSES and workers > 1
+    proving = partial(prove, problem, tell, _BOUND_SHARE * (_SECONDS if total is None else total))
     with ExitStack() as opened:
-        last = LAST_SECONDS if total is None else min(LAST_SECONDS, 1.0 + _LAST_SHARE * total)
         run = partial(_run, problem, race)
-        if many:
-            run = opened.enter_context(Processes(problem, last_seconds=last)).solve
-
-        def line(solver: str, share: float) -> Line:
-            def solve(cancelled: Cancelled) -> Answer:
-                compile_apart(CODES.get(solver, ()), options.report, cancelled)
-                return run(solver, settings.get(solver, {}), share * unit, cancelled)
-
-            return Line(solver, solve)
-
-        lines = [
-            line(solver, share)
-            for solver, share in LINES.items()
-            if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem)
-        ]
-        proving = partial(prove, problem, tell, limit_of_bounds) if gap else None
+        if len(problem.graph.operations) >= _PROCESSES and workers > 1:
+            last = LAST_SECONDS if total is None else min(LAST_SECONDS, 1.0 + _LAST_SHARE * total)
+            run = opened.enter_context(Processes(problem, last_seconds=last, found=race.found)).solve
         outcomes = portfolio.run(
-            problem, lines, workers, stop, race=race, gap=gap, prove=proving, deadline=deadline
+            problem,
+            _lines(problem, options, run, workers, moves, seed),
+            workers,
+            stop,
+            race=race,
+            gap=gap,
+            prove=proving if gap else None,
+            deadline=inf if total is None else monotonic() + _JOINT_SHARE * total,
         )
     if not outcomes.answers:
         raise _refusal(problem, name, outcomes)
-    if outcomes.interrupted:
-        notes = _notes(outcomes)
-        return bounded(replace(outcomes.fastest, status=Status.FEASIBLE, interrupted=True, notes=notes))
-    if race.enough(outcomes.seconds, gap):
-        notes = _notes(outcomes)
-        return bounded(replace(outcomes.fastest, status=Status.WITHIN_GAP, interrupted=False, notes=notes))
-    left = None if total is None else max(0.0, total - (monotonic() - begin))
-    cancelled = partial(race.within, gap)
-    rest = replace(options, time_limit=left, settings=joint.Settings(seed=seed), cancelled=cancelled)
-    answer = bounded(_improved(problem, rest, outcomes))
-    if not race.within(gap):
-        return answer
-    machine, limit = problem.machine, device_limit(problem)
-    seconds = figures_of(problem.graph, answer.schedule, budget=limit, machine=machine).time
-    return replace(answer, status=Status.WITHIN_GAP) if race.enough(seconds, gap) else answer
+    cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
+    status = Status.FEASIBLE if cut_short else Status.HEURISTIC
+    fastest = outcomes.fastest
+    return replace(
+        fastest,
+        status=Status.WITHIN_GAP if race.enough(outcomes.seconds, gap) else status,
+        interrupted=outcomes.interrupted,
+        bounds=(*fastest.bounds, *bounds),
+        notes=_notes(outcomes),
+    )
+
+
+Solve = Callable[[Cancelled], Answer]
+Run = Callable[[str, Mapping[str, str], float, Cancelled], Answer]
+"""By a solver's name, with settings as text and seconds."""
+
+
+def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Line]:
+    """run: a solver that is no `joint` from others' answers."""
+    begin, total, race = monotonic(), options.time_limit, options.race
+    unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
+    alone, known = workers == 1, Awaited()
+    settings = {"offload-greedy": {"seed": str(seed)}, "search": {"moves": str(moves), "seed": str(seed)}}
+
+    def left(share: float) -> float:
+        """Seconds until this share of a time limit is over."""
+        return inf if total is None else max(0.0, begin + share * total - monotonic())
+
+    def own(number: int) -> Solve:
+        def solve(cancelled: Cancelled) -> Answer:
+            compile_apart(CODES["joint"], options.report, cancelled)
+            seconds = left(_ALONE_SHARE if alone else _JOINT_SHARE)
+            return run("joint", {"seed": str(seed + number)}, seconds, cancelled)
+
+        return solve
+
+    def other(solver: str, share: float) -> Solve:
+        def solve(cancelled: Cancelled) -> Answer:
+            compile_apart(CODES.get(solver, ()), options.report, cancelled)
+            seconds = min(share * unit, left(_ALONE_OTHERS_SHARE if alone else _OTHERS_SHARE))
+            end = monotonic() + seconds + _GRACE_SECONDS
+            late = lambda: cancelled() or (total is not None and monotonic() > end)  # noqa: E731
+            return run(solver, settings.get(solver, {}), seconds, late)
+
+        return solve
+
+    def from_others(cancelled: Cancelled) -> Answer:
+        found = known.all(cancelled)
+        if cancelled():  # another line has it
+            raise KeyboardInterrupt
+        if not found or found[0][1].time > _NEAR * race.best:
+            return own(workers)(cancelled)
+        compile_apart(CODES["joint"], options.report, cancelled)
+        schedules = [(answer.schedule, figures.time) for answer, figures in found]
+        chosen = joint.Settings(seed=seed)
+        rest = Options(left(_JOINT_SHARE), chosen, cancelled=cancelled, race=race)
+        return joint.improved(problem, rest, schedules)
+
+    lines = [known.line("joint", own(0)) if alone else Line("joint", own(0))]
+    for solver, share in OTHERS.items():
+        if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem):
+            lines.append(known.line(solver, other(solver, share)))
+    lines.append(Line("joint from others", from_others))
+    return lines + [Line("joint, more", own(number)) for number in range(1, workers - 1)]
 
 
 def _run(
@@ -156,15 +196,6 @@ def _run(
     module = module_of(entry(solver))
     chosen = parse_settings(solver, module.Settings, settings)
     return module.solve(problem, Options(seconds, chosen, cancelled=cancelled, race=race))
-
-
-def _improved(problem: Problem, options: Options, outcomes: Outcomes) -> Answer:
-    try:
-        known = [(answer.schedule, figures.time) for answer, figures in outcomes.answers]
-        answer = joint.improved(problem, options, known)
-    except Exception as error:
-        return replace(outcomes.fastest, notes=(*_notes(outcomes), told("joint", error)))
-    return replace(answer, notes=(*_notes(outcomes), *answer.notes))
 
 
 def _notes(outcomes: Outcomes) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,6 +36,9 @@ GRACE_SECONDS = 300.0
 """How long after its time limit, and as much again, a line may be at work before it counts as hung: what is
 compiled at its first use takes a minute on a busy machine."""
 
+FOUND = "found "
+"""Before the seconds of a schedule that a solver has found, while it goes on."""
+
 LAST_SECONDS = 5.0
 """How long a line that is asked to end may take to give its best so far, unless told otherwise."""
 
@@ -47,9 +50,17 @@ class ProcessFaultError(Exception):
 class Processes:
     """Those of one problem, as many as lines are under way at once."""
 
-    def __init__(self, problem: Problem, niceness: int = 0, last_seconds: float = LAST_SECONDS) -> None:
-        """niceness: by which the processes step back behind others. last_seconds: see above."""
+    def __init__(
+        self,
+        problem: Problem,
+        niceness: int = 0,
+        last_seconds: float = LAST_SECONDS,
+        found: Callable[[float, str], None] = lambda _seconds, _solver: None,
+    ) -> None:
+        """niceness: by which the processes step back behind others. last_seconds: see above. found: is told
+        of schedules as the solvers find them, seconds and whose they are."""
         self.folder, self._niceness, self._last_seconds = Scratch("lines"), niceness, last_seconds
+        self._found = found
         self.idle: SimpleQueue[_Process] = SimpleQueue()
         self.all: list[_Process] = []
         machine = problem.machine or problem.graph.machine
@@ -69,7 +80,7 @@ class Processes:
         except Empty:
             process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness, self._last_seconds)
             self.all.append(process)
-        answer = process.ask(question, seconds, cancelled)
+        answer = process.ask(question, seconds, cancelled, lambda found: self._found(found, solver))
         self.idle.put(process)  # one that failed is not used again
         return _read(answer)
 
@@ -89,11 +100,15 @@ class _Process(Dialogue):
         self.last_seconds = last_seconds
         super().__init__("memplan.solvers.portfolio.child", folder, str(problem), str(niceness))
 
-    def ask(self, question: str, seconds: float, cancelled: Cancelled) -> Path:
+    def ask(
+        self, question: str, seconds: float, cancelled: Cancelled, found: Callable[[float], None]
+    ) -> Path:
         """The file with the answer."""
         self.say(question)
         end, asked_to_end = monotonic() + 2.0 * seconds + GRACE_SECONDS, False
-        while (line := self.hear(_LOOK_SECONDS)) is None:
+        while (line := self.hear(_LOOK_SECONDS)) is None or line.startswith(FOUND):
+            if line:
+                found(float(line.removeprefix(FOUND)))
             if cancelled() and not asked_to_end:
                 asked_to_end, end = True, monotonic() + self.last_seconds
                 self.child.send_signal(signal.SIGINT)

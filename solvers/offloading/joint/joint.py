@@ -43,6 +43,7 @@ from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
 from ...links import worth_moving
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...race import Race
 from .anneal import Anneal, part_of
 from .compiling import load
 from .drops import Drops
@@ -91,7 +92,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         return plain
     load(options)
     clock, limit, drops = _Clock(options), device_limit(problem), Drops(problem.graph)
-    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts))
+    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts, options.race))
     interrupted = False
     try:
         starts.search(min(_ADVICE_SECONDS, _ADVICE_SHARE * clock.limit))
@@ -190,7 +191,9 @@ def _annealed(
     return anneal.state.schedule(anneal.best.outcome), interrupted
 
 
-def _go_on(clock: _Clock, starts: Starts) -> bool:
+def _go_on(clock: _Clock, starts: Starts, race: Race) -> bool:
+    if starts.best is not None:
+        race.found(starts.best.outcome.seconds, NAME)
     return clock.share < _START_SHARE and (clock.limit < inf or starts.tried < _MOST_CHOICES)
 
 

@@ -208,7 +208,7 @@ MOVING = Machine(links=Links(2**18, 2**18))
 
 def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
     own = [entry for entry in registry.entries() if entry.module.startswith(".")]
-    assert {entry.name for entry in own if entry.needs_links} == {*moving.LINES} - {"search"}
+    assert {entry.name for entry in own if entry.needs_links} == {"joint", *moving.OTHERS} - {"search"}
 
 
 def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(moving.joint, "improved", improved)
     graph = chain(6, seed=2)
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
-    registry.solve("auto", problem, 4.0, {"seed": "7", "moves": "30"}, bound_seconds=0)
+    registry.solve("auto", problem, 4.0, {"seed": "7", "moves": "30", "workers": "2"}, bound_seconds=0)
     assert asked["search"] == search.Settings(30, 7)
     assert asked["joint"] == asked["last"] == joint.Settings(seed=7)
     assert asked["offload-greedy"] == offload_greedy.Settings(seed=7)
@@ -240,7 +240,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
 def test_a_process_is_told_settings(tmp_path: Path) -> None:
     problem = Problem(chain(4), baseline(chain(4)).peak, MOVING)
     for seed, word in (("3", "status"), ("-1", "fault")):
-        child.answer(problem, "offload-greedy", {"seed": seed}, 1.0, tmp_path / "answer.npz")
+        child.answer(problem, "offload-greedy", {"seed": seed}, Options(1.0), tmp_path / "answer.npz")
         with np.load(tmp_path / "answer.npz") as stored:
             told = json.loads(str(stored["told"]))
         assert word in told or "not_accepted" in told, told

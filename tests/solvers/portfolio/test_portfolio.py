@@ -24,10 +24,11 @@ from memplan.graphs.machine import Links, Machine
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
+from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.portfolio import auto
 from memplan.solvers.portfolio import lines as portfolio
 from memplan.solvers.portfolio import moving as auto_moving
-from memplan.solvers.portfolio.lines import Line, PortfolioError
+from memplan.solvers.portfolio.lines import Awaited, Line, PortfolioError
 from memplan.solvers.portfolio.process import Processes, ProcessFaultError
 from memplan.solvers.problem import (
     Answer,
@@ -38,6 +39,7 @@ from memplan.solvers.problem import (
     Solution,
     Status,
 )
+from memplan.solvers.race import Race
 from memplan.solvers.registry import run as registry
 from memplan.solvers.registry.arena import ArenaError
 from memplan.solvers.registry.catalogue import entry, module_of
@@ -131,6 +133,37 @@ def test_behind_the_deadline_lines_end_once_there_is_a_schedule() -> None:
     assert monotonic() - begin < 30
 
 
+def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
+    """One of these fails; the last does not end by itself."""
+    awaited, stop = Awaited(), Event()
+
+    def patient(cancelled: Callable[[], bool]) -> Answer:
+        while not cancelled():
+            sleep(0.01)
+        return works()
+
+    def waiting(cancelled: Callable[[], bool]) -> Answer:
+        return awaited.all(cancelled)[0][0]
+
+    def refused(_cancelled: object) -> Answer:
+        raise InfeasibleError("refused", 5, 9, 7)
+
+    lines = [awaited.line("refused", refused), awaited.line("sound", lambda _cancelled: works())]
+    outcomes = portfolio.run(PROBLEM, [*lines, Line("waits", waiting)], 1, stop)
+    assert (len(outcomes.answers), len(outcomes.refusals), outcomes.faults) == (2, 1, [])
+    lines = [awaited.line("patient", patient), Line("waits", waiting)]
+    begin = monotonic()
+    outcomes = portfolio.run(PROBLEM, lines, 2, stop, deadline=begin + 0.5, race=found_before())
+    assert (len(outcomes.answers), outcomes.faults) == (2, [])
+    assert 0.5 <= monotonic() - begin < 30
+
+
+def found_before() -> Race:
+    race = Race()
+    race.found(1e9, "before")
+    return race
+
+
 def break_solver(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
     def solve(_problem: object, _options: object) -> Answer:
         raise ZeroDivisionError("by zero")
@@ -150,7 +183,7 @@ def test_auto_with_links_tells_the_fault_of_a_line(solver: str, monkeypatch: pyt
     assert f"{solver} failed: ZeroDivisionError: by zero" in solved(MOVING, time_limit=2.0, gap="0").notes
 
 
-def test_auto_with_links_keeps_the_schedule_where_the_last_search_fails(
+def test_auto_with_links_keeps_the_schedule_where_joint_from_others_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def improved(*_all: object) -> Answer:
@@ -158,7 +191,7 @@ def test_auto_with_links_keeps_the_schedule_where_the_last_search_fails(
 
     monkeypatch.setattr(auto_moving.joint, "improved", improved)
     found = solved(MOVING, time_limit=1.0, gap="0")
-    assert found.notes == ("joint failed: ValueError: no",)
+    assert found.notes == ("joint from others failed: ValueError: no",)
 
 
 def solved(problem: Problem, time_limit: float | None = None, **settings: str) -> Solution:
@@ -198,20 +231,23 @@ def test_a_process_that_dies_costs_its_line() -> None:
 
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
-    """The interruption is passed on, and what has been found by then comes back."""
-    stop = Event()
-    with Processes(ENDLESS) as processes:
+    """The interruption is passed on, and what has been found by then comes back; its time was told before."""
+    stop, race = Event(), Race()
+    with Processes(ENDLESS, found=race.found) as processes:
         with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
             processes.solve("joint", {}, 0.1, stop.is_set)
         Timer(1.0, stop.set).start()
         answer = processes.solve("joint", {}, 120.0, stop.is_set)
     assert answer.interrupted
+    assert {standing.who for standing in race.history} == {"joint"}
+    figures = simulate(ENDLESS.graph, answer.schedule, budget=ENDLESS.budget, machine=ENDLESS.machine).figures
+    assert race.best == pytest.approx(figures.time, rel=1e-9)
 
 
 @pytest.mark.usefixtures("compiled_code")
 def test_auto_in_processes_keeps_what_they_found_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_moving, "_PROCESSES", 0)
-    monkeypatch.setattr(auto_moving, "LINES", {"joint": 1.0, "offmate": 1.0})
+    monkeypatch.setattr(auto_moving, "OTHERS", {"offmate": 1.0})
     timer = Timer(6.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:

@@ -10,7 +10,7 @@ gain less than `MARGIN` is left. After each look the next is twice as many itera
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from weakref import WeakKeyDictionary
 
@@ -155,7 +155,8 @@ def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
     """The same runs and absences with transfers elsewhere, where that is faster."""
     if machine is None or is_plain(plan.schedule):
         return None
-    found = placed(plan.graph, machine, plan.budget, residence_of(plan.graph, plan.schedule))
+    residence = replace(residence_of(plan.graph, plan.schedule), leave={}, back={})
+    found = placed(plan.graph, machine, plan.budget, residence)
     return found and _faster(plan, machine, found[0], seconds)
 
 

@@ -1,24 +1,28 @@
-"""What a schedule's transfers amount to: its runs, and which tensors are away between two uses.
+"""What a schedule's transfers amount to: its runs, which tensors are away when, and where copies stand.
 
-The reverse of residence.py, but for where in the list each transfer stands.
+The reverse of residence.py, but for the order of what stands before the same run, and for reads from disk.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
 from ..schedule.schedule import Schedule, Verb
 from ..schedule.sequence import runs_of
-from .lives import lives, position_of
+from .lives import Life, lives, position_of, slot_moment, turn_length
 from .residence import Place, Residence
 
 
 def residence_of(graph: Graph, schedule: Schedule) -> Residence:
     """The decisions behind a schedule that holds. A tensor is away after a use if its copy there is deleted
-    before its next use; on the disk if it was copied there meanwhile."""
+    before its next use; on the disk if it was copied there meanwhile. `back` tells of every fetch."""
     runs = runs_of(schedule)
     gone: dict[tuple[int, int], list[int]] = {}
     written: dict[int, list[int]] = {}
+    stored: dict[int, list[int]] = {}
+    fetched: dict[int, list[int]] = {}
     position = -1
     for verb, target, where in schedule.rows():
         if verb == Verb.COMPUTE:
@@ -27,7 +31,13 @@ def residence_of(graph: Graph, schedule: Schedule) -> Residence:
             gone.setdefault((target, where), []).append(position)
         elif verb == Verb.OFFLOAD and where == Memory.DISK:
             written.setdefault(target, []).append(position)
+        elif verb == Verb.OFFLOAD:
+            stored.setdefault(target, []).append(slot_moment(position + 1))
+        elif where == Memory.DEVICE:
+            fetched.setdefault(target, []).append(slot_moment(position + 1))
     away: dict[Place, Memory] = {}
+    leave: dict[Place, int] = {}
+    back: dict[Place, int] = {}
     for life in lives(graph, runs):
         x = life.tensor
         if not life.uses and x in schedule.initial.host | schedule.initial.disk:
@@ -45,9 +55,34 @@ def residence_of(graph: Graph, schedule: Schedule) -> Residence:
                     away[x, after] = Memory.DISK
                 elif memory == Memory.DEVICE:
                     away[x, after] = Memory.HOST
-    return Residence(runs, away)
+        leave.update(_stored(life, stored.get(x, ()), turn_length(len(runs))))
+        back.update(_fetched(life, fetched.get(x, ()), turn_length(len(runs))))
+    return Residence(runs, away, leave, back)
 
 
-def _within(positions: list[int] | tuple[int, ...], after: int, before: int, runs: int) -> bool:
+def _stored(life: Life, moments: Sequence[int], turn: int) -> Iterator[tuple[Place, int]]:
+    """Per use on the device where the copy down of that version stands, if not right behind it."""
+    changes = [use.moment for use in life.uses if use.changes]
+    for use in life.uses if moments else ():
+        begun = [change for change in changes if change <= use.moment]
+        begin = begun[-1] if begun else changes[-1] - turn if changes and life.cyclic else -1
+        copied = [m for each in moments for m in (each - turn, each, each + turn) if m > begin]
+        slot = position_of(min(copied) % turn) if copied else -1
+        if use.memory == Memory.DEVICE and copied and slot != position_of(use.moment) + 1:
+            yield (life.tensor, position_of(use.moment)), slot
+
+
+def _fetched(life: Life, moments: Sequence[int], turn: int) -> Iterator[tuple[Place, int]]:
+    """Per use on the device for which the tensor is fetched, where that stands."""
+    uses = [use.moment for use in life.uses if use.memory == Memory.DEVICE]
+    before = uses[-1] - turn if uses and life.cyclic else life.born - 1
+    for use in uses if moments else ():
+        copied = [m for each in moments for m in (each - turn, each) if before < m < use]
+        if copied:
+            yield (life.tensor, position_of(use)), position_of(max(copied) % turn)
+        before = use
+
+
+def _within(positions: Sequence[int], after: int, before: int, runs: int) -> bool:
     """Something happens behind run `after` and before run `before`, which may be in the next turn."""
     return any(after <= p < before or after <= p + runs < before for p in positions)

@@ -19,6 +19,7 @@ does so. Tensors move whole. No paper has this: the method is ours; why, in docs
                   a tensor adds; total.py and rows.py, the tables of all
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk;
                   guide.py, what the offloading program in fractions advises
+    opening.py    from another solver's schedule, or a start, to a state
     anneal.py     moves from there; slots.py and again.py, those that change what is made again;
                   stalls.py, where the device waits
     assemble.py   from a state to the steps of its schedule, compiled; planner/replay, their period
@@ -37,19 +38,16 @@ from ....graphs.errors import InputError
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.residence.absences import residence_of
-from ....planner.residence.residence import Residence
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
-from ...links import worth_moving
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...race import Race
 from .anneal import Anneal, part_of
 from .compiling import load
 from .drops import Drops
-from .slots import Slots
-from .start import LOOK_AHEADS, Starts, other_modes
-from .state import Outcome, State
+from .opening import Opening, opened
+from .start import Starts, other_modes
 
 NAME = "joint"
 
@@ -98,8 +96,8 @@ def solve(problem: Problem, options: Options) -> Answer:
         starts.search(min(_ADVICE_SECONDS, _ADVICE_SHARE * clock.limit))
     except KeyboardInterrupt:
         interrupted = True
-    opened = [_opened(problem, [start.residence], drops, clock) for start in starts.found]
-    openings = [each for each in opened if each is not None]
+    read = [opened(problem, [start.residence], drops, lambda: True) for start in starts.found]
+    openings = [each for each in read if each is not None]
     if not openings:
         raise _refusal(problem, limit, starts, interrupted)
     seconds = min(outcome.seconds for _state, outcome in openings)
@@ -115,9 +113,10 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
         return _answer(problem, ordered[0][0], clock, False)
     drops = Drops(problem.graph)
     residences = (residence_of(problem.graph, schedule) for schedule, _seconds in ordered)
-    opened, found, interrupted = _opened(problem, residences, drops, clock), ordered[0][0], False
-    if opened:
-        annealed, interrupted = _annealed(problem, options, clock, [opened], False)
+    opening = opened(problem, residences, drops, lambda: clock.share >= _READ_SHARE)
+    found, interrupted = ordered[0][0], False
+    if opening:
+        annealed, interrupted = _annealed(problem, options, clock, [opening], False)
         if _seconds(problem, annealed) < ordered[0][1]:
             found = annealed
     return _answer(problem, found, clock, interrupted)
@@ -153,13 +152,13 @@ def _annealed(
     problem: Problem,
     options: Options,
     clock: _Clock,
-    openings: Sequence[tuple[State, Outcome]],
+    openings: Sequence[Opening],
     interrupted: bool,
 ) -> tuple[Schedule, bool]:
     """The best schedule from there, and whether it was ended by Ctrl-C."""
     settings: Settings = options.settings or Settings()
     graph, bound = problem.graph, time_bound(problem.graph)
-    anneals = [Anneal(*opened, other_modes(graph), settings.seed) for opened in openings]
+    anneals = [Anneal(*opening, other_modes(graph), settings.seed) for opening in openings]
     moves = min(
         _MOST_MOVES,
         _MOST_RUNS // max(1, len(graph.operations)),
@@ -195,32 +194,6 @@ def _go_on(clock: _Clock, starts: Starts, race: Race) -> bool:
     if starts.best is not None:
         race.found(starts.best.outcome.seconds, NAME)
     return clock.share < _START_SHARE and (clock.limit < inf or starts.tried < _MOST_CHOICES)
-
-
-def _opened(
-    problem: Problem, residences: Iterable[Residence], drops: Drops, clock: _Clock
-) -> tuple[State, Outcome] | None:
-    """The fastest of these decisions with slots for what could be made again, by the look-ahead that suits
-    best; without slots where the fetches don't fit among them. None where they don't fit at all."""
-    graph, machine = problem.graph, problem.machine or problem.graph.machine or Machine()
-    sizes, found = graph.tensors.bytes, list[tuple[State, Outcome]]()
-    for residence in residences:
-        slots = Slots(drops, residence.runs)
-        plain = list(residence.runs), [*range(len(residence.runs))]
-        for runs, positions in ((slots.runs, slots.places), plain):
-            places = [*positions, -1]
-            away = {(x, places[after]): memory for (x, after), memory in residence.away.items()}
-            state = State(graph, machine, device_limit(problem), runs)
-            state.send_as(away)
-            state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in away)])
-            outcomes = [state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS]
-            best = min(outcomes, key=lambda outcome: (outcome.excess, outcome.seconds))
-            if not best.excess:
-                found.append((state, best))
-                break
-        if found and clock.share >= _READ_SHARE:
-            break
-    return min(found, key=lambda each: each[1].seconds, default=None)
 
 
 def _seconds(problem: Problem, schedule: Schedule) -> float:

@@ -1,0 +1,115 @@
+"""A state of the joint search from a schedule that some solver found: decisions, and where copies stand.
+
+The search places fetches by look-ahead and order of need, and some so many slots later than that
+(State.move). With which of these shifts all stand where the schedule has them is sought in a few rounds, each
+of which corrects what the last one missed. The faster of this and of none is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ....planner.residence.absences import residence_of
+from ....planner.residence.residence import Place, Residence
+from ....planner.schedule.sequence import Run
+from ...candidates import device_limit
+from ...links import worth_moving
+from ...problem import Problem
+from .drops import Drops
+from .slots import Slots
+from .start import LOOK_AHEADS
+from .state import Outcome, State
+
+_ROUNDS = 12
+
+Opening = tuple[State, Outcome]
+
+
+def opened(
+    problem: Problem, residences: Iterable[Residence], drops: Drops, enough: Callable[[], bool]
+) -> Opening | None:
+    """The fastest of these decisions, with slots for what could be made again; without slots where the
+    fetches don't fit among them. None where they don't fit at all. enough: true once one that fits will do.
+    """
+    found = list[Opening]()
+    for residence in residences:
+        slots = Slots(drops, residence.runs)
+        for runs, places in ((slots.runs, slots.places), (residence.runs, range(len(residence.runs)))):
+            state, outcome = _read(problem, residence, runs, places)
+            if not outcome.excess:
+                found.append((state, outcome))
+                break
+        if found and enough():
+            break
+    return min(found, key=lambda each: each[1].seconds, default=None)
+
+
+def _read(problem: Problem, residence: Residence, runs: Sequence[Run], places: Sequence[int]) -> Opening:
+    """runs: the residence's and ABSENT ones. places: where its own stand among them."""
+    graph, machine = problem.graph, problem.machine or problem.graph.machine
+    assert machine is not None, "it has links"
+    state = State(graph, machine, device_limit(problem), runs)
+    inside = [*places, -1]  # the last for what no run uses
+    away = {(x, inside[after]): memory for (x, after), memory in residence.away.items()}
+    state.send_as(away)
+    sizes = graph.tensors.bytes
+    state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in away)])
+    best = _best(state)
+    if residence.back or residence.leave:
+        kept = state.mark()
+        placed = _placed(state, residence, places, best)
+        if _worth(placed) < _worth(best):
+            best = placed
+        else:
+            state.rollback(kept)
+    state.forget()
+    return state, best
+
+
+def _placed(state: State, residence: Residence, places: Sequence[int], best: Outcome) -> Outcome:
+    """With its copies where they stand there, as far as that is reached."""
+    slots = [*places, len(state.runs)]
+    for (x, position), slot in residence.leave.items():
+        state.delay((x, places[position]), slots[slot])
+    found, shifts = list[tuple[Outcome, dict[Place, int]]](), dict[Place, int]()
+    outcome, before = state.evaluate(best.look_ahead), dict[Place, int]()
+    for _ in range(_ROUNDS):
+        found.append((outcome, dict(shifts)))
+        missed = _missed(state, residence, slots, outcome)
+        if missed == before:
+            break
+        before = missed
+        for place, shift in missed.items():
+            shifts[place] = shifts.get(place, 0) + shift
+            state.move(place, shifts[place] or None)
+        outcome = state.evaluate(best.look_ahead)
+    outcome, shifts = min(found, key=lambda each: _worth(each[0]))
+    for place in {*state.shift, *shifts}:
+        state.move(place, shifts.get(place) or None)
+    return outcome
+
+
+def _missed(
+    state: State, residence: Residence, slots: Sequence[int], outcome: Outcome
+) -> Mapping[Place, int]:
+    """By how many slots too early each fetch stands that is not where it should."""
+    now = residence_of(state.graph, state.schedule(outcome)).back
+
+    def at(slot: int, position: int) -> int:
+        return slots[slot] - (0 if slot <= position else len(state.runs) + 1)
+
+    return {
+        (x, slots[position]): at(slot, position) - at(now[x, position], position)
+        for (x, position), slot in residence.back.items()
+        if now.get((x, position), slot) != slot
+    }
+
+
+def _best(state: State) -> Outcome:
+    """By the look-ahead that suits best."""
+    return min((state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS), key=_worth)
+
+
+def _worth(outcome: Outcome) -> tuple[float, float]:
+    """Less is better."""
+    return outcome.excess, outcome.seconds

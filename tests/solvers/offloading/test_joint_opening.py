@@ -1,0 +1,84 @@
+"""A state that is read from a schedule takes as long as that, wherever its copies stand."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.bounds import memory_floor
+from memplan.planner.plain import baseline
+from memplan.planner.residence.absences import residence_of
+from memplan.planner.residence.residence import Residence
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.joint.drops import Drops
+from memplan.solvers.offloading.joint.opening import opened
+from memplan.solvers.problem import Options, Problem
+from test_joint import GRAPHS
+from test_residence import training
+
+ABOUT = 1e-6
+TRAINING = training(12)
+MIGRATION = Problem(TRAINING, int(baseline(TRAINING).peak * 0.35), Machine(links=Links(6.0, 6.0)))
+
+
+def case(graph: Graph, seed: int) -> Problem:
+    """Half way down to the least memory; links that take from one to eight turns for all that is there."""
+    plain = baseline(graph)
+    rate = plain.peak / plain.time / 2 ** Random(seed).randint(0, 3)
+    machine = Machine(links=Links(rate, rate))
+    return Problem(graph, (plain.peak + memory_floor(graph, machine)) // 2, machine)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_schedule_of_joint_is_read_as_it_is(name: str, seed: int) -> None:
+    problem = case(GRAPHS[name], seed)
+    answer = joint.solve(problem, Options(settings=joint.Settings(moves=5, seed=seed)))
+    opening = opened(
+        problem, [residence_of(problem.graph, answer.schedule)], Drops(problem.graph), lambda: True
+    )
+    assert opening is not None
+    state, outcome = opening
+    figures = [
+        simulate(problem.graph, schedule, budget=problem.budget, machine=problem.machine).figures
+        for schedule in (answer.schedule, state.schedule(outcome))
+    ]
+    assert figures[1].time == pytest.approx(outcome.seconds, rel=ABOUT)
+    assert outcome.seconds <= figures[0].time * (1 + ABOUT)
+
+
+def test_without_its_places_it_often_takes_longer() -> None:
+    """Else the places would be read for nothing."""
+    drops, exact, faster = Drops(TRAINING), 0, 0
+    for seed in range(6):
+        answer = joint.solve(MIGRATION, Options(settings=joint.Settings(moves=20, seed=seed)))
+        residence = residence_of(TRAINING, answer.schedule)
+        seconds = simulate(TRAINING, answer.schedule, machine=MIGRATION.machine).figures.time
+        placed = opened(MIGRATION, [residence], drops, lambda: True)
+        decided = opened(MIGRATION, [Residence(residence.runs, residence.away)], drops, lambda: True)
+        assert placed is not None
+        assert decided is not None
+        assert placed[1].seconds <= decided[1].seconds
+        exact += placed[1].seconds == pytest.approx(seconds, rel=ABOUT)
+        faster += placed[1].seconds < decided[1].seconds * 0.99
+    assert exact >= 4
+    assert faster >= 2
+
+
+def test_the_fastest_is_taken_and_what_holds_nowhere_is_none() -> None:
+    problem, drops = MIGRATION, Drops(MIGRATION.graph)
+    found = [
+        joint.solve(problem, Options(settings=joint.Settings(moves=moves))).schedule for moves in (0, 20)
+    ]
+    residences = [residence_of(problem.graph, schedule) for schedule in found]
+    alone = [opened(problem, [residence], drops, lambda: True) for residence in residences]
+    best = opened(problem, residences, drops, lambda: False)
+    first = opened(problem, residences, drops, lambda: True)
+    assert best is not None
+    assert first is not None
+    assert best[1].seconds == min(each[1].seconds for each in alone if each)
+    assert first[1].seconds == alone[0][1].seconds if alone[0] else best[1].seconds
+    assert opened(problem, [Residence(residences[0].runs)], drops, lambda: True) is None

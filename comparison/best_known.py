@@ -96,14 +96,15 @@ def beaten(rows: Iterable[Row], known: Mapping[Place, Best]) -> list[Beaten]:
 
 
 def joined(known: Mapping[Place, Best], rows: Iterable[Row], commit: str, date: str) -> dict[Place, Best]:
-    """What is known with the rows too. date: year-month-day."""
+    """What is known with the rows too, each graph by the name that it had. date: year-month-day."""
     result = dict(known)
     for row in rows:
         best = result.get(row.place)
         bound = None if row.lower_bound == inf else row.lower_bound
         if row.solved and row.time is not None and (best is None or row.time < best.time * (1 - SAME)):
             bound = max((x for x in (bound, best and best.bound) if x is not None), default=None)
-            found = row.graph, row.sha256, row.budget_text.strip(), row.budget, row.time
+            known_as = best.graph if best else row.graph
+            found = known_as, row.sha256, row.budget_text.strip(), row.budget, row.time
             result[row.place] = Best(*found, bound, row.solver, row.seconds, commit, date)
         elif best is not None and bound is not None and bound > (best.bound or 0.0) * (1 + SAME):
             result[row.place] = replace(best, bound=bound, commit=commit, date=date)

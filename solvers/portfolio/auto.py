@@ -24,7 +24,7 @@ refused at once; what can be reached is then looked for in two seconds, by rk-ro
 compiled.
 
     lines.py     lines side by side: one that fails costs its own answer alone
-    moving.py    the lines where tensors can move, then joint from the fastest
+    moving.py    the lines where tensors can move: joint, and others beside it
     process.py   lines as processes, for large graphs; child.py, the other side
 
 The choice of lines is ours; references and complexities are the solvers' own, in their rooms.

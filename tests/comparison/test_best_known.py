@@ -92,6 +92,12 @@ def test_the_record_takes_the_faster_and_the_larger_bound() -> None:
     assert [one.time for one in first.values()] == [3.0]
 
 
+def test_a_graph_keeps_the_name_that_it_had() -> None:
+    """A file of it may call itself otherwise."""
+    (found,) = joined({BEST.place: BEST}, [replace(row(1.5), graph="other")], "c", "2026-11-25").values()
+    assert (found.graph, found.time) == (BEST.graph, 1.5)
+
+
 def test_open_is_what_is_more_than_one_percent_above_its_bound() -> None:
     assert BEST.is_open
     assert replace(BEST, bound=None).is_open

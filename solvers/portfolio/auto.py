@@ -247,11 +247,9 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
             raise KeyboardInterrupt
         loaded.wait()
         own = _from(own, now)
-        return (
-            search.improved(problem, own, runs_of(found[0][0].schedule))
-            if found
-            else search.solve(problem, own)
-        )
+        if not found:
+            return search.solve(problem, own)
+        return search.improved(problem, own, runs_of(found[0][0].schedule))
 
     alone = workers == 1
     share = 1 / 12 if alone else 1 / 4

@@ -63,14 +63,14 @@ _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
 
 _OTHERS_SHARE, _JOINT_SHARE, _LAST_SHARE = 0.5, 0.97, 0.05
-"""Of a time limit: where the others end, once there is a schedule; where joint ends; and beside a second the
-most that a line takes to end."""
+"""Of a time limit: where the others end; where joint ends, and all do once there is a schedule; and beside a
+second the most that a line takes to end."""
 
 _ALONE_SHARE, _ALONE_OTHERS_SHARE = 0.5, 0.8
 """Likewise with one core, where joint is first."""
 
 _GRACE_SECONDS = 1.0
-"""How long after its time limit one of the others is asked to end."""
+"""How long after its time limit one of the others is asked to end, once there is a schedule."""
 
 _NEAR = 1.25
 """The most that others' fastest takes of the best known where joint goes on from it; else it begins anew."""
@@ -159,8 +159,11 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
         def solve(cancelled: Cancelled) -> Answer:
             compile_apart(CODES.get(solver, ()), options.report, cancelled)
             seconds = min(share * unit, left(_ALONE_OTHERS_SHARE if alone else _OTHERS_SHARE))
-            end = monotonic() + seconds + _GRACE_SECONDS
-            late = lambda: cancelled() or (total is not None and monotonic() > end)  # noqa: E731
+            end = inf if total is None else monotonic() + seconds + _GRACE_SECONDS
+
+            def late() -> bool:
+                return cancelled() or (monotonic() > end and race.best < inf)
+
             return run(solver, settings.get(solver, {}), seconds, late)
 
         return solve

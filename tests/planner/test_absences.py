@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 from memplan.graphs.machine import Memory
-from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residence.absences import residence_of
 from memplan.planner.residence.lives import lives
 from memplan.planner.residence.residence import Place, Residence, residence_schedule
@@ -31,13 +30,10 @@ def test_there_and_back(seed: int) -> None:
                     random.randint(after + 1, min(before, len(runs))) if random.random() < 0.5 else after + 1
                 )
                 leave[life.tensor, after] = left
-                if random.random() < 0.5:
+                if random.random() < 0.5 and not any(use.memory == Memory.HOST for use in life.uses):
                     back[life.tensor, before % len(runs)] = random.randint(left, before) % len(runs)
     schedule = residence_schedule(graph, Residence(runs, away, leave, back))
-    try:
-        simulate(graph, schedule, machine=LINKED)
-    except InvalidScheduleError:  # three times a copy across the turn's end is of no fresh version
-        return
+    simulate(graph, schedule, machine=LINKED)
     read = residence_of(graph, schedule)
     assert list(read.runs) == runs
     again = residence_schedule(graph, read)

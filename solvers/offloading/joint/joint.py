@@ -7,8 +7,7 @@
 Minimises the steady-state period itself, by the rules of the simulator, within the device's budget and the
 host's capacity. Two phases share the time: greedy starts over how much is made again and how many updates
 run on the CPU, some as a linear program advises; then annealing of the best, or of a schedule that another
-solver found. Nothing is proven
-here; the gap is to the bounds.
+solver found. Nothing is proven here; the gap is to the bounds.
 
 Assumed: links both ways. First runs keep the file's order, but for updates, or that of the other solver's
 schedule. A tensor can be made again where slots.py has a place for it, and once more wherever that schedule
@@ -61,7 +60,8 @@ _FIRST_SHARE = 0.15
 """Of the annealing, for each start where there are several; the best of what they come to goes on."""
 
 _READ_SHARE = 0.1
-"""Of the time limit: behind that no other schedule is read where one will do to start from."""
+"""Of the time limit: behind that no other schedule is read where one will do to start from, and of the one
+at hand no more places of copies are sought."""
 
 _MOST_MOVES, _MOST_RUNS, _MOST_CHOICES = 200_000, 50_000_000, 60
 """Without a time limit: moves of the annealing, runs that they replay, and starts."""

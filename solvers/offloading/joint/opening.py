@@ -29,13 +29,14 @@ def opened(
     problem: Problem, residences: Iterable[Residence], drops: Drops, enough: Callable[[], bool]
 ) -> Opening | None:
     """The fastest of these decisions, with slots for what could be made again; without slots where the
-    fetches don't fit among them. None where they don't fit at all. enough: true once one that fits will do.
+    fetches don't fit among them. None where they don't fit at all. enough: true once what is found will do:
+    one that fits, and the places of copies so far.
     """
     found = list[Opening]()
     for residence in residences:
         slots = Slots(drops, residence.runs)
         for runs, places in ((slots.runs, slots.places), (residence.runs, range(len(residence.runs)))):
-            state, outcome = _read(problem, residence, runs, places)
+            state, outcome = _read(problem, residence, runs, places, enough)
             if not outcome.excess:
                 found.append((state, outcome))
                 break
@@ -44,7 +45,13 @@ def opened(
     return min(found, key=lambda each: each[1].seconds, default=None)
 
 
-def _read(problem: Problem, residence: Residence, runs: Sequence[Run], places: Sequence[int]) -> Opening:
+def _read(
+    problem: Problem,
+    residence: Residence,
+    runs: Sequence[Run],
+    places: Sequence[int],
+    enough: Callable[[], bool],
+) -> Opening:
     """runs: the residence's and ABSENT ones. places: where its own stand among them."""
     graph, machine = problem.graph, problem.machine or problem.graph.machine
     assert machine is not None, "it has links"
@@ -57,7 +64,7 @@ def _read(problem: Problem, residence: Residence, runs: Sequence[Run], places: S
     best = _best(state)
     if residence.back or residence.leave:
         kept = state.mark()
-        placed = _placed(state, residence, places, best)
+        placed = _placed(state, residence, places, best, enough)
         if _worth(placed) < _worth(best):
             best = placed
         else:
@@ -66,7 +73,9 @@ def _read(problem: Problem, residence: Residence, runs: Sequence[Run], places: S
     return state, best
 
 
-def _placed(state: State, residence: Residence, places: Sequence[int], best: Outcome) -> Outcome:
+def _placed(
+    state: State, residence: Residence, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
+) -> Outcome:
     """With its copies where they stand there, as far as that is reached."""
     slots = [*places, len(state.runs)]
     for (x, position), slot in residence.leave.items():
@@ -75,6 +84,8 @@ def _placed(state: State, residence: Residence, places: Sequence[int], best: Out
     outcome, before = state.evaluate(best.look_ahead), dict[Place, int]()
     for _ in range(_ROUNDS):
         found.append((outcome, dict(shifts)))
+        if enough():
+            break
         missed = _missed(state, residence, slots, outcome)
         if missed == before:
             break

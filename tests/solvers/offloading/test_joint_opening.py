@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_schedule_of_joint_is_read_as_it_is(name: str, seed: int) -> None:
     problem = case(GRAPHS[name], seed)
     answer = joint.solve(problem, Options(settings=joint.Settings(moves=5, seed=seed)))
     opening = opened(
-        problem, [residence_of(problem.graph, answer.schedule)], Drops(problem.graph), lambda: True
+        problem, [residence_of(problem.graph, answer.schedule)], Drops(problem.graph), lambda: False
     )
     assert opening is not None
     state, outcome = opening
@@ -57,8 +58,8 @@ def test_without_its_places_it_often_takes_longer() -> None:
         answer = joint.solve(MIGRATION, Options(settings=joint.Settings(moves=20, seed=seed)))
         residence = residence_of(TRAINING, answer.schedule)
         seconds = simulate(TRAINING, answer.schedule, machine=MIGRATION.machine).figures.time
-        placed = opened(MIGRATION, [residence], drops, lambda: True)
-        decided = opened(MIGRATION, [Residence(residence.runs, residence.away)], drops, lambda: True)
+        placed = opened(MIGRATION, [residence], drops, lambda: False)
+        decided = opened(MIGRATION, [Residence(residence.runs, residence.away)], drops, lambda: False)
         assert placed is not None
         assert decided is not None
         assert placed[1].seconds <= decided[1].seconds
@@ -74,11 +75,27 @@ def test_the_fastest_is_taken_and_what_holds_nowhere_is_none() -> None:
         joint.solve(problem, Options(settings=joint.Settings(moves=moves))).schedule for moves in (0, 20)
     ]
     residences = [residence_of(problem.graph, schedule) for schedule in found]
-    alone = [opened(problem, [residence], drops, lambda: True) for residence in residences]
+    alone = [opened(problem, [residence], drops, lambda: False) for residence in residences]
     best = opened(problem, residences, drops, lambda: False)
-    first = opened(problem, residences, drops, lambda: True)
     assert best is not None
-    assert first is not None
     assert best[1].seconds == min(each[1].seconds for each in alone if each)
-    assert first[1].seconds == alone[0][1].seconds if alone[0] else best[1].seconds
-    assert opened(problem, [Residence(residences[0].runs)], drops, lambda: True) is None
+    assert opened(problem, [Residence(residences[0].runs)], drops, lambda: False) is None
+
+
+def test_once_time_is_over_one_that_fits_will_do() -> None:
+    """The first of them, without a round of looking for where its copies stand."""
+    problem, drops = MIGRATION, Drops(MIGRATION.graph)
+    schedule = joint.solve(problem, Options(settings=joint.Settings(moves=20))).schedule
+    residence, asked = residence_of(problem.graph, schedule), list[int]()
+
+    def others() -> Iterator[Residence]:
+        for number in range(3):
+            asked.append(number)
+            yield residence
+
+    hurried = opened(problem, others(), drops, lambda: True)
+    at_leisure = opened(problem, [residence], drops, lambda: False)
+    assert hurried is not None
+    assert at_leisure is not None
+    assert asked == [0]
+    assert hurried[1].seconds >= at_leisure[1].seconds

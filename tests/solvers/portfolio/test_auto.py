@@ -237,6 +237,54 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
     assert asked["offload-greedy"] == offload_greedy.Settings(seed=7)
 
 
+@pytest.mark.parametrize(("near", "seeds"), [(1e9, [7]), (0.0, [7, 9])])
+def test_where_others_are_far_joint_begins_anew(
+    near: float, seeds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other random numbers; else it goes on from theirs."""
+    asked, graph = list[int](), chain(6, seed=2)
+
+    def module_of(one: catalogue.Entry) -> SimpleNamespace:
+        module = catalogue.module_of(one)
+
+        def solve(problem: Problem, options: Options) -> Answer:
+            if one.name == "joint":
+                asked.append(options.settings.seed)
+            return module.solve(problem, options)
+
+        return SimpleNamespace(Settings=module.Settings, solve=solve)
+
+    monkeypatch.setattr(moving, "module_of", module_of)
+    monkeypatch.setattr(moving, "_NEAR", near)
+    problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
+    registry.solve("auto", problem, 4.0, {"seed": "7", "workers": "2", "gap": "0"}, bound_seconds=0)
+    assert sorted(asked) == seeds
+
+
+def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    took, graph = list[float](), chain(6, seed=2)
+
+    def module_of(one: catalogue.Entry) -> SimpleNamespace:
+        module = catalogue.module_of(one)
+
+        def solve(problem: Problem, options: Options) -> Answer:
+            begin = monotonic()
+            while one.name == "offmate" and not options.cancelled() and monotonic() < begin + 60.0:
+                sleep(0.02)
+            if one.name == "offmate":
+                took.append(monotonic() - begin)
+            return module.solve(problem, options)
+
+        return SimpleNamespace(Settings=module.Settings, solve=solve)
+
+    monkeypatch.setattr(moving, "module_of", module_of)
+    monkeypatch.setattr(moving, "OTHERS", {"offmate": 0.05})
+    problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
+    registry.solve("auto", problem, 8.0, {"workers": "2", "gap": "0"}, bound_seconds=0)
+    assert len(took) == 1
+    assert took[0] < 6.0, "its limit is 0.4 s, and a second later it is asked"
+
+
 def test_a_process_is_told_settings(tmp_path: Path) -> None:
     problem = Problem(chain(4), baseline(chain(4)).peak, MOVING)
     for seed, word in (("3", "status"), ("-1", "fault")):

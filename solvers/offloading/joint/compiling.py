@@ -1,4 +1,4 @@
-"""What `joint` compiles, by two other processes (solvers/compiling.py): the replay, and the rest."""
+"""What `joint` compiles, by other processes (solvers/compiling.py): the replay, and the rest."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _compile_steps(state: State) -> None:
 PARTS = {"replay": _compile_replay, "steps": _compile_steps}
 
 CODES = (
-    Code(lambda: is_at_hand(replay) and is_at_hand(stalls), __name__, "replay"),
-    Code(lambda: is_at_hand(assemble), __name__, "steps"),
+    Code(lambda: is_at_hand(replay) and is_at_hand(stalls), __name__, "replay", 10.0),
+    Code(lambda: is_at_hand(assemble), __name__, "steps", 4.0),
 )
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ them, one on each core and the longest first, and keep what they have made where
 (graphs/compiled.py). Whoever has an answer that is good enough before, need not wait.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable

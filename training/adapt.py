@@ -155,7 +155,7 @@ def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
     """The same runs and absences with transfers elsewhere, where that is faster."""
     if machine is None or is_plain(plan.schedule):
         return None
-    residence = replace(residence_of(plan.graph, plan.schedule), leave={}, back={})
+    residence = replace(residence_of(plan.graph, plan.schedule), leave={}, back={}, read={})
     found = placed(plan.graph, machine, plan.budget, residence)
     return found and _faster(plan, machine, found[0], seconds)
 

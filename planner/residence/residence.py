@@ -38,13 +38,15 @@ class Residence:
     change that begins the version and the next use; by default right after that use. back: (tensor, position
     of the use) -> slot, before which run the copy is fetched for a use, that run itself by default; a slot
     beyond the position is in the turn before. For a use on the host that is when the copy is read from the
-    disk.
+    disk. read: likewise when the copy that is fetched for a use on the device is read from the disk before;
+    where it is fetched by default.
     """
 
     runs: Sequence[Run]
     away: Mapping[Place, Memory] = field(default_factory=dict[Place, Memory])
     leave: Mapping[Place, int] = field(default_factory=dict[Place, int])
     back: Mapping[Place, int] = field(default_factory=dict[Place, int])
+    read: Mapping[Place, int] = field(default_factory=dict[Place, int])
 
 
 class PlacedStep(NamedTuple):
@@ -139,12 +141,15 @@ def _wish(residence: Residence, life: Life, to: Memory) -> Wish:
         return None if slot is None else slot_moment(slot)
 
     def back(moment: int) -> int | None:
-        if moment % turn % 2 == 0:
-            return moment
-        slot = residence.back.get(place(moment))
+        inside = moment % turn
+        if inside % 2 == 0:  # the copy up for the use behind it
+            use = min((use for use in device if use > inside), default=device[0])
+            slot = residence.read.get((tensor, position_of(use)), position_of(inside))
+        else:
+            slot = residence.back.get(place(moment))
         if slot is None:
             return None
-        return moment - moment % turn + slot_moment(slot) - turn * (slot > position_of(moment % turn))
+        return moment - inside + slot_moment(slot) - turn * (slot > position_of(inside))
 
     return Wish(away, leave, back)
 

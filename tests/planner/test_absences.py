@@ -5,10 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from memplan.graphs.draft import Draft
 from memplan.graphs.machine import Memory
 from memplan.planner.residence.absences import residence_of
 from memplan.planner.residence.lives import lives
 from memplan.planner.residence.residence import Place, Residence, residence_schedule
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from test_residence import LINKED, random_runs, training
 
@@ -21,6 +24,7 @@ def test_there_and_back(seed: int) -> None:
     away: dict[Place, Memory] = {}
     leave: dict[Place, int] = {}
     back: dict[Place, int] = {}
+    read: dict[Place, int] = {}
     for life in lives(graph, runs):
         uses = [use.moment // 2 for use in life.uses if use.memory == Memory.DEVICE]
         for after, before in zip(uses, [*uses[1:], *(use + len(runs) for use in uses[:1])], strict=True):
@@ -32,10 +36,39 @@ def test_there_and_back(seed: int) -> None:
                 leave[life.tensor, after] = left
                 if random.random() < 0.5 and not any(use.memory == Memory.HOST for use in life.uses):
                     back[life.tensor, before % len(runs)] = random.randint(left, before) % len(runs)
-    schedule = residence_schedule(graph, Residence(runs, away, leave, back))
+            elif not graph.resident[life.tensor] and after + 1 < before < len(runs) and random.random() < 0.5:
+                away[life.tensor, after] = Memory.DISK
+                if random.random() < 0.7:
+                    fetched = random.randint(after + 1, before)
+                    back[life.tensor, before] = fetched
+                    read[life.tensor, before] = random.randint(after + 1, fetched)
+    schedule = residence_schedule(graph, Residence(runs, away, leave, back, read))
     simulate(graph, schedule, machine=LINKED)
     read = residence_of(graph, schedule)
     assert list(read.runs) == runs
     again = residence_schedule(graph, read)
     assert list(again) == list(schedule)
     assert again.initial == schedule.initial
+
+
+def test_one_write_to_the_disk_serves_two_absences() -> None:
+    """The second is told by its read alone."""
+    draft = Draft("used three times")
+    x, others = draft.tensor("x", 8), [draft.tensor(f"y{i}", 4) for i in range(9)]
+    draft.operation("make", time=1, writes=[x])
+    for i, y in enumerate(others):
+        used = [x] if i in (3, 8) else []
+        draft.operation(f"o{i}", time=1, reads=[*used, *others[i - 1 : i]], writes=[y])
+    graph = draft.graph(others[-1:])
+    away = {(x, 0): Memory.DISK, (x, 4): Memory.DISK}
+    given = Residence(in_plain_mode(range(10)), away, {}, {(x, 9): 8}, {(x, 4): 3, (x, 9): 7})
+    schedule = residence_schedule(graph, given)
+    simulate(graph, schedule, machine=LINKED)
+    assert [(verb, where) for verb, target, where in schedule.rows() if target == x and verb > 1] == [
+        (Verb.OFFLOAD, Memory.HOST),
+        (Verb.OFFLOAD, Memory.DISK),
+        *[(Verb.PREFETCH, Memory.HOST), (Verb.PREFETCH, Memory.DEVICE)] * 2,
+    ]
+    read = residence_of(graph, schedule)
+    assert read.away == away
+    assert (read.back, read.read) == ({(x, 4): 4, (x, 9): 8}, given.read)

@@ -18,11 +18,10 @@ from statistics import median
 import numpy as np
 
 from ....graphs.machine import Memory
-from ....planner.residence.residence import Place
 from ....planner.schedule.sequence import Run
 from .again import Again
 from .fill import ends_of
-from .parts import Absence
+from .parts import Absence, Decisions
 from .spill import has_disk, may_lie_on_disk
 from .stalls import Stalls
 from .state import Outcome, State
@@ -76,9 +75,7 @@ _AROUND = 0.8
 @dataclass(frozen=True)
 class Snapshot:
     runs: list[Run]
-    away: dict[Place, Memory]
-    leave: dict[Place, int]
-    shift: dict[Place, int]
+    decided: Decisions
     outcome: Outcome
 
 
@@ -157,11 +154,11 @@ class Anneal:
 
     def snapshot(self) -> Snapshot:
         state = self.state
-        return Snapshot(list(state.runs), dict(state.away), dict(state.leave), dict(state.shift), self.now)
+        return Snapshot(list(state.runs), state.decided.copy(), self.now)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Also where a move was interrupted half way."""
-        self.state.reset(snapshot.runs, snapshot.away, snapshot.leave, snapshot.shift)
+        self.state.reset(snapshot.runs, snapshot.decided)
         self.now = snapshot.outcome
 
     # ── moves: whether the state was changed as meant; if not, it is to be rolled back ────────────
@@ -238,7 +235,7 @@ class Anneal:
         return on_disk or may_lie_on_disk(state, absence.tensor)
 
     def _place_otherwise(self) -> bool:
-        """Let a copy down, or a fetch, stand elsewhere."""
+        """Let a copy down, a fetch, or a read from the disk stand elsewhere."""
         state = self.state
         absence = self._any_absence()
         if absence is None or absence.place not in state.away:
@@ -247,13 +244,16 @@ class Anneal:
         if self.random.random() < _WIDE:
             farther = round((runs / 2) ** self.random.random()) * self.random.choice((-1, 1))
         if self.random.random() < 0.3:
-            slot = (state.leave.get(absence.place, absence.after + 1) + farther) % (runs + 1)
+            slot = (state.decided.leave.get(absence.place, absence.after + 1) + farther) % (runs + 1)
             state.delay(absence.place, None if slot == absence.after + 1 else slot)
         elif absence.before == runs and not state.cyclic[absence.tensor]:
             return False
         else:
             back = (absence.tensor, absence.before % runs)
-            state.move(back, (state.shift.get(back, 0) + farther) or None)
+            if state.away[absence.place] == Memory.DISK and self.random.random() < 0.5:
+                state.read_at(back, (state.decided.read_shift.get(back, 0) + farther) or None)
+            else:
+                state.move(back, (state.decided.shift.get(back, 0) + farther) or None)
         return True
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────

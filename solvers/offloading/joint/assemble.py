@@ -18,7 +18,7 @@ from ....graphs.compiled import compiled, inner
 MOVE = np.dtype([(name, np.int64) for name in ("slot", "rank", "order", "verb", "tensor", "where")])
 FETCH = np.dtype(
     [
-        *((name, np.int64) for name in ("tensor", "use", "earliest", "size", "shift")),
+        *((name, np.int64) for name in ("tensor", "use", "earliest", "size", "shift", "read_shift")),
         ("seconds", np.float64),
         ("read_seconds", np.float64),
         ("from_disk", np.bool_),
@@ -104,30 +104,36 @@ def _place(
     fetches: Any, order: Ints, curves: tuple[Ints, Ints], caps: tuple[float, float], moments: Ints
 ) -> None:
     """moments: those that are wanted become those that the memories have room for. A fetch with a shift
-    stands so many slots later, out of the order of need. What comes from the disk lies on the host from its
-    read to its use. curves: changed."""
+    stands so many slots later, out of the order of need; a read from the disk likewise. What is read lies on
+    the host from then to its use. curves: changed."""
     device, host = curves
     turn = len(device)
     before = before_read = -turn
     for index in range(len(order)):
         fetch = fetches[order[index]]
-        moment = moments[index, 0]
-        if fetch.shift:
-            slots = turn // 2 + 1
-            slot = moment // turn * slots + moment % turn // 2 + fetch.shift
-            moment = slot // slots * turn + slot % slots * 2
-        else:
-            moment = max(moment, before)
-        moment = _fitting(fetch, moment, device, caps[0])
+        moment = _fitting(fetch, _shifted(moments[index, 0], before, fetch.shift, turn), device, caps[0])
         if fetch.from_disk:
-            read = _fitting(fetch, min(max(moments[index, 1], before_read), moment), host, caps[1])
-            before_read = moments[index, 1] = read
+            read = _shifted(moments[index, 1], before_read, fetch.read_shift, turn)
+            read = _fitting(fetch, min(read, moment), host, caps[1])
             moment = max(moment, read)
+            moments[index, 1] = read
+            if not fetch.read_shift:
+                before_read = read
             _occupy(host, read, fetch.use - 1, fetch.size)
         _occupy(device, moment, fetch.use - 1, fetch.size)
         moments[index, 0] = moment
         if not fetch.shift:
             before = moment
+
+
+@inner
+def _shifted(moment: int, before: int, shift: int, turn: int) -> int:
+    """So many slots later; not before the one in front of it where it keeps the order."""
+    if not shift:
+        return max(moment, before)
+    slots = turn // 2 + 1
+    slot = moment // turn * slots + moment % turn // 2 + shift
+    return slot // slots * turn + slot % slots * 2
 
 
 @inner

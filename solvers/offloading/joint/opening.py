@@ -80,40 +80,45 @@ def _placed(
     slots = [*places, len(state.runs)]
     for (x, position), slot in residence.leave.items():
         state.delay((x, places[position]), slots[slot])
-    found, shifts = list[tuple[Outcome, dict[Place, int]]](), dict[Place, int]()
-    outcome, before = state.evaluate(best.look_ahead), dict[Place, int]()
+    outcome, before = state.evaluate(best.look_ahead), None
+    found = [(outcome, state.decided.copy())]
     for _ in range(_ROUNDS):
-        found.append((outcome, dict(shifts)))
-        if enough():
-            break
-        missed = _missed(state, residence, slots, outcome)
-        if missed == before:
+        missed = None if enough() else _missed(state, residence, slots, outcome)
+        if missed is None or missed == before:
             break
         before = missed
-        for place, shift in missed.items():
-            shifts[place] = shifts.get(place, 0) + shift
-            state.move(place, shifts[place] or None)
+        decided, (moved, reads) = state.decided, missed
+        for place, shift in moved.items():
+            state.move(place, decided.shift.get(place, 0) + shift or None)
+        for place, shift in reads.items():
+            state.read_at(place, decided.read_shift.get(place, 0) + shift or None)
         outcome = state.evaluate(best.look_ahead)
-    outcome, shifts = min(found, key=lambda each: _worth(each[0]))
-    for place in {*state.shift, *shifts}:
-        state.move(place, shifts.get(place) or None)
+        found.append((outcome, decided.copy()))
+    outcome, decided = min(found, key=lambda each: _worth(each[0]))
+    for place in {*state.decided.shift, *decided.shift}:
+        state.move(place, decided.shift.get(place))
+    for place in {*state.decided.read_shift, *decided.read_shift}:
+        state.read_at(place, decided.read_shift.get(place))
     return outcome
 
 
 def _missed(
     state: State, residence: Residence, slots: Sequence[int], outcome: Outcome
-) -> Mapping[Place, int]:
-    """By how many slots too early each fetch stands that is not where it should."""
-    now = residence_of(state.graph, state.schedule(outcome)).back
+) -> tuple[Mapping[Place, int], Mapping[Place, int]]:
+    """By how many slots too early each fetch stands that is not where it should, and each read from disk."""
+    now = residence_of(state.graph, state.schedule(outcome))
 
     def at(slot: int, position: int) -> int:
         return slots[slot] - (0 if slot <= position else len(state.runs) + 1)
 
-    return {
-        (x, slots[position]): at(slot, position) - at(now[x, position], position)
-        for (x, position), slot in residence.back.items()
-        if now.get((x, position), slot) != slot
-    }
+    def apart(wanted: Mapping[Place, int], found: Mapping[Place, int]) -> Mapping[Place, int]:
+        return {
+            (x, slots[position]): at(slot, position) - at(found[x, position], position)
+            for (x, position), slot in wanted.items()
+            if found.get((x, position), slot) != slot
+        }
+
+    return apart(residence.back, now.back), apart(residence.read, now.read)
 
 
 def _best(state: State) -> Outcome:

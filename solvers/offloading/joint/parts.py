@@ -8,7 +8,6 @@ these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -49,6 +48,20 @@ class Absence(NamedTuple):
         return self.tensor, self.after
 
 
+class Decisions(NamedTuple):
+    """Per place of a use. away: where the tensor is behind it. leave: before which run the copy down stands,
+    if not at once. shift, read_shift: how many slots later the fetch for it stands, and the read from the
+    disk before that, than look-ahead and order of need say."""
+
+    away: dict[Place, Memory]
+    leave: dict[Place, int]
+    shift: dict[Place, int]
+    read_shift: dict[Place, int]
+
+    def copy(self) -> Decisions:
+        return Decisions(dict(self.away), dict(self.leave), dict(self.shift), dict(self.read_shift))
+
+
 class Part(NamedTuple):
     """moves, fetches: rows MOVE and FETCH of assemble.py. spans, host_spans: moments on the device and on the
     host, from … to (excluded). start: memories when a turn starts, as bits. absences: rows ABSENCE."""
@@ -70,24 +83,23 @@ class Parts:
         self._sizes: list[int] = graph.tensors.bytes.tolist()
         self._kept: dict[tuple[Any, ...], Part] = {}
 
-    def of(
-        self, x: int, away: Mapping[Place, Memory], leave: Mapping[Place, int], shift: Mapping[Place, int]
-    ) -> Part:
-        """away, leave, shift: as of a State; only what is said of this tensor matters."""
+    def of(self, x: int, decided: Decisions) -> Part:
+        """Only what is decided for this tensor matters."""
         positions, runs = self.lineup.touched[x], self.lineup.runs
         places = [(x, position) for position in positions] or [(x, -1)]
         modes = tuple([runs[position][1] for position in positions])
-        wishes = tuple([(away.get(w), leave.get(w), shift.get(w)) for w in places])
+        away, leave, shift, read_shift = decided
+        wishes = tuple([(away.get(w), leave.get(w), shift.get(w), read_shift.get(w)) for w in places])
         key = (x, modes, wishes)
         if key not in self._kept:
             if len(self._kept) == _MOST_KEPT:
                 self._kept.clear()
             said = {place: away[place] for place in places if place in away}
             slots = {place: leave[place] for place in places if place in leave}
-            self._kept[key] = self._make(x, Residence(runs, said, slots), shift)
+            self._kept[key] = self._make(x, Residence(runs, said, slots), decided)
         return self._kept[key]
 
-    def _make(self, x: int, residence: Residence, shift: Mapping[Place, int]) -> Part:
+    def _make(self, x: int, residence: Residence, decided: Decisions) -> Part:
         touches = [(run_moment(position), touch) for position, touch in self.lineup.present(x)]
         moves, fetches = list[tuple[int, ...]](), list[tuple[Any, ...]]()
         spans, host_spans = list[tuple[int, int]](), list[tuple[int, int]]()
@@ -103,7 +115,7 @@ class Parts:
                 for item in life_steps(x, levels, self.turn)
                 if item.rank != PREFETCH and not (item.rank == READ and item.slot in slots)
             ]
-            fetches += [self._fetch(*fetch, fetch.use // 2 in read, shift) for fetch in fetched]
+            fetches += [self._fetch(*fetch, fetch.use // 2 in read, decided) for fetch in fetched]
             spans += occupied(life, device, self.turn)
             host_spans += occupied(replace(life, born=self.turn), host, self.turn)
             absences += self._absences(life)
@@ -118,15 +130,14 @@ class Parts:
             np.array(absences, ABSENCE),
         )
 
-    def _fetch(
-        self, x: int, use: int, earliest: int, from_disk: bool, shift: Mapping[Place, int]
-    ) -> tuple[Any, ...]:
+    def _fetch(self, x: int, use: int, earliest: int, from_disk: bool, decided: Decisions) -> tuple[Any, ...]:
         """A row FETCH."""
         links, size = self.machine.links, self._sizes[x]
         seconds = links.h2d.seconds(float(size)) if links.h2d else 0.0
         read = links.disk_read.seconds(float(size)) if from_disk and links.disk_read else 0.0
-        later = shift.get((x, position_of(use)), 0)
-        return x, use, max(0, earliest) if from_disk else earliest, size, later, seconds, read, from_disk
+        place, first = (x, position_of(use)), max(0, earliest) if from_disk else earliest
+        later, read_later = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
+        return x, use, first, size, later, read_later, seconds, read, from_disk
 
     def _absences(self, life: Life) -> list[Absence]:
         fixed = self.graph.resident[life.tensor] and not life.cyclic

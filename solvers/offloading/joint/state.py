@@ -27,7 +27,7 @@ from ....planner.schedule.schedule import Initial, Schedule, Verb
 from ....planner.schedule.sequence import Run
 from .assemble import assemble
 from .lineup import ABSENT, Lineup
-from .parts import Absence, Parts
+from .parts import Absence, Decisions, Parts
 from .total import Total
 
 
@@ -44,11 +44,9 @@ class Outcome(NamedTuple):
 
 
 class State:
-    """runs: with modes, ABSENT ones among them. away: per place where the tensor is meanwhile. leave: per
-    place before which run the copy down stands, if not at once. shift: per place of a use how many slots
-    later its fetch stands than look-ahead and order of need say. Change them by `send`, `keep`, `delay`,
-    `move` and `switch`, then `evaluate`. A place that is no absence as the runs are now has no effect, until
-    it is one again.
+    """runs: with modes, ABSENT ones among them. decided: change it by `send`, `keep`, `delay`, `move`,
+    `read_at` and `switch`, then `evaluate`. A place that is no absence as the runs are now has no effect,
+    until it is one again.
 
     all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave.
     """
@@ -65,9 +63,7 @@ class State:
     ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
         self._smallest = smallest
-        self.away: dict[Place, Memory]
-        self.leave: dict[Place, int]
-        self.shift: dict[Place, int]
+        self.decided: Decisions
         self.ways = Ways(graph)
         self.instance: Instance = self.ways.instance(machine, budget)
         self.cyclic: list[bool] = graph.persistent.tolist()
@@ -75,7 +71,7 @@ class State:
         self._parts = Parts(graph, machine, self._lineup)
         self.turn = turn_length(len(self.runs))
         self._journal: list[tuple[dict[Place, Any] | None, Place, Any]] = []
-        self.reset(self.runs, {}, {}, {})
+        self.reset(self.runs, Decisions({}, {}, {}, {}))
         if all_away:
             self.send_all()
 
@@ -83,23 +79,27 @@ class State:
 
     def send(self, places: Iterable[Place], to: Memory = Memory.HOST) -> None:
         """Let tensors leave after these uses."""
-        self._change(self.away, dict.fromkeys(places, to))
+        self._change(self.decided.away, dict.fromkeys(places, to))
 
     def send_as(self, away: Mapping[Place, Memory]) -> None:
         """Let tensors leave, each to where it says."""
-        self._change(self.away, away)
+        self._change(self.decided.away, away)
 
     def keep(self, places: Iterable[Place]) -> None:
         """Let tensors stay after these uses."""
-        self._change(self.away, dict.fromkeys(places))
+        self._change(self.decided.away, dict.fromkeys(places))
 
     def delay(self, where: Place, slot: int | None) -> None:
         """Let the copy down for this absence stand before another run; None: at once."""
-        self._change(self.leave, {where: slot})
+        self._change(self.decided.leave, {where: slot})
 
     def move(self, where: Place, shift: int | None) -> None:
         """Let the fetch for this use stand so many slots later, whatever the others do; None: as it comes."""
-        self._change(self.shift, {where: shift})
+        self._change(self.decided.shift, {where: shift})
+
+    def read_at(self, where: Place, shift: int | None) -> None:
+        """Likewise the read from the disk for this use."""
+        self._change(self.decided.read_shift, {where: shift})
 
     def switch(self, modes: Mapping[int, int]) -> None:
         """Run what stands at these positions in other modes, on the other side of the bus, or not at all."""
@@ -127,15 +127,9 @@ class State:
                 touched.add(where[0])
         self._renew_all(touched)
 
-    def reset(
-        self,
-        runs: Sequence[Run],
-        away: Mapping[Place, Memory],
-        leave: Mapping[Place, int],
-        shift: Mapping[Place, int],
-    ) -> None:
+    def reset(self, runs: Sequence[Run], decided: Decisions) -> None:
         """Begin anew with these decisions, whatever is half done. runs: the same in other modes."""
-        self.away, self.leave, self.shift = dict(away), dict(leave), dict(shift)
+        self.decided = decided.copy()
         self.forget()
         self._lineup.read(runs)
         self._total, self._current = Total(self.graph, self._lineup, self.turn), None
@@ -166,7 +160,7 @@ class State:
     def _renew_all(self, tensors: Iterable[int]) -> None:
         for x in sorted(tensors):
             if x in self._lineup.touched:
-                part = self._parts.of(x, self.away, self.leave, self.shift)
+                part = self._parts.of(x, self.decided)
                 if self._total.put(x, part):
                     self._current = None
 
@@ -175,6 +169,10 @@ class State:
     @property
     def runs(self) -> list[Run]:
         return self._lineup.runs
+
+    @property
+    def away(self) -> dict[Place, Memory]:
+        return self.decided.away
 
     @property
     def curve(self) -> Ints:

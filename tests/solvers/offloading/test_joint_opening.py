@@ -25,18 +25,22 @@ TRAINING = training(12)
 MIGRATION = Problem(TRAINING, int(baseline(TRAINING).peak * 0.35), Machine(links=Links(6.0, 6.0)))
 
 
-def case(graph: Graph, seed: int) -> Problem:
-    """Half way down to the least memory; links that take from one to eight turns for all that is there."""
+def case(graph: Graph, seed: int, disk: bool) -> Problem:
+    """Half way down to the least memory; links that take from one to eight turns for all that is there. With
+    a disk the host holds a fifth of that."""
     plain = baseline(graph)
     rate = plain.peak / plain.time / 2 ** Random(seed).randint(0, 3)
     machine = Machine(links=Links(rate, rate))
+    if disk:
+        machine = Machine(host_capacity=plain.peak // 5, links=Links(rate, rate, rate, rate))
     return Problem(graph, (plain.peak + memory_floor(graph, machine)) // 2, machine)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_schedule_of_joint_is_read_as_it_is(name: str, seed: int) -> None:
-    problem = case(GRAPHS[name], seed)
+@pytest.mark.parametrize("disk", [False, True], ids=["host", "disk"])
+def test_a_schedule_of_joint_is_read_as_it_is(name: str, seed: int, disk: bool) -> None:
+    problem = case(GRAPHS[name], seed, disk)
     answer = joint.solve(problem, Options(settings=joint.Settings(moves=5, seed=seed)))
     opening = opened(
         problem, [residence_of(problem.graph, answer.schedule)], Drops(problem.graph), lambda: False

@@ -40,11 +40,12 @@ def test_any_changes(seed: int) -> None:
                     state.delay(where, random.choice([None, random.randint(0, len(state.runs))]))
             case 3:
                 for where in chosen:
-                    state.move(where, random.choice([None, random.randint(-5, 5) or None]))
+                    move = random.choice([state.move, state.read_at])
+                    move(where, random.choice([None, random.randint(-5, 5) or None]))
             case _:
                 positions = random.sample(switchable, min(1, len(switchable)))
                 state.switch(dict.fromkeys(positions, random.choice([0, HOST_MODE])))
-        demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.leave))
+        demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.decided.leave))
         assert state.demand == demand.peak
         budget = random.choice([2**40, demand.peak, demand.peak + random.randint(0, 30)])
         state.instance.limits[Memory.DEVICE] = budget

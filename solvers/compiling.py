@@ -1,17 +1,20 @@
-"""What is compiled at its first use, by other processes beside us: `python -m MODULE ARGUMENT` for each.
+"""What is compiled at its first use, by other processes beside us: as `python -m MODULE ARGUMENT` would.
 
 Compiling holds the interpreter for many seconds, and all other threads with it. Other processes do it beside
-them, one on each core and the longest first, and keep what they have made where this one finds it
-(graphs/compiled.py). Whoever has an answer that is good enough before, need not wait.
+them, one on each core, and keep what they have made where this one finds it (graphs/compiled.py). Whoever
+has an answer that is good enough before, need not wait.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from time import sleep
 
@@ -28,7 +31,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Code:
-    """at_hand: whether nothing is left to compile. module, argument: of the process that compiles it.
+    """at_hand: whether nothing is left to compile. module, argument: what compiles it when it is run.
     seconds: that this takes, roughly."""
 
     at_hand: Callable[[], bool]
@@ -40,18 +43,31 @@ class Code:
 def compile_apart(codes: Iterable[Code], report: Callable[[str], None], enough: Callable[[], bool]) -> None:
     """Wait until all is compiled, or there is `enough` without it. Where nothing can be kept, or a process
     fails, nothing is done: who needs it compiles it then."""
-    waiting = sorted((code for code in codes if not code.at_hand()), key=lambda code: code.seconds)
-    if not waiting or cache_folder() is None:
+    missing = [code for code in codes if not code.at_hand()]
+    if not missing or cache_folder() is None:
         return
     report(COMPILING)
     with Scratch("compile") as scratch, ExitStack() as stack:
-        running = list[child.Child]()
-        while (waiting or running) and not enough():
-            while waiting and len(running) < cpu_count():
-                folder = Path(scratch, str(len(waiting)))
-                folder.mkdir()
-                code = waiting.pop()
-                running.append(child.start(code.module, folder, code.argument))
-                stack.callback(child.kill, running[-1])
+        processes = list[child.Child]()
+        for number, share in enumerate(_shares(missing, cpu_count())):
+            folder = Path(scratch, str(number))
+            folder.mkdir()
+            processes.append(child.start(__name__, folder, *chain(*((c.module, c.argument) for c in share))))
+            stack.callback(child.kill, processes[-1])
+        while any(process.poll() is None for process in processes) and not enough():
             sleep(_LOOK_SECONDS)
-            running = [process for process in running if process.poll() is None]
+
+
+def _shares(codes: Sequence[Code], most: int) -> list[list[Code]]:
+    """For so many processes at most, the longest first to whoever has least (R. L. Graham, SIAM J. Appl.
+    Math. 17, 1969)."""
+    shares = [list[Code]() for _ in range(min(most, len(codes)))]
+    for code in sorted(codes, key=lambda code: -code.seconds):
+        min(shares, key=lambda share: sum(other.seconds for other in share)).append(code)
+    return shares
+
+
+if __name__ == "__main__":
+    for module, argument in zip(*[iter(sys.argv[1:])] * 2, strict=True):
+        sys.argv = [module, argument]
+        runpy.run_module(module, run_name="__main__")

@@ -42,15 +42,25 @@ from .walk import walk
 _PINNED = PINNED
 _COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
 
-
 FIGURES = 7
 """Of a replay."""
 
+UNASKED = np.empty(0)
+"""Stalls that nobody asks for."""
+
 
 @compiled
-def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: Floats, turns: int) -> None:
+def replay(
+    instance: Instance,
+    steps: Ints,
+    starts: NDArray[np.uint8],
+    result: Floats,
+    stalls: Floats,
+    turns: int,
+) -> None:
     """result: (seconds of a turn, bytes in excess of the limits, peak per memory, the most that is pinned: 0
-    where that has no limit, seconds of all that is not on the compute queue). turns: played at most."""
+    where that has no limit, seconds of all that is not on the compute queue). stalls: takes per run on the
+    device, in the steps' order, how long its queue waits for it, if it has room. turns: played at most."""
     turn, peaks = _room_for(instance, steps), np.zeros(4)
     result[1] = _read(instance, steps, starts, turn, peaks)
     walk(turn, instance.limits, peaks)
@@ -60,22 +70,21 @@ def replay(instance: Instance, steps: Ints, starts: NDArray[np.uint8], result: F
     for row in range(turn.counts[0]):
         if turn.rows[row, QUEUE] != _COMPUTE:
             result[6] += turn.seconds[row, RUN]
+    if len(stalls):
+        _add_stalls(instance, steps, turn, stalls)
 
 
-@compiled
-def stalls(instance: Instance, steps: Ints, starts: NDArray[np.uint8], waits: Floats, turns: int) -> None:
-    """waits: zeros; takes per run on the device, in the steps' order, how long its queue waits for it."""
-    turn, place, row = _room_for(instance, steps), 0, 0
-    _read(instance, steps, starts, turn, np.zeros(4))
-    walk(turn, instance.limits, np.zeros(4))
-    period(turn, turns)
+@inner
+def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> None:
+    place = row = 0
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
         if verb == 0:
             taken = _rows_of(instance.ways[target])
             if turn.rows[row, QUEUE] == _COMPUTE:
+                stalls[place] = 0.0
                 for part in range(taken):
-                    waits[place] += turn.seconds[row + part, WAIT]
+                    stalls[place] += turn.seconds[row + part, WAIT]
                 place += 1
             row += taken
         elif verb > 1:

@@ -12,7 +12,7 @@ from memplan.graphs.machine import Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import Ways, starts_of
-from memplan.planner.replay.replay import FIGURES, replay, stalls
+from memplan.planner.replay.replay import FIGURES, UNASKED, replay
 from memplan.planner.replay.rows import QUEUE, empty_turn
 from memplan.planner.schedule.schedule import Schedule, Verb, compute
 from memplan.planner.simulator import clock as judge
@@ -34,7 +34,7 @@ def test_same_figures(batch: int) -> None:
             continue
         ways = Ways(case.graph)
         instance, result, steps = ways.instance(machine, budget), np.zeros(FIGURES), ways.steps(case.schedule)
-        replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
+        replay(instance, steps, starts_of(case.graph, case.schedule), result, UNASKED, _ITERATIONS)
         assert result[1] == 0
         assert result[2:5].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed
         assert result[5] == (0 if machine.crossing_capacity is None else figures.pinned_peak), seed
@@ -58,7 +58,7 @@ def test_what_the_device_makes_on_the_host(pinned: int | None) -> None:
     assert (figures.time, figures.peak, figures.host_peak, figures.pinned_peak) == (3 + 7 + 2, 0, 9, 8)
     ways, result = Ways(graph), np.zeros(FIGURES)
     instance = ways.instance(machine, 0)
-    replay(instance, ways.steps(schedule), starts_of(graph, schedule), result, _ITERATIONS)
+    replay(instance, ways.steps(schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
     assert result.tolist() == [12, 0, 0, 9, 0, 0 if pinned is None else 8, 3 + 2]
 
 
@@ -72,10 +72,11 @@ def test_a_run_that_writes_host_memory_stalls_once() -> None:
     graph, machine = draft.graph([h]), Machine()
     schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2)])
     ways, waits = Ways(graph), np.zeros(2)
-    stalls(
+    replay(
         ways.instance(machine, 2**60),
         ways.steps(schedule),
         starts_of(graph, schedule),
+        np.zeros(FIGURES),
         waits,
         _ITERATIONS,
     )
@@ -98,8 +99,7 @@ def test_the_device_works_and_waits() -> None:
         runs = instance.ways[steps[steps[:, 0] == Verb.COMPUTE, 1]]
         seconds = runs["seconds"][~runs["host"]]
         waits = np.full(len(seconds) + 1, 0.0)
-        replay(instance, steps, starts_of(case.graph, case.schedule), result, _ITERATIONS)
-        stalls(instance, steps, starts_of(case.graph, case.schedule), waits, _ITERATIONS)
+        replay(instance, steps, starts_of(case.graph, case.schedule), result, waits, _ITERATIONS)
         assert result[6] == pytest.approx(runs["seconds"][runs["host"]].sum() + _copied(case, machine))
         assert waits.min() >= 0
         assert waits[-1] == 0

@@ -10,7 +10,7 @@ from ....graphs.compiled import is_at_hand
 from ....graphs.generators import chain
 from ....graphs.machine import Machine
 from ....planner.replay.clock import TURNS
-from ....planner.replay.replay import FIGURES, replay, stalls
+from ....planner.replay.replay import FIGURES, UNASKED, replay
 from ....planner.schedule.sequence import in_plain_mode
 from ...compiling import COMPILING, Code, compile_apart
 from ...problem import Options
@@ -40,8 +40,7 @@ def _state() -> State:
 
 def _compile_replay(state: State) -> None:
     steps, starts = np.empty((0, 3), np.int64), np.zeros(len(state.graph.tensors), np.uint8)
-    replay(state.instance, steps, starts, np.zeros(FIGURES), TURNS)
-    stalls(state.instance, steps, starts, np.zeros(0), TURNS)
+    replay(state.instance, steps, starts, np.zeros(FIGURES), UNASKED, TURNS)
 
 
 def _compile_steps(state: State) -> None:
@@ -52,8 +51,8 @@ def _compile_steps(state: State) -> None:
 PARTS = {"replay": _compile_replay, "steps": _compile_steps}
 
 CODES = (
-    Code(lambda: is_at_hand(replay) and is_at_hand(stalls), __name__, "replay", 10.0),
-    Code(lambda: is_at_hand(assemble), __name__, "steps", 4.0),
+    Code(lambda: is_at_hand(replay), __name__, "replay", 8.0),
+    Code(lambda: is_at_hand(assemble), __name__, "steps", 3.0),
 )
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
 from ....planner.replay.instance import Instance, Ways
-from ....planner.replay.replay import FIGURES, replay, stalls
+from ....planner.replay.replay import FIGURES, UNASKED, replay
 from ....planner.residence.lives import Touch, turn_length
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.schedule import Initial, Schedule, Verb
@@ -249,7 +249,7 @@ class State:
     def _replayed(self, look_ahead: float, reserve: float) -> Floats:
         steps, starts = self.steps(look_ahead, reserve)
         result = np.zeros(FIGURES)
-        replay(self.instance, steps, starts, result, TURNS)
+        replay(self.instance, steps, starts, result, UNASKED, TURNS)
         return result
 
     def waits(self, outcome: Outcome) -> Floats:
@@ -257,7 +257,7 @@ class State:
         found = np.zeros(len(self.runs))
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
         seconds = np.zeros(len(steps))
-        stalls(self.instance, steps, starts, seconds, TURNS)
+        replay(self.instance, steps, starts, np.zeros(FIGURES), seconds, TURNS)
         computed = [place for place in range(len(self.runs)) if self._lineup.on_device(place)]
         found[computed] = seconds[: len(computed)]
         return found

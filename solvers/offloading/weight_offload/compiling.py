@@ -21,7 +21,7 @@ def _problem() -> Problem:
     return Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(d2h=link, h2d=link)))
 
 
-CODES = (Code(lambda: is_at_hand(period) and is_at_hand(anneal), __name__, seconds=7.0),)
+CODES = (Code(lambda: is_at_hand(period) and is_at_hand(anneal), __name__, seconds=6.0),)
 
 if __name__ == "__main__":
     solve(_problem(), Options(settings=Settings(moves=1)))

@@ -75,6 +75,20 @@ def test_without_a_place_to_keep_it_nothing_is_started(monkeypatch: pytest.Monke
     compile_apart([MISSING], lambda line: pytest.fail(line), lambda: False)
 
 
+def test_a_process_for_each_core_takes_as_much_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[tuple[str, ...]]()
+
+    def start(_module: str, _folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+        started.append(arguments)
+        return subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+
+    monkeypatch.setattr(compiling, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compiling.child, "start", start)
+    codes = [Code(lambda: False, "m", str(seconds), seconds) for seconds in (3.0, 8.0, 6.0)]
+    compile_apart(codes, lambda _line: None, lambda: False)
+    assert started == [("m", "8.0"), ("m", "6.0", "m", "3.0")]
+
+
 def test_a_time_limit_does_not_pay_for_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tensors move; before the clock runs."""
     limit, seconds, asked = 1.0, 2.0, list[int]()

@@ -44,9 +44,9 @@ def test_there_and_back(seed: int) -> None:
                     read[life.tensor, before] = random.randint(after + 1, fetched)
     schedule = residence_schedule(graph, Residence(runs, away, leave, back, read))
     simulate(graph, schedule, machine=LINKED)
-    read = residence_of(graph, schedule)
-    assert list(read.runs) == runs
-    again = residence_schedule(graph, read)
+    found = residence_of(graph, schedule)
+    assert list(found.runs) == runs
+    again = residence_schedule(graph, found)
     assert list(again) == list(schedule)
     assert again.initial == schedule.initial
 
@@ -69,6 +69,6 @@ def test_one_write_to_the_disk_serves_two_absences() -> None:
         (Verb.OFFLOAD, Memory.DISK),
         *[(Verb.PREFETCH, Memory.HOST), (Verb.PREFETCH, Memory.DEVICE)] * 2,
     ]
-    read = residence_of(graph, schedule)
-    assert read.away == away
-    assert (read.back, read.read) == ({(x, 4): 4, (x, 9): 8}, given.read)
+    found = residence_of(graph, schedule)
+    assert found.away == away
+    assert (found.back, found.read) == ({(x, 4): 4, (x, 9): 8}, given.read)

@@ -57,6 +57,10 @@ _STALL = 0.2
 _WIDE = 0.2
 """The share of transfers placed otherwise that go farther: up to half a turn, every length as likely."""
 
+_DOWN, _READ = 0.3, 0.5
+"""The shares of these that are copies down; and of the others, where the tensor is on the disk, reads from
+there."""
+
 _WHOLE, _EXCHANGE = 0.3, 0.15
 """The shares of the rest that concern all absences of a tensor; and those where another leaves instead."""
 
@@ -243,14 +247,14 @@ class Anneal:
         runs, farther = len(state.runs), self.random.randint(-_FARTHEST, _FARTHEST)
         if self.random.random() < _WIDE:
             farther = round((runs / 2) ** self.random.random()) * self.random.choice((-1, 1))
-        if self.random.random() < 0.3:
+        if self.random.random() < _DOWN:
             slot = (state.decided.leave.get(absence.place, absence.after + 1) + farther) % (runs + 1)
             state.delay(absence.place, None if slot == absence.after + 1 else slot)
         elif absence.before == runs and not state.cyclic[absence.tensor]:
             return False
         else:
             back = (absence.tensor, absence.before % runs)
-            if state.away[absence.place] == Memory.DISK and self.random.random() < 0.5:
+            if state.away[absence.place] == Memory.DISK and self.random.random() < _READ:
                 state.read_at(back, (state.decided.read_shift.get(back, 0) + farther) or None)
             else:
                 state.move(back, (state.decided.shift.get(back, 0) + farther) or None)

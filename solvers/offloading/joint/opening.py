@@ -1,8 +1,9 @@
 """A state of the joint search from a schedule that some solver found: decisions, and where copies stand.
 
-The search places fetches by look-ahead and order of need, and some so many slots later than that
-(State.move). With which of these shifts all stand where the schedule has them is sought in a few rounds, each
-of which corrects what the last one missed. The faster of this and of none is taken.
+The search places fetches, and reads from the disk, by look-ahead and order of need, and some so many slots
+later than that (State.move, State.read_at). With which of these shifts all stand where the schedule has them
+is sought in a few rounds, each of which corrects what the last one missed. The faster of this and of none is
+taken.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
     FOLDER/00000003/model.safetensors       module.state_dict(), each tensor once
                     optimizer.safetensors   its states, as in optimizer.state_dict(): `0.exp_avg`, …
                     rest.pt                 groups, counts, random numbers, what the loop adds
+                    digests.json            of each tensor, of rest.pt, and of the whole
 
 Each tensor is read and written where it lies, host, disk or device: this needs no room on the device, and no
 more host memory than the largest tensor has. A save is a new folder, whole on the disk before it has its
 name; then the ones before it go. So whoever is killed at any moment leaves a whole one, if there was one.
+A load reads and verifies everything before it replaces anything; no signal breaks off the replacing.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,25 +16,41 @@ name; then the ones before it go. So whoever is killed at any moment leaves a wh
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from ..graphs.errors import InputError, MismatchError
-from ..runtime.model.accumulated import SUM, accumulated, note_accumulated
+from ..graphs.errors import InputError, MemplanError, MismatchError
+from ..graphs.files.documents import regular_size
+from ..runtime.refusals import warn_user
 from ..runtime.storage.home import replace_at_home
-from .random_numbers import random_numbers, set_random_numbers
-from .tensor_file import open_tensors, sync, write_tensors
+from .digests import FORMAT, Digests, read_digests, write_digests
+from .optimizer_states import Optimizer, prepare_states, states_of
+from .random_numbers import are_random_numbers, random_numbers, set_random_numbers
+from .tensor_file import (
+    OTHER,
+    file_digest,
+    has_file_digest,
+    open_tensors,
+    sync,
+    verify_tensors,
+    write_tensors,
+)
+from .uninterrupted import run_uninterrupted
 
 MODEL, OPTIMIZER, REST = "model.safetensors", "optimizer.safetensors", "rest.pt"
 _NEW = ".new-"
-
-Optimizer = torch.optim.Optimizer
+_NUMBER = re.compile("[0-9]{8,18}")
+_HALF = "module and optimizer have values of before and after: load a checkpoint before you go on"
+_half_loaded = WeakSet[nn.Module]()
 
 
 def save(
@@ -46,12 +64,14 @@ def save(
     extra: numbers, text, tensors and containers of these, or what has a `state_dict()`, like a learning rate
     schedule. Raises MemplanError: what can't be saved, a disk that is full. The one before is still there.
     """
+    check_loaded(module)
     folder = Path(folder)
     tensors, others = _model(module)
-    states, rows = _states(optimizer)
+    states, rows = states_of(optimizer)
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
     rest = {
+        "format": FORMAT,
         "tied": {name: same for name, same in tied.items() if name != same},
         "others": others,
         "optimizer": rows,
@@ -65,9 +85,12 @@ def save(
             shutil.rmtree(old, ignore_errors=True)
         new = folder / f"{_NEW}{token_hex(8)}"
         new.mkdir()
-        write_tensors(new / MODEL, {name: tensors[name] for name in first.values()})
-        write_tensors(new / OPTIMIZER, states)
-        _write_rest(new / REST, rest)
+        digests = {
+            MODEL: write_tensors(new / MODEL, {name: tensors[name] for name in first.values()}),
+            OPTIMIZER: write_tensors(new / OPTIMIZER, states),
+            REST: {"": _write_rest(new / REST, rest)},
+        }
+        write_digests(new, digests)
         before = _numbered(folder)
         _sync_folder(new)
         new.rename(folder / f"{1 + max(before, default=0):08}")
@@ -87,37 +110,64 @@ def load(
     optimizer: Optimizer | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Module, optimizer and random numbers are as they were when the folder's checkpoint was saved.
+    """Set module, optimizer and random numbers to what they were when the folder's checkpoint was saved.
 
     extra: by name what is given its own state back by `load_state_dict`. Returns the rest of what was saved
     as `extra`. Raises InputError: there is no checkpoint, or it is not whole; MismatchError: it is another
-    model's, or another optimizer's. Nothing has changed then.
+    model's, or another optimizer's. Nothing has changed then, nor if Ctrl-C ends the load. Raises
+    MemplanError if the values can't be replaced, as of a disk that fails: until a load that ends well, the
+    module's steps and saves are refused.
     """
     place = _latest(Path(folder))
-    rest = _read_rest(place / REST)
-    values = open_tensors(place / MODEL)
-    values |= {name: values[same] for name, same in rest["tied"].items()}
-    states = open_tensors(place / OPTIMIZER)
+    saved = _read(place)
     tensors, _others = _model(module)
-    _check_tensors(place, tensors, values)
-    _check_optimizer(place, optimizer, rest["optimizer"])
-    saved: dict[str, Any] = rest["extra"]
+    _check_tensors(place, tensors, saved.values)
+    replace_states = prepare_states(place, optimizer, saved.rest["optimizer"], saved.states)
+    found: dict[str, Any] = saved.rest["extra"]
     parts = {name: part for name, part in (extra or {}).items() if hasattr(part, "load_state_dict")}
-    if missing := [name for name in parts if name not in saved]:
+    if missing := [name for name in parts if name not in found]:
         raise MismatchError(f"{place}: nothing was saved as extra {missing[0]!r}")
-    for name in rest["tied"].keys() & tensors.keys():
-        if tensors[name] is tensors[rest["tied"][name]]:
+    tied: dict[str, str] = saved.rest["tied"]
+    for name in tied.keys() & tensors.keys():
+        if tensors[name] is tensors.get(tied[name]):
             del tensors[name]
-    for name, tensor in tensors.items():
-        replace_at_home(tensor, values[name])
-    if rest["others"]:
-        module.load_state_dict(rest["others"], strict=False)
-    if optimizer is not None:
-        _load_optimizer(optimizer, rest["optimizer"], states)
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    set_random_numbers(rest["random"])
-    return {name: value for name, value in saved.items() if name not in parts}
+
+    begun: list[bool] = []
+
+    def replace() -> None:
+        begun.append(True)
+        _half_loaded.add(module)
+        if saved.rest["others"]:
+            module.load_state_dict(saved.rest["others"], strict=False)
+        for name, tensor in tensors.items():
+            replace_at_home(tensor, saved.values[name])
+        replace_states()
+        set_random_numbers(saved.rest["random"])
+        _half_loaded.discard(module)
+
+    before, numbers = dict[str, Any](), random_numbers()
+    try:
+        # The parts come first: that is code of others, which may fail, and can be taken back.
+        for name, part in parts.items():
+            before[name] = pytree.tree_map_only(Tensor, _copied, part.state_dict())
+            _load_part(place, name, part, found[name])
+        run_uninterrupted(replace)
+    except BaseException as error:
+        if not begun:
+            run_uninterrupted(lambda: _put_back(parts, before, numbers))
+        elif module in _half_loaded:
+            what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise MemplanError(f"{place}: replacing the values has failed: {what}; {_HALF}") from error
+        raise
+    if saved.old:
+        warn_user(f"{place} is of an earlier memplan, without digests: damage in it would not be seen")
+    return {name: value for name, value in found.items() if name not in parts}
+
+
+def check_loaded(module: nn.Module) -> None:
+    """Raises MemplanError if a load has failed while it replaced the module's values."""
+    if module in _half_loaded:
+        raise MemplanError(f"the last load of a checkpoint has failed halfway; {_HALF}")
 
 
 def is_there(folder: str | Path) -> bool:
@@ -152,72 +202,27 @@ def _check_tensors(place: Path, tensors: Mapping[str, Tensor], values: Mapping[s
             raise MismatchError(f"{place}: {name} is saved as {' and the module has '.join(forms)}")
 
 
-# ── the optimizer ───────────────────────────────────────────────────────────────────────────────────
+# ── parts of the loop ───────────────────────────────────────────────────────────────────────────────
 
 
-def _states(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
-    """The tensors of an optimizer's states by name, and all else, with which of them lie on the CPU."""
-    if optimizer is None:
-        return {}, None
-    packed, between = optimizer.state_dict(), accumulated(optimizer) is None
-    tensors: dict[str, Tensor] = {}
-    others: dict[int, dict[str, Any]] = {}
-    for index, row in packed["state"].items():
-        row = {name: value for name, value in row.items() if not (between and name == SUM)}
-        tensors |= {f"{index}.{name}": value for name, value in row.items() if isinstance(value, Tensor)}
-        others[index] = {name: value for name, value in row.items() if not isinstance(value, Tensor)}
-    on_cpu = [name for name, tensor in tensors.items() if tensor.device.type == "cpu"]
-    return tensors, {"groups": packed["param_groups"], "others": others, "on_cpu": on_cpu}
+def _load_part(place: Path, name: str, part: Any, state: Any) -> None:
+    try:
+        part.load_state_dict(state)
+    except MemplanError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise MismatchError(f"{place}: extra {name!r} does not take its state: {what}") from error
 
 
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def _put_back(parts: Mapping[str, Any], states: Mapping[str, Any], numbers: dict[str, Any]) -> None:
+    for name, state in states.items():
+        parts[name].load_state_dict(state)
+    set_random_numbers(numbers)
 
 
-def _check_optimizer(place: Path, optimizer: Optimizer | None, rows: Any) -> None:
-    if (optimizer is None) != (rows is None):
-        there, here = ("no optimizer", "one") if rows is None else ("an optimizer", "none")
-        raise MismatchError(f"{place} was saved with {there}, and is loaded with {here}")
-    if optimizer is not None:
-        saved = [len(group["params"]) for group in rows["groups"]]
-        own = [len(group["params"]) for group in optimizer.param_groups]
-        if saved != own:
-            raise MismatchError(f"{place}: groups of {saved} parameters are saved, the optimizer has {own}")
-
-
-def _load_optimizer(optimizer: Optimizer, rows: Any, states: Mapping[str, Tensor]) -> None:
-    on_cpu = set(rows["on_cpu"])
-    by_index: dict[int, dict[str, Tensor]] = {index: {} for index in rows["others"]}
-    for name, value in states.items():
-        index, _, state = name.partition(".")
-        by_index[int(index)][state] = value
-    for index, parameter in enumerate(_parameters(optimizer)):
-        if index not in by_index:
-            optimizer.state.pop(parameter, None)
-            continue
-        row = optimizer.state[parameter]
-        for state in row.keys() - by_index[index].keys() - {SUM}:
-            del row[state]
-        row.update(rows["others"][index])
-        for state, value in by_index[index].items():
-            there = row.get(state)
-            if isinstance(there, Tensor) and (there.shape, there.dtype) == (value.shape, value.dtype):
-                replace_at_home(there, value)
-            else:
-                row[state] = _like(parameter, value, f"{index}.{state}" in on_cpu)
-    note_accumulated(optimizer, None)
-    for group, saved in zip(optimizer.param_groups, rows["groups"], strict=True):
-        group.update({name: value for name, value in saved.items() if name != "params"})
-
-
-def _like(parameter: Tensor, value: Tensor, on_cpu: bool) -> Tensor:
-    """A state that is not there yet: where its parameter is, laid out as that."""
-    device = torch.device("cpu") if on_cpu else parameter.device
-    if value.shape == parameter.shape:
-        made = torch.empty_strided(value.shape, parameter.stride(), dtype=value.dtype, device=device)
-    else:
-        made = torch.empty(value.shape, dtype=value.dtype, device=device)
-    return made.copy_(value)
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 # ── the rest, and the folder ────────────────────────────────────────────────────────────────────────
@@ -227,13 +232,14 @@ def _state(part: Any) -> Any:
     return part.state_dict() if hasattr(part, "state_dict") else part
 
 
-def _write_rest(path: Path, rest: dict[str, Any]) -> None:
-    """Raises InputError where it could not be loaded again."""
+def _write_rest(path: Path, rest: dict[str, Any]) -> str:
+    """Returns its digest. Raises InputError if it could not be loaded afterwards."""
     try:
         with path.open("wb") as file:
             torch.save(rest, file)
             sync(file)
         torch.load(path, weights_only=True)
+        return file_digest(path)
     except OSError:
         raise
     except Exception as error:
@@ -243,17 +249,67 @@ def _write_rest(path: Path, rest: dict[str, Any]) -> None:
         ) from error
 
 
-def _read_rest(path: Path) -> dict[str, Any]:
+class _Saved(NamedTuple):
+    """values, states: tensors of the module and of the optimizer, by name, mapped from the files. rest: all
+    else. old: there are no digests."""
+
+    values: dict[str, Tensor]
+    states: dict[str, Tensor]
+    rest: dict[str, Any]
+    old: bool
+
+
+def _read(place: Path) -> _Saved:
+    """The checkpoint, verified. Raises InputError, one line."""
+    digests = read_digests(place)
+    rest = _read_rest(place / REST, digests)
+    values, states = open_tensors(place / MODEL), open_tensors(place / OPTIMIZER)
+    if digests is not None:
+        for name in (MODEL, OPTIMIZER):
+            verify_tensors(place / name, digests[name])
+    if lacking := [name for name in rest["tied"].values() if name not in values]:
+        raise InputError(f"{place / REST}: a weight is tied to {lacking[0]!r}, which is not in {MODEL}")
+    values |= {name: values[same] for name, same in rest["tied"].items()}
+    return _Saved(values, states, rest, old=digests is None)
+
+
+def _read_rest(path: Path, digests: Digests | None) -> dict[str, Any]:
+    regular_size(path)
     try:
-        return torch.load(path, weights_only=True)
+        if digests is not None and not has_file_digest(path, digests[REST][""]):
+            raise InputError(f"{path}: it {OTHER}")
+        rest: Any = torch.load(path, weights_only=True, map_location="cpu")
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{path}: can't be read: {str(error).partition(chr(10))[0]}") from error
+    if not isinstance(rest, dict):
+        raise InputError(f"{path}: a {type(rest).__name__} is not what a checkpoint has there")
+    if wrong := [name for name, fits in _REST.items() if not fits(rest.get(name))]:
+        raise InputError(f"{path}: its {wrong[0]!r} is not what a checkpoint has there")
+    if digests is None and "format" in rest:
+        raise InputError(f"{path.parent}: digests.json is gone: put it back from a copy of the folder")
+    return rest
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, dict) and all(isinstance(each, str) for row in names.items() for each in row)
+
+
+_REST: dict[str, Callable[[Any], bool]] = {
+    "tied": _are_names,
+    "others": lambda others: isinstance(others, dict),
+    "optimizer": lambda rows: rows is None or isinstance(rows, dict),
+    "random": are_random_numbers,
+    "extra": lambda extra: isinstance(extra, dict),
+}
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
         return {}
-    return {int(path.name): path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()}
+    named = {path.name: path for path in folder.iterdir()}
+    return {int(name): path for name, path in named.items() if _NUMBER.fullmatch(name) and path.is_dir()}
 
 
 def _latest(folder: Path) -> Path:

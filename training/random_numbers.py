@@ -30,3 +30,18 @@ def set_random_numbers(states: dict[str, Any]) -> None:
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, *rest = states["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+
+
+def are_random_numbers(states: Any) -> bool:
+    """Whether `set_random_numbers` takes these: generators like those that it sets do."""
+    try:
+        torch.Generator().set_state(states["torch"])
+        if not all(isinstance(state, torch.Tensor) for state in states["cuda"]):
+            return False
+        version, numbers, gauss = states["python"]
+        random.Random().setstate((version, tuple(numbers), gauss))
+        kind, keys, *rest = states["numpy"]
+        np.random.RandomState().set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    except Exception:
+        return False
+    return True

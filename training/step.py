@@ -73,6 +73,7 @@ class Step:
         Raises MemplanError: a batch that differs in more than its shape, a shape too many, no schedule within
         the budget, … as PlannedStep does.
         """
+        checkpoint.check_loaded(self._iteration.module)
         self.plans[0].output = None
         inputs = self.plans[0].given(arguments, keywords)
         self._losses.begin(inputs)
@@ -117,6 +118,7 @@ class Step:
     def _without_training(
         self, purpose: Purpose, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[Tensor | None, Any]:
+        checkpoint.check_loaded(self._iteration.module)
         self.plans[0].output = None
         if purpose not in self._forward:
             smaller = self._planner.smaller

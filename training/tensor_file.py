@@ -1,7 +1,8 @@
 """Tensors in a file, in the format of safetensors: other tools read it, and it reads theirs.
 
 Eight bytes with the length of the header, the header as JSON, then the bytes of the tensors, row by row.
-Written tensor by tensor from where each lies; read as it is looked at, without memory of its own.
+Written tensor by tensor from where each lies; read as it is looked at, without memory of its own. Writing
+gives digests of the header and of each tensor, which `verify_tensors` compares with what a file has.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,15 +11,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..graphs.errors import InputError
+from ..graphs.files.documents import regular_size
+from ..runtime.storage.checksum import Digest
 from ..runtime.storage.home import at_home_value
 
 _PIECE = 64 << 20
@@ -43,18 +48,27 @@ _NAMES = {
     torch.bool: "BOOL",
 }
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
+HEADER = "__metadata__"
+"""No tensor's name: of the digest of the header, as in the header of what describes the file."""
+
+OTHER = (
+    "differs from what was saved, or is of another save: the checkpoint is damaged; "
+    "put the file back from a copy of the folder"
+)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError)
 _WIDEST = 8
 """Bytes. The widest come first, so that each begins at a multiple of its own."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A new file, on the disk when this returns; of tensors that are away the values where they lie. Host
-    memory: at most that of one tensor. Raises InputError for one that the format has no room for, OSError."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Write a new file, on the disk when this returns; of tensors that are away the values where they lie.
+    Host memory: at most that of one tensor. Returns digests by tensor, and that of the header as `HEADER`.
+    Raises InputError for a tensor that the format has no room for, OSError."""
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
             raise InputError(f"{name} can't be saved: {tensor.dtype}, {tensor.layout}")
     order = sorted(tensors, key=lambda name: -tensors[name].element_size())
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {HEADER: {"format": "pt"}}
     end = 0
     for name in order:
         tensor = tensors[name]
@@ -63,28 +77,55 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         header[name] = row
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _WIDEST)
+    digests = {HEADER: _digest([np.frombuffer(text, np.uint8)])}
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            for piece in _pieces(at_home_value(tensors[name])):
-                _write(file, piece)
+            digests[name] = _digest(_written(file, _pieces(at_home_value(tensors[name]))))
         sync(file)
+    return digests
 
 
 def open_tensors(path: Path) -> dict[str, Tensor]:
-    """By name. Raises InputError, one line, where it is no such file or not whole."""
+    """The tensors by name. Raises InputError, one line, if it is no such file or not whole."""
+    size = regular_size(path)
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length < size else None
-        if not isinstance(header, dict):
-            raise ValueError("no header")
+        header, begin = _header(path, size)
+        _check_places([row["data_offsets"] for row in header.values()], size - begin)
         everything = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-        rows = {name: row for name, row in header.items() if name != "__metadata__"}
-        return {name: _tensor(everything[8 + length :], row) for name, row in rows.items()}
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise InputError(f"{path}: can't be read as tensors: {' '.join(str(error).split())}") from error
+        return {name: _tensor(everything[begin:], row) for name, row in header.items()}
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def verify_tensors(path: Path, digests: Mapping[str, str]) -> None:
+    """Compare the bytes of a file that `open_tensors` has read with the digests of `write_tensors`. Raises
+    InputError, one line, if one differs."""
+    try:
+        with path.open("rb") as file:  # not as mapped memory: there a bad sector ends the process
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length)
+            if _digest([np.frombuffer(text, np.uint8)]) != digests[HEADER]:
+                raise InputError(f"{path}: its header {OTHER}")
+            # From here on the header is what was written: it has these names, and places that are in order.
+            places = {name: row["data_offsets"] for name, row in json.loads(text).items() if name != HEADER}
+            for name, (begin, end) in sorted(places.items(), key=lambda item: item[1]):
+                if _digest(_read(file, end - begin)) != digests[name]:
+                    raise InputError(f"{path}: {name} {OTHER}")
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def file_digest(path: Path) -> str:
+    """The size and digest of a whole file. Raises InputError, OSError."""
+    size = regular_size(path)
+    with path.open("rb") as file:
+        return f"{size} {_digest(_read(file, size))}"
+
+
+def has_file_digest(path: Path, digest: str) -> bool:
+    """Whether the file has the digest; one of another size is not read. Raises InputError, OSError."""
+    return digest.startswith(f"{regular_size(path)} ") and digest == file_digest(path)
 
 
 def sync(file: BinaryIO) -> None:
@@ -93,14 +134,69 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
+def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    """The rows of its tensors by name, and where their bytes begin."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length)) if length < size else None
+    if not isinstance(header, dict):
+        raise ValueError("no header")
+    return {name: row for name, row in header.items() if name != HEADER}, 8 + length
+
+
+def _check_places(places: Sequence[Sequence[int]], size: int) -> None:
+    """Each byte is one tensor's, as the format wants it."""
+    end = 0
+    for begin, after in sorted(map(tuple, places)):
+        if begin != end or after < begin:
+            raise ValueError("tensors overlap, or there is a gap between them")
+        end = after
+    if end != size:
+        raise ValueError(f"its tensors end at byte {end} of {size}")
+
+
 def _tensor(bytes_: Tensor, row: Mapping[str, Any]) -> Tensor:
     (begin, end), dtype, shape = row["data_offsets"], _TYPES[row["dtype"]], tuple(row["shape"])
-    if not 0 <= begin <= end <= len(bytes_) or end - begin != prod(shape) * dtype.itemsize:
-        raise ValueError("a tensor lies beyond the end")
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"{list(shape)} is not a shape")
+    if end - begin != prod(shape) * dtype.itemsize:
+        raise ValueError(f"{end - begin} bytes for the shape {list(shape)} of {row['dtype']}")
     part = bytes_[begin:end]
     if part.data_ptr() % dtype.itemsize:  # others may write so
         part = part.clone()
     return part.view(dtype).view(shape)
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: can't be read as tensors: {' '.join(str(error).split())[:300]}")
+
+
+def _digest(pieces: Iterable[NDArray[np.uint8]]) -> str:
+    digest = Digest()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hex()
+
+
+def _read(file: BinaryIO, size: int) -> Iterator[NDArray[np.uint8]]:
+    """The next bytes, in the pieces in which they were written, each in the memory of the one before."""
+    buffer = np.empty(min(size, _PIECE), np.uint8)
+    while size:
+        piece = buffer[: min(size, _PIECE)]
+        if file.readinto(piece.data) != len(piece):  # pyright: ignore[reportAttributeAccessIssue]
+            raise ValueError("it ends early")
+        yield piece
+        size -= len(piece)
+
+
+def _written(file: BinaryIO, pieces: Iterable[Tensor]) -> Iterator[NDArray[np.uint8]]:
+    """The pieces, each when it has been written."""
+    for piece in pieces:
+        data = piece.numpy()
+        left = memoryview(data)  # pyright: ignore[reportArgumentType]
+        while len(left):
+            left = left[file.write(left) :]
+        yield data
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -112,9 +208,3 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
         bytes_ = tensor.contiguous().view(-1).view(torch.uint8)
         for piece in bytes_.split(_PIECE):
             yield piece.cpu()
-
-
-def _write(file: BinaryIO, piece: Tensor) -> None:
-    left = memoryview(piece.numpy())  # pyright: ignore[reportArgumentType]
-    while len(left):
-        left = left[file.write(left) :]

@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK
 from time import time
 from typing import Any
 
@@ -111,11 +111,9 @@ def document_suffix(path: Path) -> str:
 def read_bytes(path: Path, most: int) -> bytes:
     """A regular file of at most `most` bytes, unpacked where it ends in `.gz`. Raises InputError."""
     packed = path.suffix == ".gz"
+    size = regular_size(path)
     try:
-        about = path.stat()
-        if not S_ISREG(about.st_mode):  # opening a pipe waits for a writer
-            raise InputError(f"{path}: cannot be read: it is {_what(about.st_mode)}")
-        expected = max(2**20, about.st_size * (MOST_UNPACKED if packed else 1))
+        expected = max(2**20, size * (MOST_UNPACKED if packed else 1))
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
             raw = stream.read(min(most, expected) + 1)
     except FileNotFoundError:
@@ -135,8 +133,29 @@ def read_bytes(path: Path, most: int) -> bytes:
     return raw
 
 
-def _what(mode: int) -> str:
-    return "a folder" if S_ISDIR(mode) else "no regular file"
+def regular_size(path: Path) -> int:
+    """The bytes of a regular file, or of the one that a link leads to. To be asked before a file is opened:
+    opening a named pipe waits for a writer, and a device may have no end. Raises InputError."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        to = f": a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else ""
+        raise InputError(f"{path}: no such file{to}") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    if not S_ISREG(about.st_mode):
+        what = next((what for is_one, what in _KINDS if is_one(about.st_mode)), "not a regular file")
+        raise InputError(f"{path}: cannot be read: it is {what}")
+    return about.st_size
+
+
+_KINDS = (
+    (S_ISDIR, "a folder"),
+    (S_ISFIFO, "a named pipe, no regular file"),
+    (S_ISSOCK, "a socket, no regular file"),
+    (S_ISCHR, "a device, no regular file"),
+    (S_ISBLK, "a device, no regular file"),
+)
 
 
 def _load_json(text: str) -> object:

@@ -207,7 +207,7 @@ def test_typos_in_weights_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[nn.Module, Any, str]] = [
         (module, None, "first.weight is on meta, without values: give weights="),
         (module, tmp_path, "there is no file of safetensors in it"),
-        (module, tmp_path / "none.safetensors", "can't be read as tensors"),
+        (module, tmp_path / "none.safetensors", "no such file"),
         (module, 3, "weights is a int: give a safetensors file or a folder of them"),
         (Layers(), tmp_path, "weights are for a module on meta; this one has its own"),
     ]

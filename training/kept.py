@@ -39,6 +39,7 @@ from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import as_in
 from ..runtime.program.program import Program
 from ..runtime.trace.align import aligned
+from ..runtime.updates.order import check_order
 
 MOST = 2**30
 """Bytes of all plans in a folder."""
@@ -75,7 +76,9 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
                 os.utime(place)
             made = as_in(graph, program)
             compiled = Compiled(program, made.kernels) if made.kernels else None
-            return Plan(aligned(made.program, graph), graph, held.schedule, held.budget, compiled)
+            ordered = aligned(made.program, graph)
+            check_order(ordered)
+            return Plan(ordered, graph, held.schedule, held.budget, compiled)
     return None
 
 

@@ -5,7 +5,8 @@
     … B2 ─dw2─▶ w2/update, …    results: loss          w2/update changes w2, w2.exp_avg, w2.exp_avg_sq
 
 One operation a weight. `in-backward` it stands right behind the last operation that contributes to the
-gradient or reads the weight: a tied weight changes once, when all its readers are done.
+gradient or reads the weight, or changes it in forward: a tied weight changes once, when all its readers are
+done.
 `after` it stands at the end of the file, in the order of the parameters, as `optimizer.step()` runs them.
 A parameter without a gradient is frozen and stays as it is. Linear in the graph.
 
@@ -123,8 +124,8 @@ def _check(graph: Graph, optimizer: str, pairs: Mapping[int, int]) -> None:
         raise InputError(
             f"{graph.name}: no parameter gradient is among its results: there is nothing to update"
         )
-    for weight in pairs:
-        if len(graph.mutators[weight]):
+    for weight, gradient in pairs.items():
+        if not set(graph.mutators[weight].tolist()).isdisjoint(graph.consumers[gradient].tolist()):
             raise InputError(f"{graph.name}: {graph.tensors.name[weight]} is updated already")
 
 
@@ -135,7 +136,7 @@ def _places(graph: Graph, complete: Mapping[int, int], when: When, clipped: int)
     for weight, made in complete.items():
         place = len(graph.operations) - 1
         if when == "in-backward":
-            place = max(made, _last(graph.consumers[weight]), clipped)
+            place = max(made, _last(graph.consumers[weight], graph.mutators[weight]), clipped)
         places.setdefault(place, []).append(weight)
     return places
 

@@ -24,6 +24,7 @@ from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
+from ..updates.averaged import first_values
 from .updates import scaled_update, update
 
 CYCLE = 3
@@ -96,12 +97,19 @@ class Comparison(NamedTuple):
         return f"{self.compared} tensors bitwise equal to eager{where}"
 
 
-def run_eager(iteration: Iteration, sums: dict[str, Tensor] | None = None, *, last: bool = True) -> Outcome:
+def run_eager(
+    iteration: Iteration,
+    sums: dict[str, Tensor] | None = None,
+    firsts: dict[Tensor, Tensor] | None = None,
+    *,
+    last: bool = True,
+) -> Outcome:
     """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates, behind
     `clip_grad_norm_` where it clips; or forward alone, without gradients.
 
     sums: the gradients of the batches before it in its update, to which this adds its own; none behind the
-    last, which updates. The `.grad` that were there are put back; buffers, and what is updated, change.
+    last, which updates. firsts: what averages of weights begin with, where the iteration is not the first of
+    its update. The `.grad` that were there are put back; buffers, and what is updated, change.
     """
     parameters, _buffers, inputs = residents(iteration)
     tensors = [*parameters.values(), *inputs.values()]
@@ -110,6 +118,11 @@ def run_eager(iteration: Iteration, sums: dict[str, Tensor] | None = None, *, la
         tensor.grad = None
     torch.clear_autocast_cache()  # a block of autocast that is around all iterations has weights of before
     sums = {} if sums is None else sums
+    firsts = {} if firsts is None else firsts
+    if iteration.updates is not None and iteration.updates.ema is not None:
+        firsts.update(
+            (x, first) for x, first in first_values(iteration.updates.optimizer).items() if x not in firsts
+        )
     for name, total in sums.items():
         parameters[name].grad = total
     try:
@@ -127,9 +140,9 @@ def run_eager(iteration: Iteration, sums: dict[str, Tensor] | None = None, *, la
         if not last:
             sums.update(gradients)
         elif iteration.updates is not None and scale is None:
-            norm = update(iteration.updates, parameters.values())
+            norm = update(iteration.updates, parameters.values(), firsts)
         elif iteration.updates is not None and scale is not None:
-            norm = scaled_update(iteration.updates, parameters.values(), scale, infinite=infinite)
+            norm = scaled_update(iteration.updates, parameters.values(), firsts, scale, infinite=infinite)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
@@ -197,11 +210,12 @@ def _eager(
     """What eager makes, the paths of all that it changes in Python's state, and whether it is `steady`.
     updating: by iteration."""
     sums: dict[str, Tensor] = {}
+    firsts: dict[Tensor, Tensor] = {}
     outcomes: list[Outcome] = []
     since: PythonState | None = None
     with _alone(iteration, step) as before:
         for last in updating:
-            outcomes.append(_left(iteration, step.program, run_eager(iteration, sums, last=last)))
+            outcomes.append(_left(iteration, step.program, run_eager(iteration, sums, firsts, last=last)))
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
                 del sums[name]
             since = since or PythonState(iteration, tensors=True)

@@ -5,7 +5,7 @@ other, clipped, scaled, on masters."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -17,19 +17,22 @@ from ..model.iteration import Updates
 from ..updates.averaged import Way, averaging
 from ..updates.masters import step_on_masters
 
+Firsts = Mapping[Tensor, Tensor]
+"""By weight the value that its average begins with, see updates/averaged.py."""
 
-def update(updates: Updates, parameters: Collection[Tensor]) -> Tensor | None:
+
+def update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts) -> Tensor | None:
     """The norm of the gradients, where they are clipped."""
     norm = None
     if updates.clipping is not None:
         norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
     way = step_on_masters if updates.masters else None
-    _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way))
+    _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way, firsts))
     return norm
 
 
 def scaled_update(
-    updates: Updates, parameters: Collection[Tensor], scale: Tensor, *, infinite: bool
+    updates: Updates, parameters: Collection[Tensor], firsts: Firsts, scale: Tensor, *, infinite: bool
 ) -> Tensor | None:
     """By a GradScaler of this scale. infinite: a gradient is not finite, so that it skips the step."""
     scaler = torch.amp.GradScaler(scale.device.type, init_scale=float(scale))
@@ -46,7 +49,7 @@ def scaled_update(
     way: Way = partial(step_on_masters, step=step) if updates.masters else step
     averages = updates.ema is not None and not infinite
     with _no_new_states(updates.optimizer) if infinite else nullcontext():
-        _step(updates.optimizer, averaging(updates.ema or 0.0, way) if averages else way)
+        _step(updates.optimizer, averaging(updates.ema or 0.0, way, firsts) if averages else way)
     return norm
 
 

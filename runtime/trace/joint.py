@@ -38,6 +38,7 @@ from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
 from .pretence import compiling, not_called_fake, silent, without_checkpoints, without_validation
+from .replaced import Replaced
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]
@@ -159,12 +160,14 @@ class _ForwardBackward:
         self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
         self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else ())
         self.marks = Marks(iteration.module)
+        self.replaced = Replaced({**parameters, **buffers})
 
     def results(self) -> _Results:
         state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
         loss, output, gradients = torch.func.functional_call(
             _Holder(self.iteration.module), state, (self._run,)
         )
+        self.replaced.check()
         names: list[str] = []
         kept = [*([] if loss is None else [loss]), *output.tensors.values()]
         taken = [_span(tensor) for tensor in (*kept, *self.given)]
@@ -200,7 +203,8 @@ class _ForwardBackward:
             return loss, output, gradients
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
-        with self.marks.forward(), self.values or nullcontext(), KnownFunctions(self.values):
+        known = KnownFunctions(self.values)
+        with self.marks.forward(), self.values or nullcontext(), known, self.replaced:
             inputs = with_tensors(self.iteration.inputs, self.inputs)
             loss, output = forward(self.iteration, module, inputs)
             output = self._kept(output)

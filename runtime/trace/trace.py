@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from time import perf_counter
 
+from torch import Tensor
+
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
 from ..model.granted import refuse
@@ -15,11 +17,12 @@ from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
 from ..refusals import TraceError, is_value_dependent, refusal
-from ..storage.away import bring_back
+from ..storage.away import bring_back, hold_of
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
 from ..updates.masters import with_master
 from ..updates.optimizers import rules
+from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
 from .forms import Forms
@@ -40,6 +43,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     start = perf_counter()
     refuse(iteration.module)
     bring_back(iteration.module.buffers())
+    bring_back(filter(_shares_memory, iteration.module.parameters()))
     errors: list[Exception] = []
     for way in WAYS:
         try:
@@ -64,8 +68,15 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
     drop_copies(joint.graph.graph)
     replace_scatters(joint.graph.graph)
     program = named(replace(lower(joint), compiling=way.compiling, used=joint.used))
-    if iteration.updates is None:
-        return program
+    if iteration.updates is not None:
+        program = _with_updates(program, iteration)
+    check_order(program)
+    check_overlaps(program, iteration)
+    return program
+
+
+def _with_updates(program: Program, iteration: Iteration) -> Program:
+    assert iteration.updates is not None
     optimizer, when, clipping, masters, ema = iteration.updates
     found = rules(iteration.module, optimizer)
     if masters:
@@ -86,3 +97,9 @@ def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)
     return with_updates(program, found, when, clip=clip, sums=sums, scaled=scaled, divides=divides)
+
+
+def _shares_memory(parameter: Tensor) -> bool:
+    """Whether it is away, and lay in one memory with another: by its form alone it would have its own."""
+    hold = hold_of(parameter)
+    return hold is not None and hold.release is None and hold.fill is None and not hold.lost

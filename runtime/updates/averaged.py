@@ -2,15 +2,15 @@
 
     average ← decay · average + (1 - decay) · weight
 
-behind each update, from the weight as it is when the first one begins. Of a weight with a master (masters.py)
-it is the master's.
+after each update, from the weight as it is when the first iteration begins. Of a weight with a master
+(masters.py) it is the master's.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -62,26 +62,38 @@ def averages(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, A
 Way = Callable[[torch.optim.Optimizer], None]
 
 
-def averaging(decay: float, way: Way | None) -> Way:
-    """What a plan does, behind the optimizer's own step, or `way` in its place."""
-    return partial(_averaged, decay, way)
+def averaging(decay: float, way: Way | None, firsts: Mapping[Tensor, Tensor]) -> Way:
+    """What a plan does, behind the optimizer's own step, or `way` in its place. firsts: by weight the value
+    that an average begins with."""
+    return partial(_averaged, decay, way, firsts)
 
 
-def _averaged(decay: float, way: Way | None, optimizer: torch.optim.Optimizer) -> None:
+def first_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
+    """Copies of the weights that have no average yet, before an iteration: forward may change a weight."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    rows = optimizer.state
+    return {x: x.detach().clone() for x in weights if x not in rows or AVERAGE not in rows[x]}
+
+
+def _averaged(
+    decay: float, way: Way | None, firsts: Mapping[Tensor, Tensor], optimizer: torch.optim.Optimizer
+) -> None:
     weights = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    averages = [_average(optimizer, weight, wide=way is not None) for weight in weights]
+    averages = [_average(optimizer, weight, firsts, wide=way is not None) for weight in weights]
     optimizer.step() if way is None else way(optimizer)
     for weight, average in zip(weights, averages, strict=True):
         row = optimizer.state[weight]
         row[AVERAGE] = average.lerp_(row.get(MASTER, weight.detach()), 1 - decay)
 
 
-def _average(optimizer: torch.optim.Optimizer, weight: Tensor, *, wide: bool) -> Tensor:
+def _average(
+    optimizer: torch.optim.Optimizer, weight: Tensor, firsts: Mapping[Tensor, Tensor], *, wide: bool
+) -> Tensor:
     """The weight's, out of its row: AdamW takes a row that is there for one with all its states."""
     row = optimizer.state[weight]
     average: Tensor | None = row.pop(AVERAGE, None)
     if average is None:
-        first: Tensor = row.get(MASTER, weight.detach())
+        first: Tensor = row.get(MASTER, firsts.get(weight, weight.detach()))
         coarse = wide and first.dtype.itemsize < torch.float32.itemsize
         average = first.to(torch.float32 if coarse else first.dtype, copy=True)
     if not row:

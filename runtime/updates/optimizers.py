@@ -173,7 +173,7 @@ def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
-    """By parameter name, for those that the optimizer has. Raises InputError, one line."""
+    """By parameter name, for those that the optimizer has, in its order. Raises InputError, one line."""
     make, kind = _RULES.get(type(optimizer)), type(optimizer).__name__
     if make is None:
         raise InputError(f"{kind} can't be planned: use torch.optim.AdamW, Adam or SGD")
@@ -186,7 +186,8 @@ def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule
         if tensors:
             raise InputError(f"{kind} with tensors as {tensors[0]} can't be planned: give numbers")
         by_parameter |= dict.fromkeys(group["params"], make(group, number))
-    found = {name: by_parameter[p] for name, p in module.named_parameters() if p in by_parameter}
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    found = {names[parameter]: rule for parameter, rule in by_parameter.items() if parameter in names}
     if not found:
         raise InputError("the optimizer has no parameter of the module")
     return found

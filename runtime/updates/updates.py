@@ -3,7 +3,8 @@ run.
 
 The states become residents, like the parameters; the gradients that are used up are no results any more.
 Rules and places as there: `in-backward` right behind the last operation that contributes to the gradient or
-reads the weight, by storage, so that tied and packed tensors are counted whole. Clipped updates read the
+that reads or changes the weight, by storage, so that tied and packed tensors are counted whole. Updates of
+weights that share a storage stand together, in the optimizer's order. Clipped updates read the
 coefficient, behind the norms of all gradients (clipping.py); those of a scaled loss whether any gradient is
 infinite (scaling.py).
 
@@ -45,7 +46,7 @@ def with_sums(program: Program, rules: Mapping[str, Rule]) -> Program:
     """The program whose gradients are their sums over several batches, where a parameter has a rule."""
     writer, behind = _Writer(program), dict[int, list[Operation]]()
     updated = [name for name in program.gradients if name in rules]
-    for name, place in _places(program, updated)[0].items():
+    for name, place in _complete(program, updated).items():
         behind.setdefault(place, []).append(writer.add(name))
     return writer.program_with(behind, writer.gradients)
 
@@ -68,7 +69,7 @@ def with_updates(
     """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
-    made, read = _places(program, updated)
+    made = _complete(program, updated)
     behind: dict[int, list[Operation]] = {}
     all_made = -1
     if sums:
@@ -90,9 +91,9 @@ def with_updates(
             behind[all_made].append(writer.found())
         if clip:
             behind[all_made].append(writer.clip())
+    early = _early(program, made)
     for name, rule in updated.items():
-        early = max(made[name], read[name], all_made)
-        place = early if when == "in-backward" else len(program.operations) - 1
+        place = max(early[name], all_made) if when == "in-backward" else len(program.operations) - 1
         behind.setdefault(place, []).append(writer.update(name, rule))
     left = {name: value for name, value in program.gradients.items() if name not in updated}
     return writer.program_with(behind, left)
@@ -103,19 +104,28 @@ def updates_weights(operation: Operation) -> bool:
     return STEP in operation.call.arguments
 
 
-def _places(program: Program, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Per parameter the last operation that contributes to its gradient, and the last that reads it."""
+def _complete(program: Program, names: Iterable[str]) -> dict[str, int]:
+    """The last operation that contributes to the gradient, per parameter."""
     made: dict[int, int] = {}
-    read: dict[int, int] = {}
     for index, operation in enumerate(program.operations):
         made.update(dict.fromkeys((*operation.writes, *operation.mutates), index))
-        read.update(dict.fromkeys(operation.reads, index))
-    weights = {name: program.values[program.parameters[name]].storage for name in names}
-    gradients = {name: program.values[program.gradients[name]].storage for name in names}
-    return (
-        {name: made[gradient] for name, gradient in gradients.items()},
-        {name: read.get(weight, -1) for name, weight in weights.items()},
-    )
+    return {name: made[program.values[program.gradients[name]].storage] for name in names}
+
+
+def _early(program: Program, complete: Mapping[str, int]) -> dict[str, int]:
+    """The operation after which a weight can be updated, per parameter: its gradient is complete, and nothing
+    else reads or changes the weight any more. Forward may change a weight itself (a clamp, a renormalised
+    embedding): the trace writes such a value back at its end, and an update before that would be lost.
+
+    Weights in one storage may overlap, so they are updated together, when the last of them can be.
+    """
+    used: dict[int, int] = {}
+    for index, operation in enumerate(program.operations):
+        used.update(dict.fromkeys((*operation.reads, *operation.mutates), index))
+    storages = {name: program.values[program.parameters[name]].storage for name in complete}
+    for name, place in complete.items():
+        used[storages[name]] = max(place, used.get(storages[name], -1))
+    return {name: used[storage] for name, storage in storages.items()}
 
 
 class _Writer:

@@ -18,6 +18,7 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import STATES, When, with_updates
+from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
@@ -192,3 +193,34 @@ def test_a_gradient_of_no_parameter_is_refused() -> None:
     assert with_updates(
         graph, optimizer="sgd", when="after", device_rate=1.0, gradients={w: gradient}
     ).operations.name == ["B", "w/update"]
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_weight_that_forward_changes_is_updated_after_that(when: When) -> None:
+    """F B clamp: `clamp` writes back at the end what forward has made of w."""
+    draft = Draft("clamped")
+    x, w = draft.tensor("x", 100, Kind.INPUT), draft.tensor("w", 100, Kind.PARAMETER)
+    clamped, loss = draft.tensor("clamped", 100), draft.tensor("loss", 4)
+    dw = draft.tensor("dw", 100, Kind.PARAMETER_GRADIENT)
+    draft.operation("C", time=1, reads=[w], writes=[clamped])
+    draft.operation("F", time=1, reads=[x, clamped], writes=[loss], phase=Phase.LOSS)
+    draft.operation("B", time=1, reads=[x, clamped], writes=[dw], phase=Phase.BACKWARD)
+    draft.operation("write back", time=1, reads=[clamped], mutates=[w], phase=Phase.UPDATE, recompute=False)
+    graph = updated(draft.graph([loss, dw]), when)
+    validate(graph)
+    assert list(graph.operations.name) == ["C", "F", "B", "write back", "w/update"]
+    swapped = Schedule.of(compute(graph.operation_index[name]) for name in ("C", "F", "B", "w/update"))
+    with pytest.raises(InvalidScheduleError, match="write back has not changed w yet"):
+        simulate(graph, swapped)
+    with pytest.raises(InputError, match="w is updated already"):
+        updated(updated_but_not_used_up())
+
+
+def updated_but_not_used_up() -> Graph:
+    draft = Draft("updated")
+    w, loss = draft.tensor("w", 100, Kind.PARAMETER), draft.tensor("loss", 4)
+    dw = draft.tensor("dw", 100, Kind.PARAMETER_GRADIENT)
+    draft.operation("F", time=1, reads=[w], writes=[loss], phase=Phase.LOSS)
+    draft.operation("B", time=1, reads=[w], writes=[dw], phase=Phase.BACKWARD)
+    draft.operation("U", time=1, reads=[dw], mutates=[w], phase=Phase.UPDATE, recompute=False)
+    return draft.graph([loss, dw])

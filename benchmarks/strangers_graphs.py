@@ -19,6 +19,11 @@ def edges():
     return found
 
 
+def graphs():
+    """To which of four graphs each node belongs; none is empty."""
+    return torch.cat([torch.arange(4), torch.randint(4, (NODES - 4,))]).sort().values
+
+
 def layers(make, *others, width=WIDTH, positional=()):
     """Two layers of a kind on one graph. others: what each takes after the edges."""
 
@@ -60,9 +65,8 @@ def classified(readout):
         x = parts.one(x, edge_index).relu()
         return parts.out(readout(x, batch))
 
-    batch = torch.arange(NODES) // 5
     return lambda: net(
-        run, torch.randn(NODES, WIDTH), edges(), batch, one=pyg.GCNConv(WIDTH, 8), out=nn.Linear(8, 4)
+        run, torch.randn(NODES, WIDTH), edges(), graphs(), one=pyg.GCNConv(WIDTH, 8), out=nn.Linear(8, 4)
     )
 
 
@@ -72,12 +76,11 @@ def pooled(pooling):
         x, _edges, _weights, batch, *_others = parts.pool(x, edge_index, None, batch)
         return parts.out(pyg.global_mean_pool(x, batch))
 
-    batch = torch.arange(NODES) // 5
     return lambda: net(
         run,
         torch.randn(NODES, WIDTH),
         edges(),
-        batch,
+        graphs(),
         one=pyg.GCNConv(WIDTH, 8),
         pool=pooling(8),
         out=nn.Linear(8, 4),

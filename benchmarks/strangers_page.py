@@ -1,68 +1,107 @@
-"""The page of what strangers' models came to (docs/strangers.md), from the rows of strangers.py."""
+"""The page of strangers' models (docs/strangers.md), from the rows of strangers.py."""
 
 from collections import Counter, defaultdict
 from datetime import date
 
-from strangers import FAILS, NO_MODEL, REFUSED, WORKS, strangers
+from strangers import loops_of, strangers
+from strangers_training import CRASH, LATER, NO_MODEL, REFUSED, WORKS, WRONG
 
 HEAD = """# Models that nobody tuned memplan for
 
-`benchmarks/strangers.py` builds small models as they come from their packages and takes each through the
-whole path in a process of its own: three iterations by a schedule (60 % of the plain peak, or half-way to it
-from the least that any schedule needs) beside three of plain PyTorch. *Works*: loss, gradients and buffers
-are bitwise equal, and the measured peak is the predicted to the byte; a mixture of experts, whose products
-take more or less memory by where tokens go, is planned for the worst and may take less. *Refused*: `optimize`
-raises one line. *Fails*: anything else. A listed model that was not run, or that plain PyTorch can't run, has
-no row.
+`benchmarks/strangers.py` builds small models as they come from their packages and trains each, in a process
+of its own, on ten different batches of equal shapes: other values and labels in each, texts of other lengths,
+other edges of a graph. It does so twice by `optimize`, with AdamW in the loop and with AdamW in the plan, and
+by eager PyTorch. Compared, bit by bit: losses, gradients, weights, optimizer states, buffers, random numbers.
+
+| outcome | meaning |
+|---|---|
+| works | Both loops train all ten batches; all that is compared is equal, and the measured peak is at most the \
+predicted one. |
+| refused | `optimize` raises one line. |
+| refused later | The first batch is planned and another is refused. |
+| wrong | Something differs from eager PyTorch's, or the peak is above the predicted one. |
+| crash | Another exception, a signal, or more than the time that a model has. |
+
+The worse of its two loops is a model's outcome. The budget is 80 % of the baseline's peak; if that has no
+schedule it is 100 %, and then any memory at all.
 """
+WORST = (CRASH, WRONG, REFUSED, LATER, WORKS)
+
+
+def worst(row):
+    """The outcome of the worse loop, and its facts."""
+    loops = loops_of(row).values()
+    return min(loops, key=lambda found: WORST.index(found["outcome"]))
+
+
+def counted(rows):
+    """A row of the table: how many have each outcome."""
+    counts = Counter(worst(row)["outcome"] for row in rows)
+    share = f"{counts[WORKS] / len(rows):.1%}" if rows else ""
+    return " | ".join([str(len(rows)), *(str(counts[each]) for each in reversed(WORST)), share])
+
+
+def table(rows):
+    yield f"| models | run | {' | '.join(reversed(WORST))} | share that works |"
+    yield "|---|" + "---|" * (len(WORST) + 2)
+    for family in strangers():
+        own = [row for row in rows if row["family"] == family]
+        yield f"| {family} | {counted(own)} |"
+    drawn = [row for row in rows if row["family"].endswith("drawn")]
+    yield f"| **all drawn by seed** | {counted(drawn)} |"
+    yield f"| **all others** | {counted([row for row in rows if row not in drawn])} |"
+    yield f"| **all** | {counted(rows)} |"
 
 
 def facts(rows):
-    """By which state of the code each row was made, which schedules keep all, which peaks are below."""
-    states = Counter(row.get("state", "an earlier state") for row in rows)
-    working = [row for row in rows if row["outcome"] == WORKS]
-    found = (f"{number} at {state}" for state, number in states.most_common())
-    yield f"Run by state of the code (commit): {', '.join(found)}."
-    whole = sum(row["share"] >= 1 for row in working)
-    yield f"For {whole} of those that work no schedule below the plain peak was found in the seconds that the"
-    yield "solver had: they ran as PyTorch does."
-    for row in working:
-        if row["off"] < 0:
-            yield f"{row['model']} took {-row['off']:,} bytes less than the plan for the worst routing."
+    """What the table does not show: states of the code, plans, and plans that cost more than eager does."""
+    states = Counter(row["state"] for row in rows)
+    yield f"Rows by state of the code: {', '.join(f'{number} at {each}' for each, number in states.items())}."
+    working = [row for row in rows if worst(row)["outcome"] == WORKS]
+    plans = [row for row in working if worst(row)["plans"] > 1]
+    if plans:
+        names = ", ".join(f"{row['model']} ({worst(row)['plans']})" for row in plans)
+        yield f"Of those that work, {len(plans)} needed more plans than one: {names}."
+    once = [row for row in rows if worst(row)["outcome"] in (WORKS, LATER)]
+    yield f"On the first batch alone {len(once)} of {len(rows)} ({len(once) / len(rows):.1%}) work."
+    higher = [row for row in working if row["outside"]["peak"] > row["eager"]["eager_peak"]]
+    yield f"For {len(higher)} of those that work the plan has a higher peak than eager PyTorch: its budget was"
+    yield "100 % or more of a baseline that is above eager's."
+
+
+def lines_of(rows, outcome):
+    yield f"## {outcome.capitalize()}"
+    yield ""
+    yield "| model | loop | line |"
+    yield "|---|---|---|"
+    for row in rows:
+        if worst(row)["outcome"] == outcome:
+            for loop, found in loops_of(row).items():
+                if found["outcome"] == outcome:
+                    at = f"batch {found['batch'] + 1}: " if outcome == LATER else ""
+                    why = " ".join(found["why"].split()).replace("|", "¦")
+                    yield f"| {row['family']}: {row['model']} | {loop} | {at}{why} |"
+                    break
+    yield ""
 
 
 def page(rows, machine):
     """Markdown. rows: the last of a model counts."""
     last = {(row["family"], row["model"]): row for row in rows}
-    rows = [row for row in last.values() if row["outcome"] != NO_MODEL]
+    rows = [row for row in last.values() if NO_MODEL not in row]
     listed = sum(map(len, strangers().values()))
-    counts = Counter(row["outcome"] for row in rows)
-    lines = [
-        HEAD,
-        f"{machine}, {date.today()}: of {listed} listed models {len(rows)} were run; {counts[WORKS]} work "
-        f"({counts[WORKS] / len(rows):.1%}), {counts[REFUSED]} are refused, {counts[FAILS]} fail.",
-        "",
-        *facts(rows),
-        "",
-        "| package | run | work | refused | fail |",
-        "|---|---|---|---|---|",
-    ]
-    for family in strangers():
-        own = [row for row in rows if row["family"] == family]
-        each = Counter(row["outcome"] for row in own)
-        lines.append(f"| {family} | {len(own)} | {each[WORKS]} | {each[REFUSED]} | {each[FAILS]} |")
-    for outcome, title in ((REFUSED, "Refused"), (FAILS, "Failed")):
-        if counts[outcome]:
-            lines += ["", f"## {title}", "", "| model | line |", "|---|---|"]
-        lines += [
-            f"| {row['family']}: {row['model']} | {row['why'].replace('|', '¦')} |"
-            for row in rows
-            if row["outcome"] == outcome
-        ]
-    lines += ["", "## Work", "", "Budget as a share of the plain peak, in brackets.", ""]
+    date_line = f"{machine}, {date.today()}: {len(rows)} of {listed} listed models were run."
+    lines = [HEAD, date_line, ""]
+    lines += [*table(rows), "", *facts(rows), ""]
+    for outcome in WORST[:-1]:
+        if any(worst(row)["outcome"] == outcome for row in rows):
+            lines += lines_of(rows, outcome)
+    lines += ["## Works", "", "In brackets the budget, if it is not 80 %.", ""]
     working = defaultdict(list)
     for row in rows:
-        if row["outcome"] == WORKS:
-            working[row["family"]].append(f"{row['model']} ({row['share']:.0%})")
+        found = worst(row)
+        if found["outcome"] == WORKS:
+            budget = {"80%": "", "100%": " (100 %)"}.get(found["budget"], " (any memory)")
+            working[row["family"]].append(f"{row['model']}{budget}")
     lines += [f"- **{family}**: {', '.join(models)}" for family, models in working.items()]
     return "\n".join(lines) + "\n"

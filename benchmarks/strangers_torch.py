@@ -1,7 +1,7 @@
 """Small models of plain PyTorch that nobody tuned for: by name, functions that return an Iteration."""
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.model.iteration import Iteration, Labelled
 from torch import nn
 from torch.nn import functional
 
@@ -37,20 +37,23 @@ def recurrent(kind, **options):
 
 
 def packed():
-    def run(parts, x):
-        lengths = torch.tensor([12, 9, 5, 2])
+    def run(parts, x, lengths):
         bundle = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
         return nn.utils.rnn.pad_packed_sequence(parts.layer(bundle)[0], batch_first=True)[0]
 
-    return net(run, torch.randn(4, 12, 8), layer=nn.LSTM(8, 16, batch_first=True))
+    lengths = torch.cat([torch.tensor([12]), torch.randint(2, 13, (3,)).sort(descending=True).values])
+    return net(run, torch.randn(4, 12, 8), lengths, layer=nn.LSTM(8, 16, batch_first=True))
 
 
 def ctc():
-    def loss(logits):
-        targets = torch.arange(12).remainder(5).add(1).view(3, 4)
-        return functional.ctc_loss(logits.log_softmax(-1), targets, torch.full((3,), 12), torch.full((3,), 4))
+    """The frames and the labels of each text are as many as its length says."""
 
-    return net(lambda p, x: p.out(x), torch.randn(12, 3, 8), out=nn.Linear(8, 6), loss=loss)
+    def loss(logits, labels):
+        return functional.ctc_loss(logits.log_softmax(-1), *labels)
+
+    iteration = net(lambda p, x: p.out(x), torch.randn(12, 3, 8), out=nn.Linear(8, 6), loss=loss)
+    labels = (torch.randint(1, 6, (3, 4)), torch.randint(9, 13, (3,)), torch.randint(2, 5, (3,)))
+    return iteration._replace(inputs=Labelled(iteration.inputs, labels))
 
 
 def lstm_cell():
@@ -258,7 +261,7 @@ def masked_rows():
     def run(parts, x, mask):
         return parts.out(x)[mask]
 
-    return net(run, torch.randn(12, 8), torch.arange(12) % 3 > 0, out=nn.Linear(8, 4))
+    return net(run, torch.randn(12, 8), torch.rand(12) < 0.7, out=nn.Linear(8, 4))
 
 
 def nested():

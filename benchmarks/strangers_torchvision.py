@@ -131,8 +131,9 @@ def detector(name):
 
     def build():
         module = models.get_model(name, weights=None, weights_backbone=None, num_classes=5)
-        boxes = torch.tensor([[4.0, 4.0, 30.0, 40.0], [20.0, 10.0, 60.0, 50.0]])
-        targets = [{"boxes": boxes, "labels": torch.tensor([1, 2])} for _ in range(2)]
+        corners = torch.randint(4, 40, (2, 2, 2)).float()
+        boxes = [torch.cat([corner, corner + torch.randint(8, 40, (2, 2))], 1) for corner in corners]
+        targets = [{"boxes": each, "labels": torch.randint(1, 5, (2,))} for each in boxes]
         images = [torch.rand(3, 96, 96) for _ in range(2)]
         if hasattr(module, "transform"):
             module.transform.min_size, module.transform.max_size = (96,), 96

@@ -127,8 +127,7 @@ def detr():
         num_labels=5,
         num_detection_tokens=4,
     )
-    boxes = torch.tensor([[0.5, 0.5, 0.2, 0.2]])
-    labels = [{"class_labels": torch.tensor([1]), "boxes": boxes} for _ in range(2)]
+    labels = [{"class_labels": torch.randint(2, (1,)), "boxes": torch.rand(1, 4) / 4 + 0.2} for _ in range(2)]
     return Iteration(module, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": labels})
 
 

@@ -15,8 +15,7 @@ by eager PyTorch. Compared, bit by bit: losses, gradients, weights, optimizer st
 
 | outcome | meaning |
 |---|---|
-| works | Both loops train all ten batches; all that is compared is equal, and the measured peak is at most the \
-predicted one. |
+| works | Both loops train all ten batches with equal results, in at most the predicted peak. |
 | refused | `optimize` raises one line. |
 | refused later | The first batch is planned and another is refused. |
 | wrong | Something differs from eager PyTorch's, or the peak is above the predicted one. |
@@ -65,8 +64,8 @@ def facts(rows):
     once = [row for row in rows if worst(row)["outcome"] in (WORKS, LATER)]
     yield f"On the first batch alone {len(once)} of {len(rows)} ({len(once) / len(rows):.1%}) work."
     higher = [row for row in working if row["outside"]["peak"] > row["eager"]["eager_peak"]]
-    yield f"For {len(higher)} of those that work the plan has a higher peak than eager PyTorch: its budget was"
-    yield "100 % or more of a baseline that is above eager's."
+    yield f"For {len(higher)} of those that work the plan's peak is above eager PyTorch's: the budget was"
+    yield "100 % or more of a baseline that is above it."
 
 
 def lines_of(rows, outcome):

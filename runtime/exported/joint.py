@@ -10,7 +10,9 @@ the end, as in a trace.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -19,13 +21,20 @@ from torch.fx.node import map_arg
 
 from ...graphs.files.fields import Row, mapping, sequence
 from ..program.outputs import output_of
-from ..torch_internals import FakeTensorMode, can_decompose, schema_of
+from ..torch_internals import DynamicOutputShapeException, FakeTensorMode, can_decompose, schema_of
 from ..trace.joint import Joint
 from ..trace.layers import MARK, Mark
-from .values import argument, node_named, sizes, tensor
+from .values import SCALAR_TYPES, UnknownNumberError, argument, node_named, sizes, tensor
 
 SCHEMA = 8
 OPERATORS = "torch.ops.aten."
+HIGHER = "torch.ops.higher_order."
+_COMPOSITE = "the program is not functional or not decomposed: save program.run_decompositions()"
+_FOR_THE_ORDER = tuple(
+    OPERATORS + name for name in ("_functional_assert_", "_functional_sym_constrain_", "_make_dep_token")
+)
+_NUMBERS = {"as_sym_int", "as_sym_bool", "as_sym_float", "as_int", "as_bool", "as_float"}
+"""The types of results that are numbers of Python."""
 RESIDENTS = {
     "parameter": "parameter_name",
     "buffer": "buffer_name",
@@ -64,7 +73,9 @@ def _specs(signature: Row, field: str) -> Iterator[tuple[str, Row]]:
 
 
 class _Reading:
-    """nodes: by the file's names. residents: parameters, buffers and inputs by name."""
+    """nodes: by the file's names. residents: parameters, buffers and inputs by name. numbers: those that the
+    program computes, by name: the node that makes them. They are known only when it runs, and no trace of
+    fakes has them; a program may verify them all the same."""
 
     def __init__(self, written: Row) -> None:
         self.written = written
@@ -73,6 +84,7 @@ class _Reading:
         self.graph = fx.Graph()
         self.nodes: dict[str, fx.Node] = {}
         self.residents: tuple[dict[str, fx.Node], ...] = ({}, {}, {})
+        self.numbers: dict[str, str] = {}
 
     def take_inputs(self, specs: Iterator[tuple[str, Row]]) -> None:
         """Placeholders: parameters, then buffers with constants, then inputs."""
@@ -92,24 +104,46 @@ class _Reading:
                 found[name] = self._keep(own, self.graph.placeholder(own), tensor(self.forms.get(own)))
 
     def call(self, row: Row) -> None:
-        target = _operator(row.get("target"))
+        name, outputs = _named(row), _outputs(row)
+        if only_verifies(row.get("target")):
+            return
+        if outputs and all(kind in _NUMBERS for kind, _value in outputs):
+            self.numbers.update(
+                (value["as_name"], _named(row)) for _kind, value in outputs if "as_name" in value
+            )
+            return
+        name = _named(row)
+        target = _operator(row.get("target"), name)
         try:
             args, kwargs = self._arguments(row, target)
             result = target(*_fakes(args), **_fakes(kwargs))
+        except UnknownNumberError as error:
+            if error.name in self.numbers:
+                raise ValueError(
+                    f"{name}: needs a number that {self.numbers[error.name]} takes from a tensor, known only "
+                    "when the program runs: keep it a tensor, or make it a constant of the model"
+                ) from None
+            raise ValueError(f"{name}: {error}") from None
         except ValueError as error:
-            raise ValueError(f"{row.get('name')}: {error}") from None
+            raise ValueError(f"{name}: {error}") from None
+        except DynamicOutputShapeException as error:
+            raise ValueError(
+                f"{name}: the size of its result depends on values of a tensor ({error}), which are known "
+                "only when the program runs: multiply by the mask, or use torch.where"
+            ) from None
         except Exception as error:  # whatever a kernel says of wrong arguments
-            raise ValueError(f"{row.get('name')}: {target} can't run: {error}") from None
+            raise ValueError(f"{name}: {target} can't run: {_first_line(error)}") from None
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = result
         node.meta[MARK] = _layer(row)
-        outputs = sequence(row.get("outputs"), "outputs")
         if isinstance(result, torch.Tensor):
-            self._keep(outputs[0]["as_tensor"]["name"], node, result)
+            self._keep(_tensor_name(outputs, 0), node, result)
             return
-        named = [one.get("as_tensor") for one in outputs]
-        if len(outputs) == 1 and "as_tensors" in outputs[0]:
-            named = outputs[0]["as_tensors"]
+        named: list[Any] = [value if kind == "as_tensor" else None for kind, value in outputs]
+        if len(outputs) == 1 and outputs[0][0] == "as_tensors":
+            named = outputs[0][1]
+        if not isinstance(result, tuple | list):
+            raise ValueError(f"{name}: {target} makes {type(result).__name__}, no tensors")
         for index, (one, part) in enumerate(zip(named, result, strict=False)):
             if one is not None and part is not None:
                 item = self.graph.call_function(operator.getitem, (node, index))
@@ -168,6 +202,9 @@ class _Reading:
         shape = sizes(mapping(self.forms.get(name), f"the form of {name}"), "sizes")
         if shape != list(value.shape):
             raise ValueError(f"{name} has the shape {list(value.shape)}, but the file says {shape}")
+        dtype = SCALAR_TYPES.get(self.forms[name].get("dtype"))
+        if dtype != value.dtype:
+            raise ValueError(f"{name} is of {value.dtype}, but the file says {dtype}")
         node.meta["val"] = value
         self.nodes[name] = node
         return node
@@ -184,17 +221,80 @@ class _Reading:
         return args, given
 
 
-def _operator(name: object) -> Any:
-    """Raises ValueError for what is none of PyTorch's own operators."""
+def only_verifies(target: object) -> bool:
+    """Whether a call does nothing but verify, or note where in the program it is: it is one of PyTorch's own
+    operators, changes none of its arguments, and has no result, or one that is there for the order alone.
+    Programs have such calls before conversions and around numbers. No plan needs them."""
+    if not isinstance(target, str) or not target.startswith((OPERATORS, "torch.ops.profiler.")):
+        return False
+    if target.startswith(_FOR_THE_ORDER):
+        return True
+    found = _found(target)
+    return found is not None and not schema_of(found).returns and not schema_of(found).is_mutable
+
+
+def _operator(name: object, call: str) -> Any:
+    """call: what wants it. Raises ValueError for what is none of PyTorch's own operators."""
+    if isinstance(name, str) and name.startswith(HIGHER):
+        kind = name.removeprefix(HIGHER)
+        if kind.startswith("wrap_with_"):
+            raise ValueError(
+                f"{call}: {kind}: the program is not decomposed: save program.run_decompositions()"
+            )
+        raise ValueError(
+            f"{call}: {kind} takes functions, and which of them run, or how often, is not in the program: "
+            "write it with operators on tensors (torch.where for torch.cond, a Python loop for a scan)"
+        )
     if not isinstance(name, str) or not name.startswith(OPERATORS):
-        raise ValueError(f"{name!r} is none of PyTorch's own operators ({OPERATORS}…)")
-    packet, _dot, overload = name.removeprefix(OPERATORS).partition(".")
-    found: Any = getattr(getattr(aten, packet, None), overload, None)
-    if type(found) is not type(aten.mm.default):
-        raise ValueError(f"this PyTorch ({torch.__version__}) has no operator {name}")
+        raise ValueError(f"{call}: {name!r} is none of PyTorch's own operators ({OPERATORS}…)")
+    found = _found(name)
+    if found is None:
+        raise ValueError(f"{call}: this PyTorch ({torch.__version__}) has no operator {name}")
     if schema_of(found).is_mutable or can_decompose(found):
-        raise ValueError(f"{name} is not functional or not decomposed: save program.run_decompositions()")
+        raise ValueError(
+            f"{call}: {name} is not functional or not decomposed: save program.run_decompositions()"
+        )
     return found
+
+
+def _found(name: str) -> Any:
+    """PyTorch's operator of this name, `torch.ops.` and so on; None if there is none."""
+    space, _dot, rest = name.removeprefix("torch.ops.").partition(".")
+    packet, _dot, overload = rest.partition(".")
+    try:
+        found = getattr(getattr(getattr(torch.ops, space), packet), overload)
+    except (AttributeError, RuntimeError):
+        return None
+    return found if type(found) is type(aten.mm.default) else None
+
+
+def _named(row: Row) -> str:
+    """A call by its name, with the line of the user's that makes it if the file says so."""
+    metadata = mapping(row.get("metadata") or {}, "metadata")
+    lines = _LINE.findall(str(metadata.get("stack_trace", "")))
+    place = f" ({PurePath(lines[-1][0]).name}:{lines[-1][1]})" if lines else ""
+    return f"{row.get('name') or row.get('target')}{place}"
+
+
+_LINE = re.compile(r'File "([^"<\n]*)", line (\d+)')
+
+
+def _outputs(row: Row) -> list[tuple[str, Any]]:
+    """A call's results: the type of each, and what stands there."""
+    rows = [mapping(one, "an output") for one in sequence(row.get("outputs"), "outputs")]
+    if not all(len(one) == 1 for one in rows):
+        raise ValueError("an output must have one type")
+    return [next(iter(one.items())) for one in rows]
+
+
+def _tensor_name(outputs: list[tuple[str, Any]], place: int) -> str:
+    if place >= len(outputs) or outputs[place][0] != "as_tensor":
+        raise ValueError("a call that makes a tensor has no name for it")
+    return outputs[place][1]["name"]
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).partition("\n")[0].split())[:300]
 
 
 def _fakes(tree: Any) -> Any:

@@ -22,10 +22,19 @@ SCALAR_TYPES = {
     6: torch.float16,
     7: torch.float32,
     8: torch.float64,
+    9: torch.complex32,
     10: torch.complex64,
     11: torch.complex128,
     12: torch.bool,
     13: torch.bfloat16,
+    28: torch.uint16,
+    29: torch.float8_e4m3fn,
+    30: torch.float8_e5m2,
+    31: torch.float8_e4m3fnuz,
+    32: torch.float8_e5m2fnuz,
+    33: torch.float8_e8m0fnu,
+    34: torch.uint32,
+    35: torch.uint64,
 }
 MEMORY_FORMATS = {
     1: torch.contiguous_format,
@@ -36,6 +45,14 @@ MEMORY_FORMATS = {
 PLAIN = {"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"}
 
 
+class UnknownNumberError(ValueError):
+    """A number that the program computes, or a size that it leaves open."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the size {name!r} is not known: export with static shapes")
+        self.name = name
+
+
 def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
     """What a call is given. nodes: by name. Devices are the CPU, which the trace is for. Raises ValueError
     for sizes that are not known and for types of arguments beyond plain ones and tensors."""
@@ -43,6 +60,8 @@ def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
     if len(row) != 1:
         raise ValueError(f"an argument must have one type, not {list(row)}")
     kind, value = next(iter(row.items()))
+    if kind == "as_optional_tensor":
+        return argument(value, nodes)
     if kind in PLAIN:
         return value
     if kind == "as_float":  # infinite ones are words
@@ -55,14 +74,16 @@ def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
         return node_named(value, nodes)
     if kind in _SEVERAL:
         return [_SEVERAL[kind](part, nodes) for part in sequence(value, kind)]
-    if kind == "as_sym_int":
+    if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
         return argument(value, nodes)
+    if kind == "as_complex":
+        return complex(value["real"], value["imag"])
     if kind == "as_device":
         return torch.device("cpu")
     if kind in _TABLES and value in _TABLES[kind]:
         return _TABLES[kind][value]
     if kind == "as_name":
-        raise ValueError(f"the size {value!r} is not known: export with static shapes")
+        raise UnknownNumberError(value)
     raise ValueError(f"an argument of type {kind} is not understood: {value!r}")
 
 
@@ -95,6 +116,8 @@ _SEVERAL: dict[str, Callable[[Any, Mapping[str, fx.Node]], Any]] = {
     "as_tensors": node_named,
     "as_optional_tensors": argument,
     "as_sym_ints": argument,
+    "as_sym_bools": argument,
+    "as_sym_floats": argument,
 }
 _TABLES: dict[str, dict[int, Any]] = {
     "as_scalar_type": SCALAR_TYPES,

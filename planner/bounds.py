@@ -193,7 +193,8 @@ def time_bound(graph: Graph) -> float:
     once, all by one thread.
 
     The compute queue and the CPU's work side by side, so operations that may run on the host count for
-    neither alone: only what must run on the device does.
+    neither alone: only what must run on the device does. Rounded to the nearest float, as the simulator
+    rounds the time of a schedule that runs each once: rounding keeps the order of the two.
     """
     seconds: list[float] = graph.operations.time.tolist()
     launches: list[float] = graph.operations.launch.tolist()

@@ -67,6 +67,9 @@ CASES: dict[str, tuple[tuple[int, ...], str]] = {
         (10856290, 10900000),
         "h-ilp hiremate rockmate rk-checkmate search auto",
     ),
+    "seconds-below-the-backends-tolerance": ((1099513726149,), "auto search checkmate"),
+    "bound-within-the-backends-tolerance": ((5242980, 6291666), "auto search checkmate"),
+    "way-without-what-all-blocks-read": ((500, 639, 800), "rockmate rk-rotor rk-checkmate hiremate"),
     "least-budget-of-l2l": ((600, 1006, 2012), "l2l"),
 }
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...graphs.arrays import Floats
 from .model import Program
-from .result import BackendError, Outcome, Progress, Result, Settings
+from .result import BackendError, Outcome, Progress, Result, Settings, bound_below
 from .write import lp_of
 
 GRACE_SECONDS = 120.0
@@ -194,6 +194,7 @@ def _result(program: Program, highs: highspy.Highs, halted: bool, interrupted: b
     optimal = status == statuses.kOptimal
     mixed = bool(program.integer.any())
     bound = info.mip_dual_bound if mixed else info.objective_function_value if optimal else -inf
+    bound = bound_below(program, bound)
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Result(Outcome.UNKNOWN, None, bound, None, interrupted)
     x = np.array(highs.getSolution().col_value, np.float64)

@@ -21,6 +21,19 @@ TOLERANCE = 1e-5
 """How far an answer may lie outside a row, over its terms, a bound or an integer; backends promise 1e-6."""
 
 
+DISCARDED = 1e-6
+"""What backends discard at most as no improvement."""
+
+REDUCED = 1e-7
+"""How far below 0 a reduced cost may be and count as none (HiGHS' and Gurobi's dual tolerance is that or
+less)."""
+
+LONGEST_RANGE = 1e3
+"""Of one variable that is counted for REDUCED. The few longer ones are bytes or seconds, which rows bind."""
+
+ROUNDED = 2.0**-50
+
+
 class BackendError(MissingPackageError):
     """A MILP solver that is there but can't be used: it crashed, hung, or gave a wrong answer."""
 
@@ -95,6 +108,18 @@ class Progress:
         if self.incumbent == inf:
             return f"no incumbent yet, {bound}, {elapsed}"
         return f"incumbent {self.incumbent * unit:.6g} s, {bound}, gap {self.gap:.2%}, {elapsed}"
+
+
+def bound_below(program: Program, bound: float) -> float:
+    """The backend's bound on a program with integers, less what its tolerances may hide.
+
+    It discards what improves on the best answer by less than its feasibility tolerance, and takes reduced
+    costs above −1e-7 for 0, each over its variable's range; floats round the costs themselves. `scaled` has
+    made the costs so large that this is next to nothing.
+    """
+    ranges = np.minimum(program.upper - program.lower, LONGEST_RANGE)
+    hidden = 2.0 * max(program.tolerance, DISCARDED) + REDUCED * float(ranges.sum())
+    return bound - hidden - ROUNDED * float(np.abs(program.cost).sum())
 
 
 def checked(program: Program, result: Result, backend: str) -> Result:

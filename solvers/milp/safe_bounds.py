@@ -5,7 +5,13 @@ For prices y of the rows, every x within its bounds has
     cost · x  ≥  Σ_r y_r · (row_lower_r if y_r > 0 else row_upper_r) + Σ_j min over x_j of (cost − Aᵀ y)_j x_j
 
 so any y gives a bound: the solver's gives the best, one of a search that was cut short a weaker one. If the
-right side is positive where the cost is 0, the rows have no solution at all (Farkas). Reference: A. Neumaier,
+right side is positive where the cost is 0, the rows have no solution at all (Farkas).
+
+The right side is computed in floats, and lowered by the most that rounding can have raised it: of the sums
+here, and of the program's own coefficients and limits, each of which is taken for the nearest float of a
+product, a quotient, or a sum of terms of one sign. So the bound holds for the program in exact numbers.
+
+Reference: A. Neumaier,
 O. Shcherbina, Safe bounds in linear and mixed-integer linear programming, 2004,
 doi:10.1007/s10107-003-0433-3.
 """
@@ -23,8 +29,11 @@ from . import highs
 from .model import Program
 from .scaling import scaled
 
-ROUNDING = 1e-12
-"""The bound is lowered by this much of the terms it is summed from."""
+ROUNDING = 2.0**-52
+"""Twice what rounding to the nearest changes a number by at most, relatively."""
+
+DATA = 8
+"""Roundings in a coefficient; in a limit as many more as there are columns, since it may be a sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +68,24 @@ def _priced(program: Program, cost: Floats, prices: Floats) -> float:
 
 def _sum(program: Program, cost: Floats, prices: Floats) -> float:
     limits = np.where(prices > 0.0, program.row_lower, program.row_upper)
-    prices = np.where(np.isfinite(limits), prices, 0.0)
-    at_rows = prices * np.where(np.isfinite(limits), limits, 0.0)
+    known = np.isfinite(limits)
+    prices, limits = np.where(known, prices, 0.0), np.where(known, limits, 0.0)
+    count = len(cost)
     parts = program.values * np.repeat(prices, np.diff(program.start))
-    reduced = cost - np.bincount(program.columns, parts, minlength=len(cost))
-    at_columns = np.minimum(reduced * program.lower, reduced * program.upper)
-    at_columns[reduced == 0.0] = 0.0
-    size = np.abs(at_rows).sum() + np.abs(at_columns).sum()
-    return float(at_rows.sum() + at_columns.sum() - ROUNDING * size)
+    reduced = cost - np.bincount(program.columns, parts, minlength=count)
+    terms = np.abs(cost) + np.bincount(program.columns, np.abs(parts), minlength=count)
+    entries = np.bincount(program.columns, minlength=count)
+    unsure = ROUNDING * (entries + DATA) * terms
+    unsure[terms == 0.0] = 0.0
+    at_rows = prices * limits
+    at_columns = np.minimum(_least(reduced - unsure, program), _least(reduced + unsure, program))
+    size = float(np.abs(at_rows).sum() + np.abs(at_columns).sum())
+    total = float(at_rows.sum() + at_columns.sum())
+    return total - ROUNDING * (DATA + count + len(limits)) * size
+
+
+def _least(reduced: Floats, program: Program) -> Floats:
+    """Per column: the least of reduced · x within its bounds."""
+    least = np.minimum(reduced * program.lower, reduced * program.upper)
+    least[reduced == 0.0] = 0.0
+    return least

@@ -6,6 +6,9 @@ Powers of two, so nothing is rounded but what falls below the range of numbers, 
 largest. Only what is far from 1 is touched: a program of ordinary numbers stays as it is. HiGHS takes
 coefficients up to 1e15 and leaves out those below 1e-9. Rows first, by their integers where they have any, as
 these keep their unit; then columns; then what is still large in a row.
+
+The cost of a program with integers is always scaled, to 2^COST_BITS in all: solvers discard what improves on
+the best answer by less than an absolute tolerance of 1e-6 or so, and then call that answer's cost a bound.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 
 from ...graphs.arrays import Floats
 from .model import Program
+from .result import Result
 
 FAR = 30
 """Exponents of two beyond which a row, a column or the cost is scaled."""
@@ -28,6 +32,9 @@ whose coefficient is smaller than the row's largest by more counts for nothing."
 
 LARGEST = 1e300
 """In the place of ∞ as a coefficient: what it multiplies has to be 0, or as good as that."""
+
+COST_BITS = 20
+"""Then the tolerance is 1e-12 of all costs; `highs` and others take numbers of this size without loss."""
 
 Exponents = NDArray[np.int64]
 
@@ -46,6 +53,12 @@ class Scaled:
     def x(self, scaled: Floats) -> Floats:
         """Values of the columns as they were."""
         return np.ldexp(scaled, self.columns) if len(scaled) == len(self.columns) else scaled
+
+    def result(self, scaled: Result) -> Result:
+        """The result in the program's own units."""
+        objective = None if scaled.objective is None else self.cost(scaled.objective)
+        x = None if scaled.x is None else self.x(scaled.x)
+        return replace(scaled, objective=objective, x=x, bound=self.cost(scaled.bound))
 
     def cost(self, scaled: float) -> float:
         """A value of the objective, or a bound on it, as it was."""
@@ -72,7 +85,7 @@ def _scaled(program: Program) -> Scaled:
     again = _far(_largest(values, row, count))
     rows, values = rows + again, np.ldexp(values, again[row])
     cost = np.ldexp(cost, columns)
-    objective = int(_far(np.abs(cost).max(initial=0.0, keepdims=True))[0])
+    objective = _cost_exponent(cost, program)
     if not (rows.any() or columns.any() or objective or np.isinf(program.values).any()):
         return Scaled(program, columns, 0)
     changed = replace(
@@ -86,6 +99,17 @@ def _scaled(program: Program) -> Scaled:
         row_upper=np.ldexp(program.row_upper, rows),
     )
     return Scaled(changed, columns, objective)
+
+
+def _cost_exponent(cost: Floats, program: Program) -> int:
+    if not program.integer.any():
+        return int(_far(np.abs(cost).max(initial=0.0, keepdims=True))[0])
+    largest = float(np.abs(cost).max(initial=0.0))
+    if largest == 0.0:
+        return 0
+    # divided first: the sum itself may be beyond the range of numbers
+    bits = int(np.frexp(largest)[1])
+    return COST_BITS - bits - int(np.frexp(np.abs(np.ldexp(cost, -bits)).sum())[1])
 
 
 def _largest(values: Floats, at: NDArray[np.integer], count: int) -> Floats:

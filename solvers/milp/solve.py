@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from inspect import signature
 from math import inf
@@ -29,7 +28,7 @@ from ...graphs.errors import InputError, MissingPackageError
 from . import highs
 from .model import Program
 from .process import answer, solve_apart
-from .result import BackendError, Outcome, Progress, Result, Settings, checked
+from .result import BackendError, Outcome, Progress, Result, Settings, bound_below, checked
 from .scaling import scaled
 from .write import write
 
@@ -62,11 +61,7 @@ def solve(
         result = highs.solve(fit.program, settings, time_limit, values, tell)
     else:
         result = solve_apart(__name__, fit.program, settings, time_limit, values)
-    result = checked(fit.program, result, settings.backend)
-    if result.x is None or result.objective is None:
-        return replace(result, bound=fit.cost(result.bound))
-    x, bound = fit.x(result.x), fit.cost(result.bound)
-    return replace(result, x=x, objective=fit.cost(result.objective), bound=bound)
+    return fit.result(checked(fit.program, result, settings.backend))
 
 
 def solve_with_pulp(
@@ -100,6 +95,7 @@ def solve_with_pulp(
             raise _gurobi_fault(error, program) from None
         raise
     outcome, bound = _standing(problem, solver.name, settings.gap)
+    bound = bound_below(program, bound)
     if outcome not in (Outcome.OPTIMAL, Outcome.FEASIBLE):
         return Result(outcome, None, bound + program.offset, None)
     at_rest = np.clip(0.0, program.lower, program.upper).tolist()

@@ -18,12 +18,16 @@ Holds for schedules that run each operation once, in the file's order: for all, 
 for other orders. Latencies are left out. Around the turn's end windows count from several origins, of which
 the best is taken. O(moments · uses of tensors); of many moments those of the highest levels in equal parts.
 
+Seconds are counted in ticks, whole numbers of 2^-k s: kernels' rounded up, transfers' rounded down, so the
+idle time is never too long, and sums are exact.
+
 Our own; the offloading program (program.py) has it all and more, at a few moments only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
@@ -33,12 +37,19 @@ from numpy.typing import NDArray
 from ....graphs.adjacency import Adjacency
 from ....graphs.graph import Graph
 from ....graphs.machine import Link, Machine
+from ....graphs.outward import float_below, sum_below
 from ....planner.bounds import time_bound
 
 Ints = NDArray[np.int64]
 
 WORK = 20_000_000
 """Absences looked at from one origin, over all moments."""
+
+LOWER = 1.0 - 2.0**-50
+"""Times a quotient of two numbers, all rounded to the nearest float: surely not above the exact one."""
+
+TICK_BITS = 60
+"""All that is ever added up is below 2**TICK_BITS ticks."""
 
 ORIGINS = 4
 """Of the turn, beside its start; spread over what comes behind the last moment that is above the limit."""
@@ -87,13 +98,14 @@ def link_bound(
     ways = [_Way(level - limit, links.d2h, links.h2d)]
     if host is not None and links.disk_write is not None and links.disk_read is not None:
         ways.append(_Way(level - limit - host, links.disk_write, None))
-        seconds = max(seconds, float(ways[-1].excess.max(initial=0)) / links.disk_read.rate)
+        most = int(ways[-1].excess.max(initial=0))
+        seconds = max(seconds, float_below(Fraction(most) / Fraction(links.disk_read.rate)))
     elif host is not None and (level > limit + host).any():
         return inf
     if not (level > limit).any():
         return seconds
     absences = _absences(graph, touches)
-    return max(seconds, float(operations.time.sum()) + _idle(graph, absences, ways, proceed))
+    return max(seconds, sum_below([*operations.time.tolist(), _idle(graph, absences, ways, proceed)]))
 
 
 class _Touches(NamedTuple):
@@ -173,27 +185,41 @@ def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Call
     origins = {0, *((low + room * k // (ORIGINS - 1)) % count for k in range(ORIGINS))}
     made, used = absences.by(-absences.made), absences.by(absences.before)
     moments = {*above.tolist()}
-    clock = np.concatenate(([0.0], np.tile(graph.operations.time, 2).cumsum()))
-    return max(_Turn(origin, clock, ways, made, used).idle(moments, proceed) for origin in sorted(origins))
+    bits = _tick_bits(graph, ways)
+    ticks = np.ceil(np.ldexp(np.tile(graph.operations.time, 2), bits)).astype(np.int64)
+    clock = np.concatenate((np.zeros(1, np.int64), ticks.cumsum()))
+    turns = (_Turn(origin, clock, bits, ways, made, used) for origin in sorted(origins))
+    return float_below(max(turn.idle(moments, proceed) for turn in turns) / Fraction(2) ** bits)
+
+
+def _tick_bits(graph: Graph, ways: Sequence[_Way]) -> int:
+    """A tick is 2^-bits seconds: as short as the sums of a turn, with a window for each gap, allow."""
+    links = [(way.excess, link) for way in ways for link in (way.down, way.up) if link]
+    longest = max(float(excess.max(initial=0)) / link.rate for excess, link in links)
+    gaps = len(graph.operations) + 1
+    seconds = 2.0 * float(graph.operations.time.sum()) + gaps * longest
+    return TICK_BITS - int(np.frexp(seconds)[1]) - 1
 
 
 class _Turn:
-    """The turn from one origin. clock: seconds before each position of two turns. made, used: absences, those
-    of the latest versions first, those of the next uses first. best: behind so many gaps, the idle time that
-    windows prove which share none; a gap is what passes right before a run."""
+    """The turn from one origin. clock: ticks of 2^-bits s before each position of two turns. made, used:
+    absences, those of the latest versions first, those of the next uses first. best: after so many gaps, the
+    idle ticks that windows prove which share none; a gap is what passes right before a run."""
 
     def __init__(
         self,
         origin: int,
-        clock: NDArray[np.float64],
+        clock: Ints,
+        bits: int,
         ways: Sequence[_Way],
         made: _Absences,
         used: _Absences,
     ) -> None:
-        self.origin, self.clock, self.ways, self.made, self.used = origin, clock, ways, made, used
-        self.best = np.zeros(len(clock) // 2 + 1)
+        self.origin, self.clock, self.bits, self.ways = origin, clock, bits, ways
+        self.made, self.used = made, used
+        self.best = np.zeros(len(clock) // 2 + 1, np.int64)
 
-    def idle(self, moments: Container[int], proceed: Callable[[], bool]) -> float:
+    def idle(self, moments: Container[int], proceed: Callable[[], bool]) -> int:
         count = len(self.best) - 1
         for place in range(count):
             self.best[place + 1] = max(self.best[place + 1], self.best[place])
@@ -206,7 +232,11 @@ class _Turn:
                 for way in self.ways:
                     if way.up:
                         self._up(way.up, position, int(way.excess[position % count]))
-        return float(self.best.max())
+        return int(self.best.max())
+
+    def _pass(self, need: Ints, link: Link) -> Ints:
+        """Ticks that so many bytes take on a link, at least."""
+        return np.floor(np.ldexp(need / link.rate * LOWER, self.bits)).astype(np.int64)
 
     def _down(self, way: _Way, position: int, excess: int) -> None:
         """From behind a version's beginning to the run's start."""
@@ -215,7 +245,7 @@ class _Turn:
         need = excess - (later[-1:] - later)
         within = (need > 0) & (absences.made >= self.origin)
         since = absences.made[within]
-        idle = need[within] / way.down.rate - (self.clock[position] - self.clock[since])
+        idle = self._pass(need[within], way.down) - (self.clock[position] - self.clock[since])
         here = position - self.origin + 1
         self.best[here] = (self.best[since - self.origin] + idle).max(initial=self.best[here])
 
@@ -226,6 +256,6 @@ class _Turn:
         need = excess - (sooner[-1:] - sooner)
         within = (need > 0) & (absences.before < self.origin + len(self.best) - 1)
         until = absences.before[within]
-        idle = need[within] / link.rate - (self.clock[until] - self.clock[position + 1])
+        idle = self._pass(need[within], link) - (self.clock[until] - self.clock[position + 1])
         here = position - self.origin + 1
         np.maximum.at(self.best, until - self.origin + 1, self.best[here] + idle)

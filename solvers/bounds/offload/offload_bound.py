@@ -35,6 +35,7 @@ import numpy as np
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
+from ....graphs.outward import product_below
 from ....planner.bounds import time_bound
 from ....planner.plain import plain_schedule
 from ....planner.schedule.schedule import Verb
@@ -63,8 +64,8 @@ MOST_COLUMNS = 100_000
 GROWTH = 3.0
 """A program with twice the moments takes so many times as long, about."""
 
-SLACK = 1e-6
-"""What is taken off a bound in whole numbers, for the solver's tolerance."""
+PROVEN = 1e-6
+"""A bound this near to the goal, relatively, is enough."""
 
 
 def moves(machine: Machine | None) -> bool:
@@ -94,12 +95,12 @@ def offload_bound(
         seconds = link_bound(graph, machine, budget, lambda: monotonic() < deadline and not cancelled())
     able = able_operations(graph) if order == "file" else _chain(graph, able_operations(graph))
     most, interrupted = FEWEST, False
-    while not (interrupted or cancelled()) and seconds < goal * (1 - SLACK):
+    while not (interrupted or cancelled()) and seconds < goal * (1 - PROVEN):
         begun = monotonic()
         program = OffloadProgram(graph, machine, budget, chosen_marks(graph, able, most, order), order)
         left = None if deadline == inf else max(0.0, deadline - monotonic())
         answer = relaxed(program.program(), left, cancelled)
-        seconds, interrupted = max(seconds, answer.bound * program.unit), answer.interrupted
+        seconds, interrupted = max(seconds, product_below(answer.bound, program.unit)), answer.interrupted
         tell(Bound(seconds, NAME, order))
         now = monotonic()
         columns = 2 * program.model.columns
@@ -142,7 +143,7 @@ def weight_offload_bound(
     program = OffloadProgram(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
     fit = scaled(program.program())
     result = highs.solve(fit.program, Settings(threads=1), time_limit, {}, lambda _progress: None)
-    bound = result.bound if result.bound == inf else fit.cost(result.bound) * program.unit * (1 - SLACK)
+    bound = product_below(fit.result(result).bound, program.unit)
     return Bound(max(trivial, bound), "weight-offload", "file")
 
 

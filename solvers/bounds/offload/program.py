@@ -182,7 +182,9 @@ class _UseRows:
         sizes = columns.sizes
         needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(way.workspace for way in ways)
         entries = [(column, sizes[x] / columns.limit) for x, column in columns.there[s].items()]
-        columns.model.row(entries, upper=1.0 - needs / columns.limit)
+        columns.model.row(
+            entries, upper=(columns.limit - needs) / columns.limit
+        )  # exact before it is rounded
 
     def _uses(self, s: int) -> None:
         """(7)."""

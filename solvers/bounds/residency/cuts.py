@@ -22,29 +22,31 @@ Of several p that make x, one that does not make it later is enough for the cost
 node between. In the file's order nothing is lost: (1) to (4) are totally unimodular, and with the best prices
 (prices.py) the bound is the program's in fractions. In any order it is a little lower: running again costs
 nothing at t where it could have been the first run, and (5) is left out between moments.
+
+Exactly: costs and prices are turned into whole numbers, 2^k to the unit, each rounded so that the bound
+becomes lower; the flow, and so the bound, has no other rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from fractions import Fraction
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.adjacency import Indices
-from ....graphs.arrays import Floats
+from ....graphs.arrays import Floats, Ints
+from ....graphs.outward import float_below
 from .facts import Facts
-from .max_flow import SINK, SOURCE, Arcs, arcs_between, minimum_cut
+from .max_flow import MOST_BITS, SINK, SOURCE, UNLIMITED, Arcs, arcs_between, minimum_cut
 from .order import AFTER, BEFORE, OPEN, Moment
 
-FITTING = 1e-9
-"""An excess over the limit, as a part of it, that may be rounding."""
-
-ROUNDING = 1e-11
-"""The bound is lowered by this much of the terms it is summed from: flows are sums of very many."""
+LOWER = 1.0 - 2.0**-49
+"""Times a product of a few floats, each rounded to the nearest: surely not above the exact product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class Part(NamedTuple):
     nodes: int
     tail: Indices
     head: Indices
-    size: Floats
+    size: Ints
     room: int
 
 
@@ -143,29 +145,60 @@ class Network:
             self.priced.append(slice(fill, fill + len(part.size)))
             nodes, fill = nodes + part.nodes, fill + len(part.tail)
         self.tail, self.head = np.concatenate(tails), np.concatenate(heads)
+        self.limited = np.zeros(len(self.tail), np.bool_)
+        for arcs in (slice(operations), *self.priced):
+            self.limited[arcs] = True
         self.arcs: Arcs = arcs_between(nodes, self.tail, self.head)
 
     def cut(self, prices: Floats) -> Cut:
         """prices: λ_t for each moment, at least 0."""
-        flow, ours = minimum_cut(self.arcs, self._capacities(prices, self.cost))
-        rent = float(prices @ self.room)
-        bound = flow - rent - ROUNDING * (flow + float(prices @ np.abs(self.room)))
+        capacities = self._capacities(prices)
+        bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
+        flow, ours = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
+        scale = Fraction(2) ** bits
+        rooms = (Fraction(part.room, self.limit) for part in self.parts)
+        rent = sum(
+            ceil(Fraction(price) * room * scale) for price, room in zip(prices.tolist(), rooms, strict=True)
+        )
+        bound = float_below((flow - rent) / scale)
         return Cut(bound, self._kept(ours) - self.room, ours[2 : 2 + self.operations])
 
     def fits(self) -> bool:
-        """Each moment's memory would do, if running again cost nothing."""
-        _flow, ours = minimum_cut(self.arcs, self._capacities(np.ones(len(self.parts)), 0.0))
-        return bool((self._kept(ours) <= self.room + FITTING).all())
+        """Each moment's memory would do, if running again cost nothing.
 
-    def _capacities(self, prices: Floats, cost: Floats | float) -> Floats:
-        capacities = np.full(len(self.tail), inf)
-        capacities[: self.operations] = cost
-        for part, price, arcs in zip(self.parts, prices.tolist(), self.priced, strict=True):
-            capacities[arcs] = part.size / self.limit * price
-        return capacities
+        Exact, in bytes or in units of 2^k bytes, by which sizes and rooms are rounded down: what does not
+        fit then, does not fit in bytes either.
+        """
+        bits = max(
+            0,
+            int(np.frexp(sum(float(part.size.sum(dtype=np.float64)) for part in self.parts))[1]) - MOST_BITS,
+        )
+        sizes = [part.size >> bits for part in self.parts]
+        free = np.zeros(self.operations, np.int64)
+        _flow, ours = self._minimum_cut(np.concatenate([free, *sizes]))
+        return all(
+            int(size[chosen].sum()) <= part.room >> bits
+            for part, size, chosen in zip(self.parts, sizes, self._cut_arcs(ours), strict=True)
+        )
+
+    def _minimum_cut(self, capacities: Floats | Ints) -> tuple[int, NDArray[np.bool_]]:
+        """capacities: whole numbers of the limited arcs."""
+        whole = np.full(len(self.tail), UNLIMITED)
+        whole[self.limited] = capacities
+        return minimum_cut(self.arcs, whole)
+
+    def _capacities(self, prices: Floats) -> Floats:
+        """Of the limited arcs: those of the operations, then the priced ones."""
+        priced = (
+            part.size / self.limit * price for part, price in zip(self.parts, prices.tolist(), strict=True)
+        )
+        return np.concatenate([self.cost, *priced])
+
+    def _cut_arcs(self, ours: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+        """Per moment: which of its priced arcs the cut goes through."""
+        return [ours[self.tail[arcs]] & ~ours[self.head[arcs]] for arcs in self.priced]
 
     def _kept(self, ours: NDArray[np.bool_]) -> Floats:
-        """Per moment."""
-        cut = [ours[self.tail[arcs]] & ~ours[self.head[arcs]] for arcs in self.priced]
-        kept = (part.size[chosen] / self.limit for part, chosen in zip(self.parts, cut, strict=True))
-        return np.array([float(sizes.sum()) for sizes in kept])
+        """Per moment, as a part of the limit."""
+        cut = zip(self.parts, self._cut_arcs(ours), strict=True)
+        return np.array([float((part.size[chosen] / self.limit).sum()) for part, chosen in cut])

@@ -43,7 +43,7 @@ class Pairs:
 
     def __init__(self, facts: Facts) -> None:
         graph, edges = facts.graph, facts.edges
-        self.sizes, self.results = edges.sizes, edges.results
+        self.sizes, self.results = graph.tensors.bytes, edges.results
         counts = ~graph.resident & (self.sizes > 0)
         reads, writes = _columns(graph.users), _columns(graph.producers)
         self.reads, self.writes = reads[counts[reads[:, 0]]], writes[counts[writes[:, 0]]]

@@ -34,9 +34,11 @@ from time import monotonic
 
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
+from ....graphs.outward import sum_below
 from ....planner.bounds import time_bound
 from ...candidates import Candidate
 from ...problem import Bound, OrderName
+from .facts import facts_of
 from .search import Search
 
 NAME = "residency"
@@ -95,11 +97,11 @@ def rising_bound(
 
     tell: is called with each higher bound, of both. cancelled: the time is over.
     """
-    trivial, deadline = time_bound(graph), monotonic() + _seconds(time_limit)
+    deadline = monotonic() + _seconds(time_limit)
 
     def search(order: OrderName, moments: Sequence[int] = ()) -> Search:
         def rise(extra: float) -> None:
-            tell(Bound(trivial + extra, NAME, order))
+            tell(_bound(graph, extra, order))
 
         left = deadline - monotonic()
         return Search(graph, budget, order, left, moments=moments, tell=rise, cancelled=cancelled)
@@ -111,12 +113,18 @@ def rising_bound(
     return residency_of(search("any", moments), "any")
 
 
+def _bound(graph: Graph, extra: float, order: OrderName) -> Bound:
+    """extra: seconds above those of all operations."""
+    least = sum_below([*facts_of(graph).seconds, extra])
+    return Bound(max(time_bound(graph), least), NAME, order)
+
+
 def residency_of(search: Search, order: OrderName, whole: bool = True) -> Residency:
     """Run the search."""
     finished = search.run(whole)
     best = search.best
     return Residency(
-        Bound(time_bound(search.graph) + best.extra, NAME, order),
+        _bound(search.graph, best.extra, order),
         best.later.runs[0],
         best.moments,
         best.whole,

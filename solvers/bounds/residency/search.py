@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
+from ....graphs.outward import product_below
 from ...candidates import Candidate
 from ...milp import highs
 from ...milp.result import BackendError, Outcome, Result, Settings
+from ...milp.scaling import scaled
 from ...problem import OrderName
 from .cuts import Network, Part, part_of
 from .facts import facts_of
@@ -61,8 +63,8 @@ RISE = 1e-4
 IDLE = 2
 """Idle rounds in a row that end a phase."""
 
-SLACK = 1e-6
-"""What is taken off a bound in whole numbers, for the solver's tolerance; and when a time is proven."""
+PROVEN = 1e-6
+"""A bound this near to a time, relatively, proves it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,7 @@ class Search:
     @property
     def proven(self) -> bool:
         time = min(self.goal, self.found.time if self.found else inf)
-        return self.time_of_all + self.best.extra >= time * (1.0 - SLACK)
+        return self.time_of_all + self.best.extra >= time * (1.0 - PROVEN)
 
     def run(self, whole: bool = True) -> bool:
         """Whether it came to its end before the time did. whole: in whole numbers too."""
@@ -219,7 +221,7 @@ class Search:
     def _in_fractions(self, more: Sequence[int]) -> bool:
         """Price the memory of more moments: whether the bound rises."""
         answer = self._priced(more, self.budget, (self.goal - self.time_of_all) / self.seconds)
-        return self._take(answer.bound * self.seconds, Later.of(answer.again))
+        return self._take(product_below(answer.bound, self.seconds), Later.of(answer.again))
 
     def again_within(self, budget: int, more: Sequence[int], weights: Floats) -> Floats | None:
         """What runs again, in fractions, were the programs to use so many bytes, at the moments chosen so far
@@ -249,7 +251,7 @@ class Search:
         try:
             part, result = self._solved(PLAIN_SECONDS)
             if result and result.outcome in (Outcome.FEASIBLE, Outcome.UNKNOWN) and self._goes_on():
-                self._take(result.bound * (1.0 - SLACK) * part.seconds, None)
+                self._take(product_below(result.bound, part.seconds), None)
                 self.nested = True
                 part, result = self._solved(inf)
         except BackendError:
@@ -258,7 +260,7 @@ class Search:
             self.deadline = monotonic()
             return False
         later = None if result.x is None else self._later(part, np.maximum(result.x, 0.0))
-        return self._take(result.bound * (1.0 - SLACK) * part.seconds, later, whole=True)
+        return self._take(product_below(result.bound, part.seconds), later, whole=True)
 
     def _solved(self, seconds: float) -> tuple[ResidencyProgram, Result | None]:
         """seconds: the most for a program that may still get rows for intervals. None: it needs more time."""
@@ -270,8 +272,9 @@ class Search:
             return part, None
         most = left if self.nested or not fits else min(seconds, left)
         limit = None if most == inf else most
+        fit = scaled(part.program)
         result = highs.solve(
-            part.program,
+            fit.program,
             Settings(threads=1),
             limit,
             {},
@@ -280,7 +283,7 @@ class Search:
             highs.BOUND_GRACE_SECONDS,
         )
         self.interrupted = result.interrupted
-        return part, result
+        return part, fit.result(result)
 
     def _take(self, extra: float, later: Later | None, whole: bool = False) -> bool:
         before = self.best.extra

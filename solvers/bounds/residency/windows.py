@@ -174,7 +174,7 @@ class _Window:
             needs = (facts.least_bytes(operation) - facts.always) / limit
             entries = [(column, sizes[x] / limit) for x, column in carried.items() if x not in touched]
             entries.append((self.within[operation], needs))
-            self.model.row(entries, upper=1.0 - facts.always / limit)  # (10)
+            self.model.row(entries, upper=(limit - facts.always) / limit)  # (10)
 
     def runs(self, operation: int) -> Sum:
         """first + within."""

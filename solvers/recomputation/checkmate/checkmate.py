@@ -25,15 +25,16 @@ Reference: Jain et al., Checkmate, MLSys 2020, arXiv:1910.02653.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
 from ....graphs.machine import Machine
+from ....graphs.outward import product_below
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.sequence import runs_of, schedule_of
+from ....planner.schedule.sequence import Run, runs_of, schedule_of
 from ...candidates import Candidate, device_limit, judged, own_bound, plain_candidate
 from ...milp import solve as milp
 from ...milp.result import BackendError, Outcome, Progress, Result, Settings
@@ -47,6 +48,7 @@ from ...problem import (
     Problem,
     Status,
 )
+from ...skipped import skipping
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
 from ..checkpointing import chen_sqrt, rotor
@@ -56,8 +58,9 @@ __all__ = ["NAME", "NotFoundError", "Search", "Settings", "solve"]
 
 NAME = "checkmate"
 
-PROVEN = 1e-6
-"""The relative gap at which an answer counts as optimal."""
+PROVEN = 1.1e-6
+"""The relative gap at which an answer counts as optimal: the backend's own (`Settings.gap`), and what bounds
+are lowered by for its tolerances."""
 
 DOUBTFUL = 1e-4
 """A bound this much above the time of a schedule, relatively, is wrong."""
@@ -167,7 +170,8 @@ class Search:
             if result.outcome == Outcome.INFEASIBLE:
                 self._doubt(inf, self.plain)
             if result.outcome == Outcome.OPTIMAL and result.x is not None:
-                least = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x))).peak
+                found = self._candidate(staged.runs.sequence(result.x))
+                least = found and found.peak
         return InfeasibleError(self.name, self.limit, least, self.floor)
 
     def _start(self) -> _Found:
@@ -187,13 +191,15 @@ class Search:
         for solver in (chen_sqrt.solve, rotor.solve):
             with suppress(NotAcceptedError, InfeasibleError):
                 answer = solver(self.problem, Options(self._left()))
-                yield judged(self.graph, answer.schedule)
+                if (candidate := self._candidate(runs_of(answer.schedule))) is not None:
+                    yield candidate
                 if answer.interrupted:
                     raise KeyboardInterrupt
         left = self._left()
         end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
         for runs in sequences(self.graph, self.limit, lambda: monotonic() < end):
-            yield judged(self.graph, schedule_of(self.graph, runs))
+            if (candidate := self._candidate(runs)) is not None:
+                yield candidate
 
     def _by_program(self, start: Candidate | None) -> _Found:
         bound, nodes = None, None
@@ -202,15 +208,23 @@ class Search:
             result = self._search(staged, start)
             nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
             if bound is None:
-                bound = result.bound * staged.seconds
+                bound = product_below(result.bound, staged.seconds)
                 self._doubt(bound, start)
             if result.x is None:
                 return _Found(None, bound, result.interrupted, nodes)
-            found = judged(self.graph, schedule_of(self.graph, staged.runs.sequence(result.x)))
+            found = self._candidate(staged.runs.sequence(result.x))
+            if found is None:
+                return _Found(None, bound, result.interrupted, nodes)
             if self.fits(found):
                 return _Found(found, bound, result.interrupted, nodes)
             self.cut(found, attempt)
         return _Found(None, bound or 0.0, nodes=nodes)
+
+    def _candidate(self, runs: Sequence[Run]) -> Candidate | None:
+        """None where it breaks a rule."""
+        with skipping(self.name):
+            return judged(self.graph, schedule_of(self.graph, runs))
+        return None
 
     def _search(self, staged: StagedProgram, start: Candidate | None) -> Result:
         def tell(progress: Progress) -> None:

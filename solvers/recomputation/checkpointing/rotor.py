@@ -50,6 +50,7 @@ from ...chains.costs import chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...problem import Answer, InfeasibleError, Options, Problem, Status
 from ...settings_text import check_least
+from ...skipped import skipping
 from .rotor_least import LeastMemory
 from .rotor_table import RotorTable
 
@@ -57,6 +58,9 @@ NAME = "rotor"
 
 PROVEN = 1e-9
 """Relative difference up to which two times are the same."""
+
+LOWER = 1.0 - 2.0**-38
+"""What the table's bound is multiplied by: its sums of a few thousand seconds are rounded by less."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ class _Search:
 
     def _bound_by(self, table: RotorTable, whole: int) -> None:
         if table.complete and np.isfinite(table.times()[whole]):
-            self.bound = self.costs.fixed_seconds + float(table.times()[whole])
+            self.bound = (self.costs.fixed_seconds + float(table.times()[whole])) * LOWER
 
     def _search(self, table: RotorTable) -> None:
         """Find the fastest that fits of the table's sequences.
@@ -152,19 +156,22 @@ class _Search:
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         low, high = 0, len(drops) - 1
         while low <= high and self._proceed():
-            middle = (low + high) // 2
-            candidate = self.chained.candidate(table.moves(drops[middle]))
-            if candidate.peak <= self.chained.limit:
-                self.found.append(candidate)
-                low = middle + 1
-            else:
-                high = middle - 1
+            middle, before = (low + high) // 2, high
+            high = middle - 1
+            with skipping(NAME):
+                candidate = self.chained.candidate(table.moves(drops[middle]))
+                if candidate.peak <= self.chained.limit:
+                    self.found.append(candidate)
+                    low, high = middle + 1, before
 
     def _least_memory(self) -> list[Candidate]:
         """What fits of the sequences that save memory first."""
         least = LeastMemory(self.costs)
         amounts = {least.bytes, max(least.bytes, self.free)}
-        found = [self.chained.candidate(least.moves(memory)) for memory in amounts]
+        found = list[Candidate]()
+        for memory in amounts:
+            with skipping(NAME):
+                found.append(self.chained.candidate(least.moves(memory)))
         fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
         if not fitting:
             peaks = [candidate.peak for candidate in (self.plain, *found)]

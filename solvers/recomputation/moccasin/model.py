@@ -43,6 +43,9 @@ from .copies import Copy, Held, Makers, RunVariables, Variable
 from .timeline import Timeline
 from .times import whole_times
 
+LOWER = 1.0 - 2.0**-48
+"""What a bound is multiplied by: more than units and sums of seconds are rounded by."""
+
 Source = tuple[int, int, int]
 """Reader, number of its run, tensor."""
 
@@ -70,6 +73,10 @@ class RetentionProgram:
     def value(self, objective: float) -> float:
         """Seconds; or, where the excess is minimised, its units."""
         return objective if self.least else self.fixed + objective * self.unit
+
+    def bound(self, objective: float) -> float:
+        """The same of a bound: lower by more than the units' and this sum's rounding."""
+        return self.value(objective) * (1.0 if self.least else LOWER)
 
 
 def retention_program(timeline: Timeline, *, least: bool = False) -> RetentionProgram:

@@ -36,7 +36,7 @@ class Search(cp_model.CpSolverSolutionCallback):
             raise BackendError(f"CP-SAT gave up: {self.solver.status_name(status)}")
         if outcome == Outcome.INFEASIBLE:
             return Found(outcome, None, inf, inf, seconds, done=True)
-        bound = self.program.value(self.solver.best_objective_bound)
+        bound = self.program.bound(self.solver.best_objective_bound)
         if outcome == Outcome.UNKNOWN:
             return Found(outcome, None, inf, bound, seconds, done=True)
         objective = self.program.value(self.solver.objective_value)
@@ -45,7 +45,8 @@ class Search(cp_model.CpSolverSolutionCallback):
         )
 
     def on_solution_callback(self) -> None:
-        objective, bound = map(self.program.value, (self.objective_value, self.best_objective_bound))
+        objective = self.program.value(self.objective_value)
+        bound = self.program.bound(self.best_objective_bound)
         runs = sequence_of(self.program, self.value)
         self.progress(Found(Outcome.FEASIBLE, runs, objective, bound, self.wall_time, done=False))
         if self.limits.enough is not None and self.objective_value <= self.limits.enough:

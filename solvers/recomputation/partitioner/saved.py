@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...bounds.residency.max_flow import SINK, SOURCE, arcs_between, minimum_cut
+from ...bounds.residency.max_flow import MOST_BITS, SINK, SOURCE, arcs_between, minimum_cut
 from .joint import FAR, Joint
 from .operators import CAT, CHEAP, DEAR, FREE, FUSIBLE, GETITEM, RANDOM, VIEWS
 
@@ -154,9 +154,12 @@ class Partitioner:
             for user in graph.users[x]:
                 arc(_out(x), _in(user), inf)
         arcs = arcs_between(2 * count + 2, np.array(tails, np.int32), np.array(heads, np.int32))
-        room = np.array(capacities)
-        endless = np.isinf(room)
-        room[endless] = 1.0 + room[~endless].sum()  # in odd graphs all of a path may be endless
+        weights = np.array(capacities)
+        endless = np.isinf(weights)
+        weights[endless] = 0.0
+        shrink = max(0, int(np.frexp(weights.sum())[1]) - MOST_BITS)  # flows are int64
+        room = np.ldexp(weights, -shrink).astype(np.int64)
+        room[endless] = 1 + room.sum()  # in odd graphs all of a path may be endless
         _flow, ours = minimum_cut(arcs, room)
         cut = (x for x in range(count) if ours[_in(x)] and not ours[_out(x)] and not graph.backward[x])
         return frozenset(cut), list(kept)

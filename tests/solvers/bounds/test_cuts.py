@@ -16,7 +16,7 @@ from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.solvers.bounds.residency.cuts import Network, part_of
 from memplan.solvers.bounds.residency.facts import Facts
-from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, arcs_between, minimum_cut
+from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, UNLIMITED, arcs_between, minimum_cut
 from memplan.solvers.bounds.residency.moments import Later, bytes_at
 from memplan.solvers.bounds.residency.order import Order, any_order, file_order
 from memplan.solvers.bounds.residency.prices import NEAR, best_prices
@@ -38,11 +38,11 @@ def test_flows_equal_networkx(seed: int) -> None:
     pairs = sorted({(tail, head) for tail, head in pairs if tail != head and tail != SINK and head != SOURCE})
     if (SOURCE, SINK) in pairs:
         pairs.remove((SOURCE, SINK))
-    capacities = np.array([random.choice([1.0, 3.0, 8.0, inf]) for _ in pairs])
+    capacities = np.array([random.choice([0, 1, 3, 8, 2**55, UNLIMITED]) for _ in pairs], np.int64)
     theirs = nx.DiGraph()
     theirs.add_nodes_from(range(nodes))
     for (tail, head), capacity in zip(pairs, capacities.tolist(), strict=True):
-        theirs.add_edge(tail, head, **({} if capacity == inf else {"capacity": capacity}))
+        theirs.add_edge(tail, head, **({} if capacity == UNLIMITED else {"capacity": capacity}))
     try:
         best = nx.maximum_flow_value(theirs, SOURCE, SINK)
     except nx.NetworkXUnbounded:

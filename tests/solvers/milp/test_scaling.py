@@ -68,8 +68,13 @@ def test_other_units_change_nothing(
 
 
 def test_ordinary_numbers_stay_as_they_are() -> None:
+    """But for the cost, whose unit is chosen."""
     program = knapsack([3, 1, 4], [1, 5, 9], 6)
-    assert scaled(program).program is program
+    fit = scaled(program)
+    for name, before in vars(program).items():
+        assert name in ("cost", "offset") or np.array_equal(getattr(fit.program, name), before)
+    assert not fit.columns.any()
+    assert 2**19 <= fit.program.cost.sum() < 2**20
 
 
 def test_what_is_beyond_numbers_bounds_nothing_falsely() -> None:

@@ -115,7 +115,7 @@ def _refusal(error: Exception) -> dict[str, Any]:
         return {"outcome": Outcome.INFEASIBLE, "least_budget": error.least, "message": str(error)}
     if isinstance(error, NotAcceptedError):
         return {"outcome": Outcome.NOT_ACCEPTED, "message": str(error)}
-    kind = "" if isinstance(error, MemplanError | registry.SolverFaultError) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, MemplanError) else f"{type(error).__name__}: "
     return {"outcome": Outcome.FAULT, "message": f"{kind}{error}"}
 
 

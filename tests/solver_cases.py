@@ -180,6 +180,7 @@ def _refusal_faults(
         return
     if limit >= baseline(graph).peak:
         yield f"refuses a budget in which the plain schedule fits: {error}"
+    yield from (f"a fault in part: {note}" for note in error.notes)
     if error.floor != floor:
         yield f"names the floor {error.floor}, it is {floor}"
     if (

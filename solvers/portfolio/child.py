@@ -25,6 +25,7 @@ from ..problem import InfeasibleError, NotAcceptedError, NotFoundError, Options,
 from ..race import Race
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
+from ..skipped import collecting
 from .process import FOUND, write
 
 
@@ -52,9 +53,10 @@ def answer(problem: Problem, solver: str, settings: dict[str, str], options: Opt
     try:
         module = module_of(entry(solver))
         chosen = parse_settings(solver, module.Settings, settings)
-        found = module.solve(problem, replace(options, settings=chosen))
-        schedule = found.schedule
-        told = {"status": found.status, "interrupted": found.interrupted, "notes": list(found.notes)}
+        with collecting() as skipped:
+            found = module.solve(problem, replace(options, settings=chosen))
+        schedule, notes = found.schedule, [*found.notes, *skipped]
+        told = {"status": found.status, "interrupted": found.interrupted, "notes": notes}
     except InfeasibleError as refusal:
         figures = refusal.solver, refusal.budget, refusal.least, refusal.floor
         found = refusal.found if isinstance(refusal, NotFoundError) else None

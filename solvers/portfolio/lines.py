@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
 from threading import Event
@@ -130,7 +131,10 @@ def run(
 
     pool, beside = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
     proving = [beside.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
-    running = [pool.submit(_attempt, problem, line, outcomes, race, cancelled) for line in lines]
+    # each line in a copy of the context: what it skips is reported here (solvers/skipped.py)
+    running = [
+        pool.submit(copy_context().run, _attempt, problem, line, outcomes, race, cancelled) for line in lines
+    ]
     try:
         meanwhile()
         while wait(running, timeout=0.2).not_done:

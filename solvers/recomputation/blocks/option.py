@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.closure import closure
+from ....planner.schedule.schedule import PLAIN
 from ....planner.schedule.sequence import Run
+from ...chains.costs import written
 from ...stages.scan import bytes_of, scan
 from .placed import PlacedBlock
 
@@ -65,7 +67,8 @@ def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run
     early = {block.members[p] for p in block.early}.union(
         o for o in block.members[: block.forwards] if o not in ran
     )
-    first = _with_early(block, save, _closed(block, early, {o for o, _mode in save}))
+    added = _closed(block, early, {o for o, _mode in save})
+    first = _with_early(block, _whole_at_first(block, save, added), added)
 
     def positions(runs: Sequence[Run]) -> tuple[Run, ...]:
         return tuple((position[o], mode) for o, mode in runs)
@@ -127,6 +130,23 @@ def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]
     return closure(early - there, before)
 
 
+def _whole_at_first(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
+    """The runs; where the first one of an operation is in a mode that leaves out what only the first pass
+    needs, in the baseline mode instead.
+
+    The first pass alone needs what other blocks read, which no block makes again (`given`), and what early
+    operations read, which run in no other pass.
+    """
+    graph, seen = block.graph, set[int]()
+    wanted = block.given.union(*(graph.input_lists[o] for o in early))
+    result: list[Run] = []
+    for o, mode in runs:
+        left_out = wanted.intersection(written(graph, o)).difference(written(graph, o, mode))
+        result.append((o, PLAIN if left_out and o not in seen else mode))
+        seen.add(o)
+    return result
+
+
 def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
     """The runs, with the operations that must run too, each ahead of those that the file has behind it."""
     order = {o: position for position, o in enumerate(block.members)}
@@ -136,7 +156,7 @@ def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]
     for run in runs:
         if run[0] not in seen:
             while waiting and order[waiting[-1]] < order[run[0]]:
-                result.append((waiting.pop(), 0))
+                result.append((waiting.pop(), PLAIN))
         seen.add(run[0])
         result.append(run)
-    return result + [(o, 0) for o in reversed(waiting)]
+    return result + [(o, PLAIN) for o in reversed(waiting)]

@@ -31,6 +31,7 @@ from ...candidates import Candidate, infeasible, plain_candidate
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
 from ...problem import Answer, Options, Problem, Status
+from ...skipped import skipping
 
 NAME = "chen-sqrt"
 
@@ -54,12 +55,13 @@ def solve(problem: Problem, options: Options) -> Answer:
     chained = chain_problem(NAME, problem, settings.blocks)
     peaks: list[int] = []
     for segments in _by_time(chained, settings.segments):
-        candidate = _candidate(chained, segments)
-        options.report(f"{segments} segments: {candidate.time:.6g} s, peak {candidate.peak:,} B")
-        if candidate.peak <= chained.limit:
-            return Answer(candidate.schedule, Status.HEURISTIC, time_bound(problem.graph))
-        peaks.append(candidate.peak)
-    raise infeasible(NAME, problem, min(peaks))
+        with skipping(NAME):
+            candidate = _candidate(chained, segments)
+            options.report(f"{segments} segments: {candidate.time:.6g} s, peak {candidate.peak:,} B")
+            if candidate.peak <= chained.limit:
+                return Answer(candidate.schedule, Status.HEURISTIC, time_bound(problem.graph))
+            peaks.append(candidate.peak)
+    raise infeasible(NAME, problem, min(peaks, default=None))
 
 
 def _candidate(chained: ChainProblem, segments: int) -> Candidate:

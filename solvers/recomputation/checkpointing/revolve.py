@@ -42,6 +42,7 @@ from ...chains.costs import ChainCosts, chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
 from ...problem import Answer, Options, Problem, Status
+from ...skipped import skipping
 
 NAME = "revolve"
 
@@ -88,8 +89,10 @@ def _most_checkpoints(chained: ChainProblem, fixed: int) -> Candidate | None:
     best: Candidate | None = None
     while low <= high:
         checkpoints = (low + high + 1) // 2
-        candidate = chained.candidate(moves(chained.blocks, checkpoints))
-        if candidate.peak <= chained.limit:
+        candidate = None
+        with skipping(NAME):
+            candidate = chained.candidate(moves(chained.blocks, checkpoints))
+        if candidate is not None and candidate.peak <= chained.limit:
             best, low = candidate, checkpoints + 1
         else:
             high = checkpoints - 1

@@ -19,6 +19,7 @@ from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import Candidate, judged
 from ...milp import solve as milp
 from ...milp.result import Outcome, Progress, Result, Settings
+from ...skipped import skipping
 from ..hierarchy.tree import Hierarchy
 from .graph import Child, HGraph, h_graph
 from .level import Chosen, runs_of, selected
@@ -79,13 +80,15 @@ def fastest(
         proven = result.outcome == Outcome.OPTIMAL
         chosen = program.chosen(result.x)
         runs = _laid_out(hierarchy, top, chosen)
-        found = judged(graph, schedule_of(graph, runs))
+        found = _candidate(graph, runs)
+        if found is None:
+            return Found(best, bound, result.interrupted, proven=False, nodes=nodes)
         if found.peak > limit:
             accounted -= (found.peak - limit) << attempt
             continue
         left = limit - found.peak
         runs = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
-        found = judged(graph, schedule_of(graph, runs))
+        found = _candidate(graph, runs) or found
         if best is None or found.time < best.time:
             best = found
         if result.interrupted or left < WORTH * limit or monotonic() > deadline:
@@ -101,7 +104,14 @@ def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) ->
     result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=seconds)
     if result.x is None or result.outcome != Outcome.OPTIMAL:
         return None
-    return judged(graph, schedule_of(graph, _laid_out(hierarchy, top, program.chosen(result.x))))
+    return _candidate(graph, _laid_out(hierarchy, top, program.chosen(result.x)))
+
+
+def _candidate(graph: Graph, runs: Sequence[Run]) -> Candidate | None:
+    """None where it breaks a rule."""
+    with skipping("h-ilp's top level"):
+        return judged(graph, schedule_of(graph, runs))
+    return None
 
 
 def _search(

@@ -50,8 +50,7 @@ def check(name: str) -> None:
 
 
 def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tuple[list[Option], bool]:
-    """As a level solver (bottom.py). name: of the catalogue. Raises SolverFaultError where an answer of the
-    solver breaks a rule or its budget."""
+    """As a level solver (bottom.py). name: of the catalogue."""
     cluster = cluster_graph(piece)
     operations = cluster.graph.operations
     ordered = replace(cluster.graph, operations=replace(operations, random=np.ones(len(operations), bool)))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ....graphs.files.documents import write_whole
 from ....graphs.folders.cache import cache_folder
 from ...child import end_with
 from ...cluster import check_backend, connected
+from ...skipped import add_note, collecting
 
 ENOUGH = 0.8
 """An answer that more time might improve on counts where it had this share of the seconds there are now."""
@@ -114,17 +116,21 @@ def solve_all(
         with connected(backend):
             parent = os.getpid() if backend == "loky" else None
             tasks = (delayed(_solve_apart)(parent, function, job, cache) for job in missing.values())
-            found = Parallel(n_jobs=workers)(tasks)
-        answers |= dict(zip(missing, found, strict=True))
+            found: Any = Parallel(n_jobs=workers)(tasks)
+        answers |= dict(zip(missing, (answer for answer, _notes in found), strict=True))
+        for note in chain.from_iterable(notes for _answer, notes in found):
+            add_note(note)
     return [answers[repr(job.content)] for job in jobs]
 
 
 def _solve_apart(
     parent: int | None, function: Callable[[Any, float], Solved], job: Job, cache: Cache | None
-) -> Any:
+) -> tuple[Any, list[str]]:
+    """The answer, and a note for each schedule that was skipped on the way."""
     if parent is not None:
         end_with(parent)
-    return _solve(function, job, cache)
+    with collecting() as notes:
+        return _solve(function, job, cache), notes
 
 
 def _solve(function: Callable[[Any, float], Solved], job: Job, cache: Cache | None) -> Any:

@@ -42,6 +42,7 @@ from ...candidates import Candidate, device_limit, infeasible, judged, own_bound
 from ...milp.result import Outcome, Progress
 from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
 from ...settings_text import check_workers
+from ...skipped import skipping
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
 from .process import Searcher
@@ -152,7 +153,10 @@ class _Rounds:
         return found
 
     def _take(self, runs: list[Run]) -> None:
-        candidate = judged(self.graph, schedule_of(self.graph, runs))
+        with skipping(NAME):
+            self._compare(judged(self.graph, schedule_of(self.graph, runs)))
+
+    def _compare(self, candidate: Candidate) -> None:
         if candidate.peak <= self.limit and (self.best is None or candidate.time < self.best.time):
             self.best = candidate
         if candidate.peak < self.least.peak:

@@ -51,6 +51,7 @@ from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least
+from ...skipped import skipping
 from ...stages.slots import has_faster_ways
 from ..blocks.greedy import greedy_options
 from ..blocks.option import Option
@@ -117,7 +118,8 @@ class ChainSearch:
         except InfeasibleError as refusal:
             self.least = refusal.least or inf
         else:
-            self._take(judged(self.problem.graph, answer.schedule))
+            with skipping(self.name):
+                self._take(judged(self.problem.graph, answer.schedule))
             self.interrupted = answer.interrupted
 
     @cached_property
@@ -191,13 +193,14 @@ class ChainSearch:
     def _fits(self, costs: OptionCosts, moves: Iterable[OptionMove]) -> bool:
         chained = self.chained
         runs = sequence(chained.chain, chained.runs, costs, moves)
-        candidate = sequenced(chained.graph, runs)
-        if candidate.peak > chained.limit:
+        with skipping(self.name):
+            candidate = sequenced(chained.graph, runs)
+            if candidate.peak <= chained.limit:
+                if self.best is None or candidate.time < self.best.time:
+                    self._take(candidate)
+                return True
             self.least = min(self.least, candidate.peak)
-            return False
-        if self.best is None or candidate.time < self.best.time:
-            self._take(candidate)
-        return True
+        return False
 
     def _take(self, candidate: Candidate) -> None:
         self.best = candidate

@@ -45,6 +45,7 @@ from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import device_limit, infeasible, judged, plain_candidate
 from ...problem import Answer, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least
+from ...skipped import skipping
 from ...stages.slots import has_faster_ways
 from .order import Dependencies, TooLongError, order
 from .tree import taken_apart
@@ -91,8 +92,9 @@ def solve(problem: Problem, options: Options) -> Answer:
         return monotonic() < deadline
 
     def take(runs: list[Run]) -> None:
-        candidate = judged(graph, schedule_of(graph, runs))
-        found.append(_Found(max(0, candidate.peak - limit), candidate.time, runs))
+        with skipping(NAME):
+            candidate = judged(graph, schedule_of(graph, runs))
+            found.append(_Found(max(0, candidate.peak - limit), candidate.time, runs))
 
     try:
         for runs in sequences(graph, settings.steps):
@@ -106,6 +108,8 @@ def solve(problem: Problem, options: Options) -> Answer:
         if not found:
             raise
         interrupted = True
+    if not found:
+        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine))
     best = min(found)
     if best.excess and (interrupted or not proceed()):
         raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine), limit + best.excess)

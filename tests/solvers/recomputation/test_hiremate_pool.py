@@ -32,7 +32,7 @@ from memplan.solvers.recomputation.hiremate import hiremate
 from memplan.solvers.recomputation.hiremate.bottom import child, pooled
 from memplan.solvers.recomputation.hiremate.partitions import tree_of
 from memplan.solvers.recomputation.hiremate.rk_checkmate import cluster_graph
-from memplan.solvers.registry.run import SolverFaultError
+from memplan.solvers.registry import run as registry
 from training_graphs import training
 
 HUGE = 10**12
@@ -195,8 +195,13 @@ def test_a_solver_of_clusters_that_breaks_a_rule_is_told(monkeypatch: pytest.Mon
         return honest(Problem(problem.graph, HUGE), options)
 
     monkeypatch.setattr(store_all, "solve", too_much)
-    with pytest.raises(SolverFaultError, match="store-all"):
-        solve(graph, (memory_floor(graph) + baseline(graph).peak) // 2, leaf="store-all", top=3, lower=4)
+    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    settings = {"leaf": "store-all", "top": "3", "lower": "4", "cache": "off"}
+    try:
+        notes = registry.solve("hiremate", Problem(graph, budget), 2.0, settings, bound_seconds=0.0).notes
+    except InfeasibleError as refusal:
+        notes = refusal.notes
+    assert any("store-all made a schedule that breaks the rule capacity" in note for note in notes)
 
 
 def test_an_interruption_in_a_cluster_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:

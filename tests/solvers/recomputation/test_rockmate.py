@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import schedule_of
@@ -256,3 +257,46 @@ def test_settings_that_make_no_sense(solver: str, setting: str, fault: str) -> N
     key, value = setting.split("=")
     with pytest.raises(InputError, match=f"{solver}: {fault}"):
         registry.chosen_settings(solver, {key: value})
+
+
+def with_light_ways(random: Random) -> Graph:
+    """A chain whose operations have ways that leave out what other blocks read, or what random ones read."""
+    draft, layers = Draft("light ways"), random.randint(3, 7)
+    shared = [draft.tensor(f"b{k}", random.randint(1, 20)) for k in range(random.randint(1, 2))]
+    outputs = [draft.tensor(f"a{k}", random.choice((50, 100, 150))) for k in range(layers)]
+    makers = {random.randrange(0, 2): x for x in shared}
+    for k, output in enumerate(outputs):
+        reads = outputs[k - 1 : k] if k else []
+        reads += [x for layer, x in makers.items() if layer < k]
+        writes = [output, *([makers[k]] if k in makers else [])]
+        spare = draft.tensor(f"c{k}", random.randint(1, 30)) if random.random() < 0.5 else None
+        writes += [] if spare is None else [spare]
+        ways = [tuple(writes[: 1 + cut]) for cut in range(len(writes) - 1)]
+        modes = tuple(Mode(f"short{k}", random.uniform(0.1, 1.0), 0, way) for k, way in enumerate(ways))
+        draft.operation(f"F{k}", time=random.choice((1, 10)), reads=reads, writes=writes, modes=modes)
+        if spare is not None:
+            mark = draft.tensor(f"m{k}", 1)
+            draft.operation(f"R{k}", time=1, reads=[spare], writes=[mark], random=True)
+    loss = draft.tensor("l", 4)
+    draft.operation("loss", phase=Phase.LOSS, time=0, reads=[outputs[-1]], writes=[loss], recompute=False)
+    gradient: list[int] = []
+    for k in reversed(range(layers)):
+        reads = [*gradient, outputs[k], *(outputs[k - 1 : k] if k else [])]
+        reads += [x for layer, x in makers.items() if layer < k]
+        gradient = [draft.tensor(f"g{k}", 100, Kind.GRADIENT)]
+        draft.operation(f"B{k}", phase=Phase.BACKWARD, time=2, reads=reads, writes=gradient)
+    return draft.graph([loss, *gradient])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ways_that_leave_out_what_only_the_first_pass_needs(seed: int) -> None:
+    """What all blocks read is made in the first pass, whatever way is the fastest later."""
+    graph = with_light_ways(Random(seed))
+    low, high = memory_floor(graph), baseline(graph).peak
+    for share in (0.3, 0.6, 0.9):
+        budget = int(low + share * (high - low))
+        try:
+            notes = registry.solve("rockmate", Problem(graph, budget), 0.7, bound_seconds=0.0).notes
+        except InfeasibleError as refusal:
+            notes = refusal.notes
+        assert not notes

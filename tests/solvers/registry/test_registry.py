@@ -7,17 +7,21 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from threading import Event
 
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.generators import chain, layered
-from memplan.planner.bounds import time_bound
-from memplan.planner.plain import baseline
-from memplan.solvers.problem import InfeasibleError, Problem, Status
+from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.plain import baseline, plain_schedule
+from memplan.solvers.portfolio import lines as portfolio
+from memplan.solvers.problem import Answer, InfeasibleError, NotFoundError, Problem, Status
+from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
-from memplan.solvers.registry.run import SolverFaultError
 from memplan.solvers.settings_text import parse_settings
+from memplan.solvers.skipped import collecting, skipping
 
 
 @dataclass(frozen=True)
@@ -117,17 +121,20 @@ PLUGIN = """
 from dataclasses import dataclass
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.schedule import Schedule
-from memplan.solvers.problem import Answer, Status
+from memplan.solvers.problem import Answer, Bound, Status
 
 @dataclass(frozen=True)
 class Settings:
     broken: bool = False
+    bound: float = 0.0
+    order: str = "any"
 
 def solve(problem, options):
     schedule = plain_schedule(problem.graph)
     if options.settings.broken:
         schedule = Schedule(schedule.verbs[1:], schedule.targets[1:], schedule.wheres[1:])
-    return Answer(schedule, Status.HEURISTIC)
+    bound = Bound(options.settings.bound, "theirs", options.settings.order)
+    return Answer(schedule, Status.WITHIN_GAP, bounds=(bound,) if bound.seconds else ())
 """
 
 
@@ -158,12 +165,72 @@ def test_solvers_of_other_packages_run_as_ours_do() -> None:
 
 
 @pytest.mark.usefixtures("plugin")
-def test_a_bad_answer_is_the_solvers_fault() -> None:
+def test_a_schedule_that_breaks_a_rule_is_skipped_and_reported() -> None:
+    """The baseline takes its place where that fits; else nothing was found."""
     graph = chain(4)
-    with pytest.raises(SolverFaultError, match=r"theirs gave is refused: step 0 \(.*\[reads-present"):
-        registry.solve("theirs", Problem(graph, 10**9), settings={"broken": "true"})
-    with pytest.raises(SolverFaultError, match=r"theirs gave is refused: step .*\[capacity"):
+    found = registry.solve("theirs", Problem(graph, 10**9), settings={"broken": "true"})
+    assert found.figures == baseline(graph)
+    (note,) = found.notes
+    start = (
+        "internal error: theirs made a schedule that breaks the rule reads-present; it was skipped: step 0"
+    )
+    assert note.startswith(start)
+    with pytest.raises(NotFoundError) as refused:
         registry.solve("theirs", Problem(graph, baseline(graph).peak - 1))
+    (note,) = refused.value.notes
+    assert note.startswith("internal error: theirs made a schedule that breaks the rule capacity")
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("order", ["any", "file"])
+def test_a_bound_that_the_schedule_refutes_is_dropped_and_reported(order: str) -> None:
+    graph = chain(4)
+    time = baseline(graph).time
+    settings = {"bound": str(1.01 * time), "order": order}
+    found = registry.solve("theirs", Problem(graph, 10**9), settings=settings)
+    assert found.figures == baseline(graph)
+    assert found.lower_bound == time
+    assert all(bound.name != "theirs" for bound in found.bounds)
+    (note,) = found.notes
+    assert note.startswith("internal error: the lower bound")
+    assert "of theirs was dropped" in note
+
+
+def broken(*_arguments: object) -> None:
+    raise InvalidScheduleError("results", "nothing is there", step=None)
+
+
+def test_other_candidates_than_the_skipped_one_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rk-rotor, all but what it starts from."""
+    graph = chain(8)
+    monkeypatch.setattr(rk_rotor, "sequenced", broken)
+    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    found = registry.solve("rk-rotor", Problem(graph, budget), 30.0, bound_seconds=0.0)
+    assert found.figures.time == registry.solve("rotor", Problem(graph, budget)).figures.time
+    (note,) = found.notes
+    assert note.startswith("internal error: rk-rotor made a schedule that breaks the rule results")
+
+
+def test_what_a_portfolios_member_skips_is_reported() -> None:
+    """Members are threads."""
+    graph = chain(3)
+    plain = Answer(plain_schedule(graph), Status.HEURISTIC)
+
+    def skips(_cancelled: object) -> Answer:
+        with skipping("one"):
+            broken()
+        return plain
+
+    with collecting() as notes:
+        portfolio.run(Problem(graph, 10**9), [portfolio.Line("one", skips)], 2, Event())
+    assert [note.partition(";")[0] for note in notes] == [
+        "internal error: one made a schedule that breaks the rule results"
+    ]
+
+
+def test_where_nobody_collects_a_broken_rule_is_raised() -> None:
+    with pytest.raises(InvalidScheduleError), skipping("theirs"):
+        broken()
 
 
 def test_listing_the_solvers_imports_none() -> None:

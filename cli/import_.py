@@ -37,6 +37,20 @@ time_unit_option = click.option(
 )
 
 
+def dims_argument(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> dict[str, int] | None:
+    """Callback of --dim."""
+    found: dict[str, int] = {}
+    for text in given:
+        name, equals, size = text.rpartition("=")
+        if not (equals and name and size.isascii() and size.isdecimal() and 0 < int(size) < 2**40):
+            raise click.BadParameter(f"{text!r} is not NAME=SIZE, as batch_size=8", ctx, param)
+        if found.setdefault(name, int(size)) != int(size):
+            raise click.BadParameter(f"{name} is given as {found[name]} and as {size}", ctx, param)
+    return found or None
+
+
 def listed(names: Iterable[str]) -> str:
     """Formats, as an epilog of --help."""
     return "\b\nFormats:\n" + "\n".join(f"  {name:10} {FORMATS[name].about}" for name in names)
@@ -54,6 +68,14 @@ def listed(names: Iterable[str]) -> str:
     shell_complete=completing(machines),
     help="Of a file without times: the GPU to estimate them for.",
 )
+@click.option(
+    "--dim",
+    "dims",
+    callback=dims_argument,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="The size of a dimension that FILE only names, as batch_size=8. May be given several times.",
+)
 @output_options
 def import_(
     format_name: str,
@@ -62,6 +84,7 @@ def import_(
     time_unit: float | None,
     device: int | None,
     gpu: str | None,
+    dims: dict[str, int] | None,
     output: Output,
 ) -> None:
     """Make a graph of a FILE that another tool has written.
@@ -69,7 +92,7 @@ def import_(
     \b
     plan import moccasin instance.json -o graph.yaml
     """
-    graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=gpu))
+    graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=gpu, dims=dims))
     plain = baseline(graph)
     written = write_out(destination, partial(save_graph, graph))
     output.result(

@@ -8,6 +8,7 @@ A format is a module of this folder with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,7 +41,7 @@ FORMATS = {
     ),
     "snapshot": Format("PyTorch's CUDA memory snapshots: measured life spans", takes=frozenset({"device"})),
     "rkgb": Format("Rockmate's graphs: a pickle of rkgb's result, or of its forward and backward graph"),
-    "onnx": Format("ONNX training graphs, as onnxruntime's artifacts", takes=frozenset({"gpu"})),
+    "onnx": Format("ONNX training graphs, as onnxruntime's artifacts", takes=frozenset({"gpu", "dims"})),
     "fx": Format("PyTorch's joint FX graphs, saved by torch.export.save (.pt2)", takes=frozenset({"gpu"})),
 }
 
@@ -48,16 +49,17 @@ FORMATS = {
 @dataclass(frozen=True)
 class Options:
     """time_unit: seconds that one unit of the file's times stands for; None: the format's own default.
-    device: of which a file has several. gpu: whose times are estimated. lossy: write although something
-    has no place in the file."""
+    device: of which a file has several. gpu: whose times are estimated. dims: sizes of the dimensions that
+    a file only names, above 0. lossy: write although something has no place in the file."""
 
     time_unit: float | None = None
     device: int | None = None
     gpu: str | None = None
+    dims: Mapping[str, int] | None = None
     lossy: bool = False
 
 
-FLAGS = {"time_unit": "--time-unit", "device": "--device", "gpu": "--gpu"}
+FLAGS = {"time_unit": "--time-unit", "device": "--device", "gpu": "--gpu", "dims": "--dim"}
 
 
 def read(name: str, path: Path, options: Options) -> Graph:

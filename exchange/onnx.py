@@ -1,9 +1,10 @@
 """ONNX training graphs: forward and backward in one file, as onnxruntime's training artifacts are.
 
-Sizes come from the file and from ONNX's shape inference; of a gradient `NAME_grad`, which inference does not
-know in onnxruntime's own operators, from NAME. A node is backward if it makes a `…_grad` or reads what
-backward makes. What has a gradient is a parameter, any other initializer a buffer. Reshapes are views. Times
-are the roofline's, FLOPs those of matrix products and convolutions.
+Sizes come from the file, with a number for each dimension that the file only names, and from inference
+(onnx_shapes.py); of a gradient `NAME_grad` that no rule knows, from NAME. What follows from shapes alone is
+computed while reading and is no operation. A node is backward if it makes a `…_grad` or reads what backward
+makes. What has a gradient is a parameter, any other initializer or constant a buffer. Reshapes are views.
+Times are the roofline's, FLOPs those of matrix products and convolutions.
 
 Reference: the ONNX specification, onnx.proto; the operators of the domain com.microsoft as onnxruntime's
 orttraining documents them.
@@ -13,7 +14,7 @@ orttraining documents them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -27,6 +28,7 @@ from ..graphs.machines.presets import find_preset
 from ..runtime.profile.estimate import ESTIMATED
 from ..runtime.profile.roofline import Work, seconds
 from .formats import Options
+from .onnx_shapes import Shapes
 
 MOST_BYTES = 2 * 2**30
 """What protobuf can hold."""
@@ -54,12 +56,16 @@ def read(path: Path, options: Options) -> Graph:
     data = read_bytes(path, MOST_BYTES)
     try:
         model = onnx.load_model_from_string(data)
-        model = onnx.shape_inference.infer_shapes(model)
-    except Exception as error:  # protobuf's, and whatever inference says of a graph that is none
-        raise ValueError(f"is not an ONNX model: {error}") from None
+    except Exception as error:  # protobuf's
+        raise ValueError(f"is not an ONNX model: {one_line(error)}") from None
     if not model.graph.node:
         raise ValueError("is not an ONNX model with operations")
-    reading = _Reading(onnx, model.graph)
+    fix_dimensions(model.graph, options.dims or {})
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:  # whatever inference says of a graph that is none
+        raise ValueError(f"its sizes do not fit each other: {one_line(error)}") from None
+    reading = _Reading(onnx, model)
     for node in model.graph.node:
         reading.take(node)
     for index, work in enumerate(reading.works):
@@ -77,16 +83,17 @@ def read(path: Path, options: Options) -> Graph:
 
 
 class _Reading:
-    """tensors: by the file's names, a view under its base's. rows: operations, still without their times."""
+    """tensors: by the file's names, a view under its base's. computed: names of what follows from shapes.
+    rows: operations, still without their times."""
 
-    def __init__(self, onnx: Any, graph: Any) -> None:
+    def __init__(self, onnx: Any, model: Any) -> None:
+        graph = model.graph
         self.onnx = onnx
         self.draft = Draft(graph.name or "onnx")
-        self.forms: dict[str, Form | None] = {}
-        for info in (*graph.input, *graph.value_info, *graph.output):
-            self.forms[info.name] = self._form(info.type.tensor_type)
-        for one in graph.initializer:
-            self.forms[one.name] = self._of(one.data_type, tuple(one.dims))
+        self.shapes = Shapes(onnx, model)
+        self.forms: dict[str, Form] = {}
+        self.makers = {name: node for node in graph.node for name in node.output}
+        self.results = {out.name for out in graph.output}
         self.tensors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []
         self.works: list[Work] = []
@@ -94,31 +101,38 @@ class _Reading:
         self.changed = {node.input[0] for node in graph.node if node.op_type in ADDS_IN_PLACE}
         self.scalars = {out.name for out in graph.output if self._is_number(out.name)}
         self.names: set[str] = set()
-        made = {name for node in graph.node for name in node.output}
         given = {one.name for one in graph.initializer}
         for name in dict.fromkeys((*(info.name for info in graph.input), *given)):
             fixed = Kind.BUFFER if name in given | self.changed else Kind.INPUT
-            kind = Kind.PARAMETER if f"{name}{GRADIENT}" in made else fixed
+            kind = Kind.PARAMETER if f"{name}{GRADIENT}" in self.makers else fixed
             self.tensors[name] = self.draft.tensor(name, self.form(name).bytes, kind)
         self.residents = {*self.tensors.values()}
+        self.computed: set[str] = set()
 
     def take(self, node: Any) -> None:
         if any(attribute.type in (5, 10) for attribute in node.attribute):
             raise ValueError(f"{node.op_type} {node.name!r} has graphs of its own, which are not understood")
         inputs = [name for name in node.input if name]
         outputs = [name for name in node.output if name]
+        self.shapes.take(node)
         for name in inputs:
-            if name not in self.tensors:
+            if name not in self.tensors and name not in self.computed:
                 raise ValueError(f"{node.op_type} {node.name!r} reads {name!r}, which nobody has made")
         for name in outputs:
-            if name in self.tensors:
+            if name in self.tensors or name in self.computed:
                 raise ValueError(f"{node.op_type} {node.name!r} makes {name!r}, which is there already")
+        if {*outputs} <= self.shapes.values.keys() - self.results:
+            self.computed.update(outputs)
+            return
+        if node.op_type == "Constant" and not node.domain:
+            self.tensors[outputs[0]] = self.draft.tensor(outputs[0], self.form(outputs[0]).bytes, Kind.BUFFER)
+            self.residents.add(self.tensors[outputs[0]])
+            return
         if any(name.endswith(GRADIENT) for name in outputs) or self.backward & {*inputs}:
             self.backward.update(outputs)
         backward = bool(self.backward & {*outputs})
-        if node.op_type in VIEWS:
+        if node.op_type in VIEWS and inputs[0] in self.tensors:
             self.tensors[outputs[0]] = self.tensors[inputs[0]]
-            self.forms.setdefault(outputs[0], None)
             return
         kind = Kind.GRADIENT if backward else Kind.ACTIVATION
         for name in outputs:
@@ -131,7 +145,7 @@ class _Reading:
         if not backward and self.scalars & {*outputs}:
             phase, self.scalars = Phase.LOSS, set[str]()
         mutates = [self.tensors[inputs[0]]] if changes else []
-        reads = dict.fromkeys(self.tensors[name] for name in inputs)
+        reads = dict.fromkeys(self.tensors[name] for name in inputs if name in self.tensors)
         self.rows.append(
             {
                 "name": self._name(node),
@@ -147,16 +161,24 @@ class _Reading:
 
     def form(self, name: str) -> Form:
         """Raises ValueError for a tensor of unknown size."""
-        found = self.forms.get(name)
-        if found is None and name.endswith(GRADIENT):
-            found = self.forms.get(name.removesuffix(GRADIENT))
-        if found is None:
-            raise ValueError(
-                f"the size of {name!r} is not known: give every dimension a number, and infer shapes "
-                "with onnxruntime"
-            )
-        self.forms[name] = found
-        return found
+        if name not in self.forms:
+            found = self.shapes.forms.get(name)
+            if found is None and name.endswith(GRADIENT):
+                found = self.shapes.forms.get(name.removesuffix(GRADIENT))
+            if found is None:
+                raise ValueError(self._unknown(name))
+            self.forms[name] = self._of(*found)
+            self.shapes.forms[name] = found
+        return self.forms[name]
+
+    def _unknown(self, name: str) -> str:
+        node = self.makers.get(name)
+        if node is None:
+            return f"the input {name!r} is no tensor: an optimizer's graph, say, is no training iteration"
+        return (
+            f"the size of {name!r}, which {node.op_type} {node.name!r} makes, is not known: it depends on "
+            "values that are known only when the graph runs, or on an operator that has no rule here"
+        )
 
     def _work(self, node: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Work:
         forms = [self.form(name) for name in (*inputs, *outputs)]
@@ -186,15 +208,6 @@ class _Reading:
         self.names.add(name)
         return name
 
-    def _form(self, written: Any) -> Form | None:
-        """None where a dimension is no number."""
-        known = written.HasField("shape") and all(
-            one.HasField("dim_value") and one.dim_value >= 0 for one in written.shape.dim
-        )
-        return (
-            self._of(written.elem_type, tuple(one.dim_value for one in written.shape.dim)) if known else None
-        )
-
     def _of(self, elem_type: int, shape: tuple[int, ...]) -> Form:
         if min(shape, default=0) < 0:
             raise ValueError(f"a tensor has a dimension of {min(shape)}")
@@ -205,5 +218,43 @@ class _Reading:
         return Form(shape, size * prod(shape), RATES.get(self.onnx.TensorProto.DataType.Name(elem_type)))
 
     def _is_number(self, name: str) -> bool:
-        form = self.forms.get(name)
+        form = self.shapes.forms.get(name)
         return form is not None and prod(form.shape) == 1
+
+
+def fix_dimensions(graph: Any, dims: Mapping[str, int]) -> None:
+    """Give each dimension that the file only names its size. What inference of others has left open is
+    dropped: it is inferred anew. Raises InputError for an input's dimension without a size, and for a size
+    of a dimension that no input has."""
+    fixed = {one.name for one in graph.initializer}
+    inputs = [info for info in graph.input if info.name not in fixed]
+    open_: dict[str, str] = {}
+    for info in inputs:
+        for axis, one in enumerate(info.type.tensor_type.shape.dim):
+            if not (one.HasField("dim_value") and one.dim_value >= 0):
+                name = one.dim_param or f"{info.name}.{axis}"
+                open_.setdefault(name, info.name)
+                if name in dims:
+                    one.dim_param = name
+    if others := [name for name in dims if name not in open_]:
+        known = f"they have {', '.join(open_)}" if open_ else "all of them have numbers"
+        raise InputError(f"--dim {others[0]}={dims[others[0]]}: no input has this dimension open; {known}")
+    if missing := [name for name in open_ if name not in dims]:
+        what = ", ".join(f"{name!r} of {open_[name]!r}" for name in missing)
+        advice = " ".join(f"--dim {name}={_EXAMPLE}" for name in missing)
+        raise InputError(f"the file names dimensions without their sizes: {what}; give them, as {advice}")
+    for info in (*inputs, *graph.output, *graph.value_info):
+        for one in info.type.tensor_type.shape.dim:
+            if one.dim_param in dims:
+                one.dim_value = dims[one.dim_param]
+    for infos in (graph.value_info, graph.output):
+        for info in infos:
+            if any(not one.HasField("dim_value") for one in info.type.tensor_type.shape.dim):
+                info.type.tensor_type.ClearField("shape")
+
+
+_EXAMPLE = 8
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -110,7 +110,7 @@ def faults() -> dict[str, tuple[Any, str]]:
     make = onnx.helper.make_node
     branch = onnx.helper.make_graph([make("Identity", ["x"], ["y"])], "b", [], [])
     return {
-        "batch": (model(batch="batch"), "the size of 'x' is not known"),
+        "batch": (model(batch="batch"), "give them, as --dim"),
         "own": (
             model([make("Mine", ["x"], ["y"], domain="com.microsoft")], outputs=["loss"]),
             "the size of 'y'",
@@ -124,7 +124,7 @@ def faults() -> dict[str, tuple[Any, str]]:
             "graphs of its own",
         ),
         "empty": (onnx.ModelProto(), "is not an ONNX model"),
-        "negative": (model(batch=-4), "the size of 'x' is not known"),
+        "negative": (model(batch=-4), "give them, as --dim"),
         "twice": (
             model([make("Relu", ["x"], ["y"]), make("Relu", ["y"], ["y"])], outputs=["loss"]),
             "makes 'y', which is there already",

@@ -12,6 +12,7 @@ from ..comparison.changes import TOLERANCE, Change, Verdict, changes
 from ..comparison.file import read_rows
 from ..comparison.trials import Row
 from ..graphs.errors import InputError
+from ..graphs.files.documents import regular_size
 from ..solvers.settings_text import read_number
 from .exits import CheckFailedError
 
@@ -31,9 +32,8 @@ def earlier_argument(ctx: click.Context, param: click.Parameter, path: Path | No
     """Callback of --compare: the rows, read before the work is done."""
     if path is None:
         return None
-    if not path.is_file():
-        raise click.BadParameter(f"{path}: no such file", ctx, param)
     try:
+        regular_size(path)
         return list(read_rows(path).values())
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None

@@ -94,6 +94,8 @@ def import_(
     """
     graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=gpu, dims=dims))
     plain = baseline(graph)
+    if not plain.time:
+        output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")
     written = write_out(destination, partial(save_graph, graph))
     output.result(
         {

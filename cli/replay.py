@@ -10,7 +10,7 @@ from sys import float_info
 from typing import TypeGuard
 
 from ..graphs.errors import MismatchError
-from ..graphs.files.documents import read_document
+from ..graphs.files.documents import read_document, regular_size
 from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
@@ -125,6 +125,7 @@ def _check_graph(document: object, schedule_path: Path, graph: Graph, graph_path
 
 
 def _file_digests(path: Path) -> set[str]:
+    regular_size(path)
     raw = path.read_bytes()
     contents = [raw, gzip.decompress(raw)] if path.suffix == ".gz" else [raw]
     return {hashlib.sha256(content).hexdigest() for content in contents}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..comparison.file import read_rows
 from ..graphs.errors import InputError
-from ..graphs.files.documents import read_document
+from ..graphs.files.documents import read_document, regular_size
 from ..planner.budget import spelled
 from ..report.facts import Document, facts
 from ..report.origin import made
@@ -86,8 +86,7 @@ def _origin(held: Held) -> list[str]:
 
 def _points(table: Path, held: Held) -> list[Document]:
     """Rows of this graph with a schedule. Raises InputError where there are none."""
-    if not table.is_file():
-        raise InputError(f"{table}: no such file")
+    regular_size(table)
     rows = [row for row in read_rows(table).values() if row.graph == held.graph.name and row.time is not None]
     if not rows:
         raise InputError(f"{table}: has no schedule of {held.graph.name}")

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..graphs.errors import InputError
+from ..graphs.files.documents import read_bytes
 from .trials import COLUMNS, Found, Key, Row
 
+_MOST_BYTES = 512 * 2**20
 _HEAD = ",".join(COLUMNS) + "\n"
 _OLDEST = sum(field.default is MISSING for field in fields(Row))
 """Columns that every table has."""
@@ -25,14 +27,12 @@ _OLDEST = sum(field.default is MISSING for field in fields(Row))
 
 def read_rows(path: Path) -> dict[Key, Row]:
     """Raises InputError where the file is no such table."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
+    if not path.exists():
         return {}
+    try:
+        text = read_bytes(path, _MOST_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     head = text[: text.find("\n") + 1]
     if not (head.rstrip("\n").split(",") in _heads() if head else _HEAD.startswith(text)):
         raise InputError(f"{path}: not a table of plan bench: it has other columns")
@@ -56,7 +56,7 @@ def prepare(path: Path) -> None:
     Raises InputError where it can't be written, or is of an earlier version.
     """
     try:
-        text = path.read_bytes() if path.exists() else b""
+        text = read_bytes(path, _MOST_BYTES) if path.exists() else b""
         if b"\n" in text and not text.startswith(_HEAD.encode()):
             raise InputError(
                 f"{path}: of an earlier version, with fewer columns: give another file for the rows"

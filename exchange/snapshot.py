@@ -9,16 +9,22 @@ what. So the graph has one operation an allocation, in the order of the trace, a
     time     until the next allocation, by the trace's clock
     layer    the innermost line of Python outside torch
 
-None may run again: how a block is made is not known. The plain curve is the measured one: after each
-allocation the bytes of all blocks whose free has not been requested, as `torch.cuda.memory_allocated`
-counts. Blocks that were there before the trace began are written by a first operation, or are buffers if
-they outlive it.
+None may run again: how a block is made is not known. So the order is fixed and, without transfers, the
+baseline is the only schedule. Its curve is the measured one: after each allocation the bytes of all blocks
+whose free has not been requested. They are counted as `torch.cuda.memory_allocated` counts them, in what the
+allocator gives out, not in what is asked of it. A trace has the bytes that were asked for: they are rounded
+up to multiples of 512, as the allocator does, if a block is not in the segments, where its size stands. (A
+block whose rest is too small to be split off is larger than that: of a freed one nobody knows.)
+
+Blocks that were there before the trace began are written by a first operation, or are buffers if they outlive
+it. These the first operation reads: nothing says that they could be elsewhere.
 
 Reference: the docstring of torch.cuda.memory._snapshot, PyTorch 2.13.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,6 +39,8 @@ from .pickles import told, unpickled
 FREES = ("free_requested", "free_completed")
 OTHERS = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom", "user_defined"}
 MICROSECOND = 1e-6
+BLOCK = 512
+"""Bytes: what the allocator gives out are multiples."""
 
 
 @dataclass
@@ -54,34 +62,39 @@ def read(path: Path, options: Options) -> Graph:
     device = _device(traces, options.device)
     trace = [mapping(entry, "an entry of the trace") for entry in traces[device]]
     draft = Draft(path.name.partition(".")[0])
+    own = [mapping(segment, "a segment") for segment in segments]
+    own = [segment for segment in own if segment.get("device", 0) == device]
+    blocks = dict(_blocks(own))
+    last = {entry["addr"]: place for place, entry in enumerate(trace) if _is_allocation(entry)}
     life = _Life(draft)
     for place, entry in enumerate(trace):
         try:
-            life.take(entry)
+            kept = _is_allocation(entry) and last[entry["addr"]] == place
+            life.take(entry, blocks.get(entry["addr"]) if kept else None)
         except ValueError as error:
             raise ValueError(f"device {device}, entry {place}: {error}") from None
-    own = [mapping(segment, "a segment") for segment in segments]
-    own = [segment for segment in own if segment.get("device", 0) == device]
-    life.outlived(own)
+    life.outlived(blocks)
     reserved = sum(whole(segment.get("total_size"), "total_size of a segment") for segment in own)
     source = {"kind": "snapshot", "file": path.name, "device": device, "reserved_bytes": reserved}
     return life.graph(whole(trace[-1].get("time_us", 0), "time_us of the last entry"), source)
 
 
 class _Life:
-    """Takes the entries in order. live: the tensor at each address."""
+    """Takes the entries in order. live: the tensor at each address. kept: those that outlive the trace."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.before: list[int] = []
         self.live: dict[int, int] = {}
         self.gone: set[int] = set()
+        self.kept: list[int] = []
         self.events = [Event(None, 0)]
 
-    def take(self, entry: Row) -> None:
+    def take(self, entry: Row, given: int | None) -> None:
+        """given: the bytes that the allocator has given, if they are known."""
         action = entry.get("action")
         if action == "alloc":
-            address, tensor = self._address(entry), self._tensor(entry)
+            address, tensor = self._address(entry), self._tensor(entry, given)
             if address in self.live:
                 raise ValueError(f"address {address:#x} is allocated twice: the trace lacks entries")
             self.live[address] = tensor
@@ -105,16 +118,13 @@ class _Life:
         else:
             self.gone.discard(address)
 
-    def outlived(self, segments: list[Row]) -> None:
+    def outlived(self, blocks: Mapping[int, int]) -> None:
         """What is in use at the end and was allocated before the trace began is a buffer."""
-        for segment in segments:
-            address = whole(segment.get("address"), "address of a segment")
-            for block in sequence(segment.get("blocks"), "blocks of a segment"):
-                row = mapping(block, "a block")
-                size = whole(row.get("size"), "size of a block")
-                if row.get("state") == "active_allocated" and address not in self.live:
-                    self.draft.tensor(f"kept{address:#x}", size, Kind.BUFFER)
-                address += size
+        self.kept = [
+            self.draft.tensor(f"kept{address:#x}", size, Kind.BUFFER)
+            for address, size in blocks.items()
+            if address not in self.live
+        ]
 
     def graph(self, end: int, source: Row) -> Graph:
         ends = [event.start for event in self.events[2:]] + [end]
@@ -125,11 +135,12 @@ class _Life:
         following: list[int] = []
         for place, event in enumerate(self.events):
             made = self.before if event.tensor is None else [event.tensor]
+            kept = self.kept if event.tensor is None else []
             then = self.draft.tensor(f"then{place}", 0)
             self.draft.operation(
                 "before" if event.tensor is None else f"alloc{place}",
                 time=seconds[place],
-                reads=[*following, *(tensor for tensor in event.freed if tensor not in made)],
+                reads=[*following, *kept, *(tensor for tensor in event.freed if tensor not in made)],
                 writes=[*made, then],
                 recompute=False,
                 layer=event.layer,
@@ -140,9 +151,25 @@ class _Life:
     def _address(self, entry: Row) -> int:
         return whole(entry.get("addr"), "addr")
 
-    def _tensor(self, entry: Row) -> int:
-        size = whole(entry.get("size"), "size")
+    def _tensor(self, entry: Row, given: int | None = None) -> int:
+        size = given or max(1, -(-whole(entry.get("size"), "size") // BLOCK)) * BLOCK
         return self.draft.tensor(f"block{len(self.before) + len(self.events)}", size)
+
+
+def _blocks(segments: list[Row]) -> Iterator[tuple[int, int]]:
+    """Address and bytes of each block that is in use when the snapshot is taken."""
+    for segment in segments:
+        address = whole(segment.get("address"), "address of a segment")
+        for block in sequence(segment.get("blocks"), "blocks of a segment"):
+            row = mapping(block, "a block")
+            size = whole(row.get("size"), "size of a block")
+            if row.get("state") == "active_allocated":
+                yield address, size
+            address += size
+
+
+def _is_allocation(entry: Row) -> bool:
+    return entry.get("action") == "alloc" and isinstance(entry.get("addr"), int)
 
 
 def _device(traces: list[Any], wanted: int | None) -> int:

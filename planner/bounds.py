@@ -23,9 +23,11 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
     never leaves it: the batch, and, where nothing comes from the host, the persistent tensors that some
     operation needs there in each of its modes; others may lie on the host throughout. At the end the results
     are there too, where nothing goes to the host and no mode makes them there. A mode that reads or writes
-    host memory, or runs on the host, needs less.
+    host memory, or runs on the host, needs less. Where the graph has only one schedule, its peak counts.
     """
     machine = machine or graph.machine
+    if (machine is None or machine.links == Links()) and has_one_schedule(graph):
+        return _once_peak(graph, graph)
     links = machine.links if machine else Links()
     always = graph.resident & ~graph.persistent
     if links.h2d is None:
@@ -56,8 +58,28 @@ def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
     linked = machine is not None and machine.links != Links()
     if linked or uses_host(graph) or not (graph.operations.phase == Phase.BACKWARD).any():
         return None
+    return _once_peak(graph, backward_once(graph))
+
+
+def has_one_schedule(graph: Graph) -> bool:
+    """Whether, without links, the baseline is the only schedule but for tensors that stay longer than they
+    need: no operation may run again or in another way, and each reads what the one before it makes. So it is
+    with CUDA's snapshots."""
+    operations = graph.operations
+    if operations.recompute.any() or operations.modes or not len(operations):
+        return False
+    made, used = operations.writes, operations.reads
+    maker = np.full(len(graph.tensors), -1)
+    maker[made.columns] = made.rows()
+    follows = np.zeros(len(operations), np.bool_)
+    follows[used.rows()[maker[used.columns] == used.rows() - 1]] = True
+    return bool(follows[1:].all())
+
+
+def _once_peak(graph: Graph, once: Graph) -> int:
+    """The floor of `once_floor`. once: the graph, without the runs that there are not to be."""
     sizes = np.where(graph.resident, 0, graph.tensors.bytes)
-    spans = _Spans.of(backward_once(graph))
+    spans = _Spans.of(once)
     held = np.zeros(len(graph.operations) + 1, np.int64)
     spanning = spans.first <= spans.last
     np.add.at(held, spans.first[spanning], sizes[spanning])

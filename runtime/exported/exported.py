@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from ...graphs.files.documents import regular_size
 from ...graphs.graph import Graph
 from ...graphs.machines.presets import find_preset
 from ..device.device import StreamDevice
@@ -42,6 +43,7 @@ def read_export(path: Path, gpu: str) -> Graph:
 
 def _document(path: Path) -> Any:
     """Raises ValueError where the file is no archive or has no program."""
+    regular_size(path)
     try:
         with zipfile.ZipFile(path) as archive:
             names = [one for one in archive.infolist() if one.filename.endswith(".json")]

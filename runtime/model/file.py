@@ -26,10 +26,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from torch import nn
 
 from ...graphs.errors import InputError, MemplanError, MissingPackageError
+from ...graphs.files.documents import regular_size
 from .arguments import given_inputs
 from .batches import PARAMETER, takes_batch, with_batch
 from .iteration import Inputs, Iteration, Labelled, LossFunction, with_targets
 
+_MOST_BYTES = 64 * 2**20
 DEFAULT_ENTRY = "build"
 
 T = TypeVar("T")
@@ -101,8 +103,8 @@ def _as_batch(made: Any, labelled: bool) -> Inputs:
 
 
 def _run(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    if (size := regular_size(path)) > _MOST_BYTES:
+        raise InputError(f"{path}: {size} bytes are more than the {_MOST_BYTES} of a Python file that is run")
     name = f"memplan_model_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.errors import InputError, MissingPackageError
+from ...graphs.files.documents import read_bytes
 from .file import ModelFile
 
 NAME = "config.json"
+_MOST_BYTES = 16 * 2**20
 LONGEST, UNKNOWN, WHOLE = 1024, 512, 64
 """Tokens of a sample, where the user doesn't say: at most, where the configuration doesn't say, in multiples
 of: RoBERTa has 514 positions for 512 tokens."""
@@ -75,9 +77,9 @@ def load_configuration(
 def _read(path: Path) -> Any:
     """The configuration as transformers has it, from this file alone."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {'no such file' if not path.exists() else error.strerror}") from None
+        document = json.loads(read_bytes(path, _MOST_BYTES))
+    except RecursionError:
+        raise InputError(f"{path}: is not JSON: nested too deeply") from None
     except ValueError as error:
         raise InputError(f"{path}: is not JSON: {_line(error)}") from None
     if not isinstance(document, dict) or "model_type" not in document:

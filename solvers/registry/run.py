@@ -135,6 +135,8 @@ def _solve(
         refusal.seconds = perf_counter() - start
         proven = [] if refusal.hopeless else proofs_of_none(problem, bound_seconds)
         refusal.tell(once_floor(problem.graph, machine), proven)
+        if not problem.graph.operations.recompute.any():
+            refusal.args = (f"{refusal}; nothing of this graph may run again",)
         raise
     seconds = perf_counter() - start
     if addresses:

@@ -18,7 +18,11 @@ from memplan.cli.main import main
 from memplan.exchange.formats import Options, read
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
+from memplan.solvers.problem import InfeasibleError, Problem
+from memplan.solvers.registry.run import solve
 
 FRAMES = [
     {"filename": "??", "name": "at::empty", "line": 0},
@@ -26,14 +30,18 @@ FRAMES = [
     {"filename": "/home/a/train.py", "name": "step", "line": 12},
 ]
 Entry = dict[str, Any]
+BLOCK = 512
 
 
 def entry(action: str, addr: int, size: int, time_us: int) -> Entry:
-    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": FRAMES}
+    """addr, size: in blocks of 512 bytes."""
+    row = {"action": action, "addr": addr * BLOCK, "size": size * BLOCK, "stream": 0, "time_us": time_us}
+    return {**row, "frames": FRAMES}
 
 
 def snapshot(trace: list[Entry], blocks: list[tuple[int, bool]] = []) -> dict[str, Any]:  # noqa: B006
-    """blocks: of one segment at address 0: size, whether in use."""
+    """blocks: of one segment at address 0: size, in blocks of 512 bytes, whether in use."""
+    blocks = [(size * BLOCK, used) for size, used in blocks]
     rows = [
         {
             "size": size,
@@ -69,11 +77,48 @@ def test_life_spans_times_and_lines(tmp_path: Path) -> None:
     assert list(graph.operations.name) == ["before", "alloc1", "alloc2", "alloc3"]
     assert graph.operations.time.tolist() == pytest.approx([0, 10e-6, 30e-6, 10e-6])
     assert graph.operations.layer[1] == "train.py:12 step"
-    assert graph.resident_bytes == 100
+    assert graph.resident_bytes == 100 * BLOCK
     curve = [100 + 8, 100 + 16, 100 + 16 + 32, 100 + 32 + 4]
-    assert baseline(graph).peak == max(curve)
-    assert [graph.tensors.bytes[tensor] for tensor in graph.results] == [32, 4]
-    assert graph.source["reserved_bytes"] == 4 + 124 + 32 + 100
+    assert baseline(graph).peak == max(curve) * BLOCK
+    assert [graph.tensors.bytes[tensor] // BLOCK for tensor in graph.results] == [32, 4]
+    assert graph.source["reserved_bytes"] == (4 + 124 + 32 + 100) * BLOCK
+
+
+def test_blocks_count_as_the_allocator_gives_them_out(tmp_path: Path) -> None:
+    """What is asked for in a trace, rounded up; what segments say of blocks that are still there."""
+    trace = [entry("alloc", 0, 1, 1), entry("free_requested", 0, 1, 2), entry("alloc", 0, 1, 3)]
+    trace += [entry("alloc", 4, 1, 4), entry("alloc", 9, 1, 5)]
+    for row, size in zip(trace, (1000, 1000, 1000, 0, 513), strict=True):
+        row["size"] = size
+    graph = imported(snapshot(trace, [(4, True), (5, True)]), tmp_path)
+    found = [size // BLOCK for size in graph.tensors.bytes.tolist() if size]
+    assert found == [2, 4, 5, 2]
+
+
+def test_nothing_of_a_snapshot_can_run_again_so_a_smaller_budget_is_refused_at_once(tmp_path: Path) -> None:
+    trace = [entry("alloc", 0, 16, 10), entry("alloc", 128, 32, 20), entry("free_requested", 0, 16, 25)]
+    trace += [entry("alloc", 300, 4, 50)]
+    graph = imported(snapshot(trace, [(4, False), (124, True), (32, True), (100, True)]), tmp_path)
+    peak = baseline(graph).peak
+    assert memory_floor(graph) == peak
+    with pytest.raises(
+        InfeasibleError, match=r"below the floor .* that no schedule can pass.*nothing .* again"
+    ):
+        solve("auto", Problem(graph, peak - BLOCK), time_limit=5)
+    assert solve("auto", Problem(graph, peak), time_limit=5).figures.peak == peak
+    moving = Machine(links=Links(1e9, 1e9))
+    assert memory_floor(graph, moving) < peak
+
+
+def test_a_snapshot_without_a_clock_says_so(tmp_path: Path) -> None:
+    trace = [entry("alloc", 0, 16, 10), entry("alloc", 128, 32, 20)]
+    for clocked in (True, False):
+        (tmp_path / "s.pickle").write_bytes(pickle.dumps(snapshot(trace)))
+        result = CliRunner().invoke(main, ["import", "snapshot", str(tmp_path / "s.pickle")])
+        assert result.exit_code == 0
+        assert ("all operations take 0 s" in result.stderr) is not clocked
+        for row in trace:
+            row.pop("time_us", None)
 
 
 def random_trace(random: Random) -> tuple[list[Entry], int]:
@@ -106,13 +151,13 @@ def test_the_peak_is_the_measured_one(tmp_path: Path, random: Random) -> None:
     trace, peak = random_trace(random)
     if trace:
         graph = imported(snapshot(trace), tmp_path)
-        assert baseline(graph).peak == peak
+        assert baseline(graph).peak == peak * BLOCK
 
 
 def test_a_device_of_several(tmp_path: Path) -> None:
     two = snapshot([entry("alloc", 0, 16, 1)])
     two["device_traces"].append([entry("alloc", 0, 48, 1)])
-    assert baseline(imported(two, tmp_path, device=1)).peak == 48
+    assert baseline(imported(two, tmp_path, device=1)).peak == 48 * BLOCK
     with pytest.raises(InputError, match="devices 0, 1: choose by --device"):
         imported(two, tmp_path)
     with pytest.raises(InputError, match="no trace of device 5, but of 0, 1"):

@@ -92,7 +92,7 @@ def test_a_missing_package_is_named(write, place):
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [("nowhere.py", "no such"), ("nowhere.py:build", "no such"), (".", "not a file")]
+    ("path", "words"), [("nowhere.py", "no such"), ("nowhere.py:build", "no such"), (".", "is a folder")]
 )
 def test_a_file_that_is_not_there(write, path, words):
     write(GOOD)

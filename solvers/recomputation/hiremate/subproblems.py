@@ -24,7 +24,7 @@ from typing import Any
 from joblib import Parallel, delayed
 
 from ....graphs.errors import InputError
-from ....graphs.files.documents import write_whole
+from ....graphs.files.documents import regular_size, write_whole
 from ....graphs.folders.cache import cache_folder
 from ...child import end_with
 from ...cluster import check_backend, connected
@@ -58,8 +58,8 @@ class Cache:
     def read(self, job: Job) -> Any:
         """None where there is no answer as good as the job's seconds would give."""
         path = self._path(job)
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            if path.stat().st_size > MOST_BYTES:
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
+            if regular_size(path) > MOST_BYTES:
                 return None
             entry = json.loads(path.read_text())
             enough = entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds

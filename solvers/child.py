@@ -17,8 +17,9 @@ from time import sleep
 
 Child = subprocess.Popen[bytes]
 
-PATIENCE_SECONDS = 3.0
-"""How long a child that is asked to stop may take to clear up."""
+LAST_SECONDS = 5.0
+"""How long work that was asked to stop may take to give its best so far; then its process is ended. HiGHS in
+presolve and a compiled search look up a few times a second, on a busy machine once in a second or two."""
 
 _LOOK_SECONDS = 0.2
 
@@ -53,7 +54,8 @@ class Dialogue:
         self.folder = folder
         self.child = start(module, folder, *arguments, talks=True)
         self._told: SimpleQueue[bytes] = SimpleQueue()
-        Thread(target=self._listen, daemon=True).start()
+        self._listener = Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         for line in self.child.stdout or ():
@@ -64,7 +66,7 @@ class Dialogue:
     def say(self, line: str) -> None:
         """Nothing happens where the child is gone."""
         if self.child.stdin is not None:
-            with suppress(BrokenPipeError):
+            with suppress(BrokenPipeError, ValueError):  # ValueError: it is closed, we have ended the child
                 self.child.stdin.write(f"{line}\n".encode())
                 self.child.stdin.flush()
 
@@ -80,6 +82,7 @@ class Dialogue:
 
     def end(self) -> None:
         kill(self.child)
+        self._listener.join(_LOOK_SECONDS)  # it ends with its input, which a stranger may still hold open
         for stream in (self.child.stdin, self.child.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -117,7 +120,7 @@ def stop(child: Child) -> None:
     if os.name == "posix" and child.poll() is None:
         child.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(PATIENCE_SECONDS)
+            child.wait(LAST_SECONDS)
     kill(child)
 
 

@@ -6,9 +6,9 @@ In the order to read:
     result.py           settings, outcomes, and the check of an answer
     solve.py            scaling, the backend, the check: where users of this room begin
     scaling.py          programs of any magnitude
-    highs.py            HiGHS, in this process
+    highs.py            HiGHS, in worker processes; highs_worker.py, their side
     write.py            programs as files, for other solvers
-    process.py          every other backend, in a process of its own
+    process.py          every other backend, in a process of its own; exchange.py, what travels
     safe_bounds.py      bounds from linear programs that hold whatever the solver does
     planes.py           the small linear program of cutting-plane methods
 

@@ -1,35 +1,50 @@
-"""HiGHS (https://highs.dev), the MILP solver that comes with memplan, given the program's arrays as they are.
+"""HiGHS (https://highs.dev), the MILP solver that comes with memplan, in worker processes.
 
-It runs in a thread of its own, so Ctrl-C stops it and its best solution is kept. It does not know its time
-limit until that is over: HiGHS plans by it, and of equally good answers gave now one, now the other.
+    solve, relax ──question──▶ `python -m memplan.solvers.milp.highs_worker` ──answer──▶ solve, relax
+
+HiGHS may go on for seconds after it was asked to stop, and a thread inside it when the interpreter ends takes
+the whole program down with it (`terminate called without an active exception`). A process can be ended at any
+moment: when it does not stop within LAST_SECONDS, and when the program ends. Nothing that was found is lost
+with it: each better solution is written to a file when it is found.
+
+A worker takes 0.1 s to start and then some milliseconds per question. It is used for one question after
+another, by one thread at a time, and ends by itself when it has had none for some seconds. The clock is on
+this side: HiGHS never gets a time limit, because it plans by it and then gives another of equally good
+answers.
 Reference: Q. Huangfu, J. A. J. Hall, Parallelizing the dual revised simplex method, 2018,
 doi:10.1007/s12532-017-0130-5.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
-from queue import SimpleQueue
-from threading import Event, Thread
+from pathlib import Path
+from threading import Lock
 from time import monotonic
+from typing import Any
 
-import highspy
 import numpy as np
 
 from ...graphs.arrays import Floats
+from ...graphs.folders.scratch import Scratch
+from .. import child
+from ..child import Dialogue
+from .exchange import load
 from .model import Program
+from .process import save_question, told_settings
 from .result import BackendError, Outcome, Progress, Result, Settings, bound_below
-from .write import lp_of
 
-GRACE_SECONDS = 120.0
-"""How long after its time limit HiGHS may still be at work before it counts as hung."""
+WORKER = "memplan.solvers.milp.highs_worker"
 
-BOUND_GRACE_SECONDS = 3.0
-"""The same for bounds, which may go without an answer. HiGHS ends once it looks at what it was told."""
+PROGRESS = "progress "
+"""The start of a line with an incumbent, a bound and seconds, while HiGHS goes on."""
+
+_LOOK_SECONDS = 0.05
 
 
 def solve(
@@ -39,36 +54,23 @@ def solve(
     start: Mapping[int, float],
     progress: Callable[[Progress], None],
     cancelled: Callable[[], bool] = lambda: False,
-    grace: float = GRACE_SECONDS,
 ) -> Result:
-    """As milp.solve. cancelled: its time is over. grace: seconds after the limit until BackendError."""
-    highs = highspy.Highs()
-    options: dict[str, bool | int | float] = {
-        "log_to_console": False,  # with output_flag off there would be no progress either
-        "mip_feasibility_tolerance": program.tolerance,
-        "primal_feasibility_tolerance": program.tolerance,
-        "mip_rel_gap": settings.gap,
-        "random_seed": settings.seed,
-    }
-    if settings.threads is not None:
-        highspy.Highs.resetGlobalScheduler(True)
-        options["threads"] = settings.threads
-    for name, value in options.items():
-        if highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:
-            raise BackendError(f"highs does not accept {name} = {value}")
-    if highs.passModel(lp_of(program)) == highspy.HighsStatus.kError:
-        raise BackendError(f"highs does not accept the model of {program.size}")
-    if start:
-        highs.setSolution(
-            len(start), np.array(list(start), np.int32), np.array(list(start.values()), np.float64)
-        )
-    result = _result(program, highs, *_run(highs, time_limit, progress, cancelled, grace))
-    nodes: int = highs.getInfo().mip_node_count
-    return result if nodes < 0 else replace(result, nodes=nodes)
+    """Solve a program as milp.solve does, without its scaling and checks. cancelled: whether to stop now."""
+    chosen = {"settings": told_settings(settings), "start": list(start.items())}
+    best = Progress(inf, -inf, 0.0)
 
+    def tell(news: Progress) -> None:
+        nonlocal best
+        best = news
+        progress(news)
 
-class _LateError(BackendError):
-    """HiGHS is still at work long after it was told to stop."""
+    ended = _ask("solve", program, chosen, time_limit, tell, cancelled)
+    if ended.told is None:
+        outcome = Outcome.UNKNOWN if ended.x is None else Outcome.FEASIBLE
+        return Result(outcome, None, bound_below(program, best.bound), ended.x, ended.interrupted)
+    told = ended.told
+    outcome, x = Outcome(told["outcome"]), ended.x
+    return Result(outcome, told["objective"], told["bound"], x, ended.interrupted, told["nodes"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,118 +87,136 @@ class Relaxation:
 def relax(
     program: Program, time_limit: float | None, cancelled: Callable[[], bool] = lambda: False
 ) -> Relaxation:
-    """The program with its integers as fractions, by the interior-point method without crossover. Nothing
-    where HiGHS does not stop."""
-    try:
-        return _relaxation(program, time_limit, cancelled)
-    except _LateError:
-        return Relaxation(None, None, None, interrupted=False)
+    """Solve a program with its integers as fractions, by the interior-point method without crossover.
+    Empty when HiGHS had to be ended."""
+    ended = _ask("relax", program, {}, time_limit, lambda _progress: None, cancelled)
+    return Relaxation(ended.x, ended.prices, ended.ray, ended.interrupted)
 
 
-def _relaxation(program: Program, time_limit: float | None, cancelled: Callable[[], bool]) -> Relaxation:
-    highs = highspy.Highs()
-    options: dict[str, bool | str] = {"output_flag": False, "solver": "ipm", "run_crossover": "off"}
-    for name, value in options.items():
-        highs.setOptionValue(name, value)
-    if highs.passModel(lp_of(program, whole=False)) == highspy.HighsStatus.kError:
-        raise BackendError(f"highs does not accept the model of {program.size}")
+@dataclass(frozen=True, eq=False)
+class _Ended:
+    """told: the worker's answer, None when it had to be ended; x is then the best solution found so far."""
 
-    def run() -> bool:
-        return _run(highs, time_limit, lambda _progress: None, cancelled, BOUND_GRACE_SECONDS)[1]
-
-    interrupted = run()
-    ray = None
-    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-        highs.setOptionValue("solver", "simplex")
-        highs.setOptionValue("presolve", "off")
-        interrupted |= run()
-        _status, found, values = highs.getDualRay()  # pyright: ignore[reportAttributeAccessIssue]
-        ray = np.array(values, np.float64) if found else None
-    solution = highs.getSolution()
-    x = np.array(solution.col_value, np.float64) if solution.value_valid else None
-    prices = np.array(solution.row_dual, np.float64) if solution.dual_valid else None
-    return Relaxation(x, prices, ray, interrupted)
+    told: dict[str, Any] | None
+    x: Floats | None
+    interrupted: bool
+    prices: Floats | None = None
+    ray: Floats | None = None
 
 
-def _run(
-    highs: highspy.Highs,
+class _Worker:
+    """A worker process, its folder and the number of its last question."""
+
+    def __init__(self) -> None:
+        self.scratch, self.number = Scratch("highs"), 0
+        self.folder = Path(self.scratch.name)
+        self.dialogue = Dialogue(WORKER, self.folder)
+        self.end = weakref.finalize(self, _end, os.getpid(), self.dialogue, self.scratch)
+
+    def ask(self, kind: str, program: Program, chosen: Mapping[str, Any], stopped: bool) -> None:
+        """stopped: HiGHS is to stop at once, with what it finds by then."""
+        self.number += 1
+        save_question(self.folder / "question", program, {**chosen, "stopped": stopped})
+        self.dialogue.say(f"{kind} {self.number}")
+
+    def stop(self) -> None:
+        self.dialogue.say(f"stop {self.number}")
+
+    def incumbent(self) -> Floats | None:
+        """The best solution so far of the question under way."""
+        with suppress(OSError, ValueError):
+            return np.load(self.folder / "incumbent.npy")
+        return None
+
+
+def _end(owner: int, dialogue: Dialogue, scratch: Scratch) -> None:
+    """End a worker, at the latest when the program ends. A fork of the program leaves it alone."""
+    if os.getpid() == owner:
+        dialogue.end()
+        scratch.cleanup()
+
+
+_idle: dict[int, list[_Worker]] = {}
+"""Workers without a question, by the process that started them: a fork can't use its parent's pipes."""
+_lock = Lock()
+
+
+def _taken() -> _Worker:
+    while True:
+        with _lock:
+            idle = _idle.setdefault(os.getpid(), [])
+            worker = idle.pop() if idle else None
+        if worker is None:
+            return _Worker()
+        if worker.dialogue.child.poll() is None:
+            return worker
+        worker.end()
+
+
+def _ask(
+    kind: str,
+    program: Program,
+    chosen: Mapping[str, Any],
     time_limit: float | None,
     progress: Callable[[Progress], None],
     cancelled: Callable[[], bool],
-    grace: float,
-) -> tuple[bool, bool]:
-    """Run to the end, the limit, or the first Ctrl-C: whether it was halted, whether by Ctrl-C. A second one
-    goes through."""
-    stop, done = Event(), Event()
-    news: SimpleQueue[Progress] = SimpleQueue()
-
-    def interrupt(event: highspy.HighsCallbackEvent) -> None:
-        if stop.is_set() and event.data_in is not None:
-            event.data_in.user_interrupt = True
-
-    def log(event: highspy.HighsCallbackEvent) -> None:
-        data = event.data_out
-        if data.mip_primal_bound > data.mip_dual_bound:  # else: done, or a start is being completed
-            news.put(Progress(data.mip_primal_bound, data.mip_dual_bound, data.running_time))
-
-    def run() -> None:
-        try:
-            highs.run()
-        finally:
-            done.set()
-
-    def halt() -> None:
-        stop.set()
-        highs.setOptionValue("time_limit", 0.0)  # presolve asks for the time only
-
+) -> _Ended:
+    """Run to the end, the limit, or the first Ctrl-C. A second one ends the worker and goes through."""
     limit = inf if time_limit is None else time_limit
-    highs.setOptionValue("time_limit", inf)
-    if limit <= 0:
-        halt()
-    highs.cbMipInterrupt += interrupt
-    highs.cbSimplexInterrupt += interrupt
-    highs.cbIpmInterrupt += interrupt
-    highs.cbMipLogging += log
-    Thread(target=run, daemon=True, name="highs").start()
-    end, interrupted = monotonic() + limit, False
+    end = monotonic() + limit
+    worker = _taken()
+    try:
+        worker.ask(kind, program, chosen, limit <= 0)
+        ended = _answer(worker, end, progress, cancelled)
+        if ended is None:  # it had just begun to end by itself, being idle: a new one has the question
+            worker.end()
+            worker = _Worker()
+            worker.ask(kind, program, chosen, limit <= 0)
+            ended = _answer(worker, end, progress, cancelled)
+    except BaseException:
+        worker.end()
+        raise
+    if ended is None:
+        raise BackendError(f"highs crashed: {worker.dialogue.last_words()}")
+    if ended.told is None:
+        worker.end()
+    else:
+        with _lock:
+            _idle[os.getpid()].append(worker)
+        if "error" in ended.told:
+            raise BackendError(ended.told["error"])
+    return ended
+
+
+def _answer(
+    worker: _Worker, end: float, progress: Callable[[Progress], None], cancelled: Callable[[], bool]
+) -> _Ended | None:
+    """end: by the clock. None: the worker ended by itself, without a fault. Raises BackendError."""
+    stopped, interrupted = inf, False
     while True:
         try:
-            while not done.wait(0.05 if stop.is_set() else min(0.05, max(0.0, end - monotonic()))):
-                while not news.empty():
-                    progress(news.get())
-                if cancelled():
-                    end = min(end, monotonic())
-                late = monotonic() - end
-                if late >= 0:
-                    halt()
-                if late > grace:
-                    raise _LateError(f"highs does not stop: its limit of {limit:g} s is long over")
-            return stop.is_set(), interrupted
+            left = max(0.0, end - monotonic()) if stopped == inf else _LOOK_SECONDS
+            line = worker.dialogue.hear(min(_LOOK_SECONDS, left))
+            if line == "":
+                if worker.dialogue.child.returncode == 0:
+                    return None
+                raise BackendError(f"highs crashed: {worker.dialogue.last_words()}")
+            if line and line.startswith(PROGRESS):
+                progress(Progress(*map(float, line.removeprefix(PROGRESS).split())))
+            elif line:
+                return _read(worker.folder / "answer", interrupted)
+            if stopped == inf and (monotonic() >= end or cancelled()):
+                stopped = monotonic()
+                worker.stop()
+            elif monotonic() > stopped + child.LAST_SECONDS:
+                worker.dialogue.end()  # before its file is read: nothing writes there any more
+                return _Ended(None, worker.incumbent(), interrupted)
         except KeyboardInterrupt:
             if interrupted:
                 raise
-            interrupted = True
-            halt()
+            interrupted, end = True, 0.0
 
 
-def _result(program: Program, highs: highspy.Highs, halted: bool, interrupted: bool) -> Result:
-    """Halted in the midst, an answer that happens to be optimal is not the one that a whole search gives."""
-    status, info = highs.getModelStatus(), highs.getInfo()
-    statuses = highspy.HighsModelStatus
-    if status == statuses.kInfeasible:
-        return Result(Outcome.INFEASIBLE, None, inf, None, interrupted)
-    if status == statuses.kModelEmpty:
-        return Result(Outcome.OPTIMAL, program.offset, program.offset, np.zeros(0), interrupted)
-    if halted and status == statuses.kUnknown:
-        return Result(Outcome.UNKNOWN, None, -inf, None, interrupted)
-    if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt):
-        raise BackendError(f"highs gave up: {highs.modelStatusToString(status).lower()}")
-    optimal = status == statuses.kOptimal
-    mixed = bool(program.integer.any())
-    bound = info.mip_dual_bound if mixed else info.objective_function_value if optimal else -inf
-    bound = bound_below(program, bound)
-    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Result(Outcome.UNKNOWN, None, bound, None, interrupted)
-    x = np.array(highs.getSolution().col_value, np.float64)
-    outcome = Outcome.OPTIMAL if optimal and not halted else Outcome.FEASIBLE
-    return Result(outcome, info.objective_function_value, bound, x, interrupted)
+def _read(path: Path, interrupted: bool) -> _Ended:
+    told, arrays = load(path)
+    return _Ended(told, arrays.get("x"), interrupted, arrays.get("prices"), arrays.get("ray"))

@@ -1,25 +1,23 @@
 """A MILP backend in a process of its own: if it crashes or hangs, one clear line comes of it.
 
-    parent: solve_apart ──question.npz──▶ `python -m memplan.solvers.milp.solve` ──answer.npz──▶ parent
+    parent: solve_apart ──question──▶ `python -m memplan.solvers.milp.solve` ──answer──▶ parent
 
 Only numbers and JSON travel, no pickle.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...graphs.errors import InputError, MissingPackageError
 from ...graphs.folders.scratch import Scratch
 from .. import child
+from .exchange import load, save
 from .model import Program
 from .result import BackendError, Outcome, Result, Settings
 
@@ -42,9 +40,9 @@ def solve_apart(
 ) -> Result:
     """What `answer` gives in a child that runs `module`. Ctrl-C ends the child, without an answer."""
     with Scratch("milp") as folder:
-        question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
-        ask = {"settings": asdict(settings), "time_limit": time_limit, "start": list(start.items())}
-        np.savez(question, ask=np.array(json.dumps(ask)), **vars(program))
+        question, answer = Path(folder, "question"), Path(folder, "answer")
+        ask = {"settings": told_settings(settings), "time_limit": time_limit, "start": list(start.items())}
+        save_question(question, program, ask)
         limit = None if time_limit is None else 1.1 * time_limit + GRACE_SECONDS
         process = child.start(module, Path(folder), str(question), str(answer))
         try:
@@ -59,29 +57,40 @@ def solve_apart(
             child.kill(process)
         if process.returncode or not answer.exists():
             raise BackendError(f"{settings.backend} crashed: {child.last_words(process, Path(folder))}")
-        with np.load(answer) as stored:
-            told: dict[str, Any] = json.loads(str(stored["told"]))
-            x = np.array(stored["x"], np.float64)
+        told, arrays = load(answer)
     if error := _ERRORS.get(told["error"]):
         raise error(told["text"])
-    return Result(Outcome(told["outcome"]), None, told["bound"], x if told["found"] else None)
+    return Result(Outcome(told["outcome"]), None, told["bound"], arrays.get("x"))
+
+
+def told_settings(settings: Settings) -> dict[str, Any]:
+    """The settings of a backend, without those of a solver that adds its own to them."""
+    return {field.name: getattr(settings, field.name) for field in fields(Settings)}
+
+
+def save_question(path: Path, program: Program, ask: Mapping[str, Any]) -> None:
+    """Write a program, and what is asked about it, for another process."""
+    numbers = ("offset", "tolerance")
+    arrays = {name: value for name, value in vars(program).items() if name not in numbers}
+    save(path, {"ask": ask, **{name: getattr(program, name) for name in numbers}}, arrays)
+
+
+def load_question(path: Path) -> tuple[Program, dict[str, Any]]:
+    """Read what `save_question` wrote."""
+    told, arrays = load(path)
+    return Program(told["offset"], told["tolerance"], **arrays), told["ask"]
 
 
 def answer(question: str, destination: str, solve: Solve) -> None:
     """The child's side: read the program, solve it, write what came of it."""
-    with np.load(question) as stored:
-        fields: dict[str, Any] = {name: stored[name] for name in stored.files}
-    ask = json.loads(str(fields.pop("ask")))
-    for name in ("offset", "tolerance"):
-        fields[name] = float(fields[name])
-    program = Program(**fields)
-    told: dict[str, Any] = {"error": "", "found": False}
-    x = np.zeros(0)
+    program, ask = load_question(Path(question))
+    told: dict[str, Any] = {"error": ""}
+    found: dict[str, Any] = {}
     try:
         result = solve(program, Settings(**ask["settings"]), ask["time_limit"], dict(ask["start"]))
         told |= {"outcome": result.outcome.value, "bound": result.bound}
         if result.x is not None:
-            told["found"], x = True, result.x
+            found["x"] = result.x
     except tuple(_ERRORS.values()) as error:
         told |= {"error": type(error).__name__, "text": str(error)}
-    np.savez(destination, told=np.array(json.dumps(told)), x=x)
+    save(Path(destination), told, found)

@@ -280,7 +280,6 @@ class Search:
             {},
             lambda _progress: None,
             self.cancelled,
-            highs.BOUND_GRACE_SECONDS,
         )
         self.interrupted = result.interrupted
         return part, fit.result(result)

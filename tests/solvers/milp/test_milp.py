@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
@@ -240,16 +242,91 @@ def test_a_row_is_as_exact_as_its_terms() -> None:
         told(499.0)
 
 
-def test_a_relaxation_that_does_not_stop_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "BOUND_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr("highspy.Highs.run", lambda _self: time.sleep(5))
+DEAF = """
+import sys, time
+import numpy as np
+for line in sys.stdin:
+    if {found}:
+        print("progress 1.0 0.5 0.1", flush=True)
+        np.save("incumbent.npy", np.ones(1))
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """HiGHS as it is in the midst of long work: it does not stop when it is asked to."""
+
+    def install(found: bool) -> None:
+        (tmp_path / "deaf.py").write_text(DEAF.format(found=found))
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        monkeypatch.setattr(highs, "WORKER", "deaf")
+        monkeypatch.setattr(highs, "_idle", {})
+        monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.2)
+
+    return install
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_highs_that_does_not_stop_is_ended_and_what_it_found_is_kept(
+    found: bool, deaf: Callable[[bool], None]
+) -> None:
+    deaf(found)
     model, started = Model(), time.monotonic()
-    model.column(cost=1.0)
+    model.column(cost=1.0, integer=True)
     left = highs.relax(model.program(), 0.1)
-    assert (left.x, left.prices, left.ray, left.interrupted) == (None, None, None, False)
-    with pytest.raises(BackendError, match=r"highs does not stop: its limit of 0\.1 s is long over"):
-        highs.solve(model.program(), Settings(), 0.1, {}, lambda _progress: None, grace=0.2)
-    assert time.monotonic() - started < 4
+    assert (left.prices, left.ray, left.interrupted) == (None, None, False)
+    result = milp.solve(model.program(), time_limit=2.0)
+    assert time.monotonic() - started < 30
+    if found:
+        assert (result.outcome, result.objective, result.bound) == (Outcome.FEASIBLE, 1.0, 0.5)
+        assert result.x is not None
+        assert result.x.tolist() == [1.0]
+    else:
+        assert (result.outcome, result.objective, result.x) == (Outcome.UNKNOWN, None, None)
+
+
+def test_highs_that_crashes_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text("import os, sys\nsys.stdin.readline(); os.abort()")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(highs, "WORKER", "crashing")
+    monkeypatch.setattr(highs, "_idle", {})
+    with pytest.raises(BackendError, match=r"^highs crashed: exit status -6$"):
+        milp.solve(random_program(Random(1)))
+
+
+IDLE = """
+import sys
+from pathlib import Path
+mark = Path({mark!r})
+if not mark.exists():
+    mark.touch()
+    sys.stdin.readline()
+    sys.exit(0)
+from memplan.solvers.milp.highs_worker import main
+main()
+"""
+
+
+def test_a_worker_that_ends_as_it_is_asked_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends after some seconds without a question, which may be when one is on its way."""
+    (tmp_path / "idle.py").write_text(IDLE.format(mark=str(tmp_path / "mark")))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(highs, "WORKER", "idle")
+    monkeypatch.setattr(highs, "_idle", {})
+    assert milp.solve(random_program(Random(1))).objective == optimum(random_program(Random(1)))
+    assert (tmp_path / "mark").exists()
+
+
+def test_highs_does_not_solve_in_this_process() -> None:
+    """The interpreter would abort where one of its threads came back after its end."""
+    code = "from memplan.solvers.milp import solve; from memplan.solvers.milp.model import Model\n"
+    code += "import sys; solve.solve(Model(offset=1.0).program()); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'memplan.solvers.milp.highs'" in done.stdout
+    assert "'memplan.solvers.milp.highs_worker'" not in done.stdout
 
 
 def test_a_bound_above_the_answer_is_noticed() -> None:

@@ -16,7 +16,7 @@ from .. import __version__
 from ..graphs.folders.scratch import sweep
 from .exits import Exit, verdict
 from .options import output_flags
-from .signals import end_at_once, interruptible
+from .signals import interruptible, leave
 from .streams import give_up_output, say
 
 COMMANDS = {
@@ -77,6 +77,7 @@ class Plan(click.Group):
         with interruptible() as interruption:
             try:
                 code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
+                interruption.over()
             except SystemExit as leaving:
                 gone = sys.stdout is not output  # click replaces it where nobody reads the help any more
                 code = Exit.DONE if gone else leaving.code
@@ -93,9 +94,10 @@ class Plan(click.Group):
                 if isinstance(error, OSError):
                     give_up_output()
             interruption.over()
-            if args is None and interruption.signal is not None and code == Exit.INTERRUPTED:
-                end_at_once(interruption.exit_code)
-            sys.exit(interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE)
+            code = interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE
+            if args is None and isinstance(code, int):  # a command, and no call from Python
+                leave(code)
+            sys.exit(code)
 
 
 @click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"]})

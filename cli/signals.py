@@ -9,8 +9,11 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from time import sleep
 from types import FrameType
 from typing import NoReturn
+
+from ..solvers.child import LAST_SECONDS
 
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -76,12 +79,30 @@ def interruptible() -> Generator[Interruption]:
             signal.signal(number, before[number])
 
 
-def end_at_once(code: int) -> NoReturn:
-    """Clear up and end. Threads in compiled code are not waited for: they crash where Python has gone."""
+def leave(code: int) -> NoReturn:
+    """End the process with this exit code, as the interpreter would, but within LAST_SECONDS.
+
+    Threads are joined and exit functions run as usual. What is still at work then is ended with the process,
+    which goes around the interpreter's own end: a thread that comes back from compiled code after that aborts
+    the process.
+    """
+    threading.Thread(target=_end_after, args=(LAST_SECONDS, code), daemon=True).start()
+    with suppress(Exception):
+        threading._shutdown()  # pyright: ignore
+    with suppress(Exception):
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    _end(code)
+
+
+def _end_after(seconds: float, code: int) -> None:
+    sleep(seconds)
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     os._exit(code)
 
 

@@ -1,7 +1,8 @@
 """A problem solved beside a program that has better to do: in a process of the lowest priority.
 
 The thread that waits for it sleeps; the program asks now and then whether there is an answer. The process
-ends with the program, or when nobody holds this any more.
+ends when nobody holds this any more, and when the program comes to its end, which waits for that: the thread
+is joined before the interpreter is finalized, so nothing of this outlives the program.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from threading import Event, Thread
+from threading import Event, Thread, main_thread
 
 from ..planner.schedule.schedule import Schedule
 from .portfolio.process import Processes
@@ -32,7 +33,7 @@ class Background:
         work = partial(
             _solve, weakref.ref(self), self.ended, cancelled, solver, problem, seconds, settings or {}
         )
-        Thread(target=work, name="memplan background", daemon=True).start()
+        Thread(target=work, name="memplan background").start()
         weakref.finalize(self, cancelled.set)
 
 
@@ -45,10 +46,16 @@ def _solve(
     seconds: float,
     settings: Mapping[str, str],
 ) -> None:
+    def end_if_unwanted() -> bool:
+        """Whether to give the best so far: never, and where no answer is wanted the process is ended."""
+        if cancelled.is_set() or not main_thread().is_alive():
+            raise KeyboardInterrupt
+        return False
+
     found, fault = None, None
     try:
         with Processes(problem, LOWEST) as processes:
-            found = processes.solve(solver, settings, seconds, cancelled.is_set).schedule
+            found = processes.solve(solver, settings, seconds, end_if_unwanted).schedule
     except KeyboardInterrupt:
         fault = "it was ended"
     except Exception as error:

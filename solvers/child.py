@@ -21,6 +21,10 @@ LAST_SECONDS = 5.0
 """How long work that was asked to stop may take to give its best so far; then its process is ended. HiGHS in
 presolve and a compiled search look up a few times a second, on a busy machine once in a second or two."""
 
+KEEP_SECONDS = 30.0
+"""How long it may take in all where it alone holds the best schedule so far: that is not given up because the
+machine is busy."""
+
 _LOOK_SECONDS = 0.2
 
 

@@ -97,7 +97,7 @@ class JobQueue:
         self.name, self._threads = name, threads
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._drained = True
+        self._drained, self._dropping = True, False
 
     def add(
         self, work: Work, arguments: tuple[Any, ...], after: Iterable[Ticket], gone: tuple[Any, ...]
@@ -129,7 +129,11 @@ class JobQueue:
 
     def join(self) -> None:
         if self._thread is not None:
-            self._thread.join(_PATIENCE_SECONDS)
+            self._thread.join()
+
+    def drop(self) -> None:
+        """Jobs that have not begun fail instead of being done."""
+        self._dropping = True
 
     def _run(self, begun: Event) -> None:
         try:
@@ -138,7 +142,10 @@ class JobQueue:
         finally:
             begun.set()
         while (job := self._jobs.get()) is not None:
-            job.run()
+            if self._dropping:
+                job.ticket.end(RuntimeError("the program was ended before this was done"))
+            else:
+                job.run()
             del job
 
 
@@ -161,17 +168,26 @@ def _nothing() -> None:
 
 
 _started: WeakSet[JobQueue] = WeakSet()
-_PATIENCE_SECONDS = 10.0
 
 
 @atexit.register
 def _end_all() -> None:
-    """No thread may be inside a library, CUDA say, while the process takes that down."""
+    """Join all threads, without a limit: all jobs are done, after Ctrl-C those under way.
+
+    None may be inside a library, CUDA say, while the process takes that down, and the interpreter aborts when
+    PyTorch comes back to it after its end.
+    """
     queues = list(_started)
     for queue in queues:
         queue.close()
     for queue in queues:
-        queue.join()
+        while True:
+            try:
+                queue.join()
+                break
+            except KeyboardInterrupt:
+                for each in queues:
+                    each.drop()
 
 
 class Queues:

@@ -71,7 +71,7 @@ from ..settings_text import check_gap, check_workers
 from ..stages.slots import has_faster_ways
 from . import lines as portfolio
 from . import moving as auto_moving
-from .lines import Awaited, Cancelled, Line
+from .lines import Awaited, Cancelled, Line, Outcomes
 
 NAME = "auto"
 
@@ -164,7 +164,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         inf if options.time_limit is None else monotonic() + options.time_limit,
     )
     if not outcomes.answers:
-        raise _refusal(outcomes.refusals, outcomes.faults)
+        raise _refusal(problem, outcomes)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
     if race.enough(outcomes.seconds, settings.gap):
@@ -195,8 +195,11 @@ def _least(problem: Problem, options: Options, settings: Settings) -> int | None
     return None
 
 
-def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleError:
-    """The one that names the smallest budget, else the one that proves most."""
+def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
+    """The one that names the smallest budget, else the one that proves most. Lines that were cut off at the
+    time limit have none."""
+    cut_off = NotFoundError(NAME, device_limit(problem), memory_floor(problem.graph, problem.machine))
+    refusals = outcomes.refusals or [cut_off]
     best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
     if isinstance(best, NotFoundError):
         found = [
@@ -205,7 +208,7 @@ def _refusal(refusals: list[InfeasibleError], faults: list[str]) -> InfeasibleEr
         refusal = NotFoundError(NAME, best.budget, best.floor, min(found, default=None))
     else:
         refusal = InfeasibleError(NAME, best.budget, best.least, best.floor)
-    refusal.notes = tuple(faults)
+    refusal.notes = tuple(outcomes.faults)
     return refusal
 
 

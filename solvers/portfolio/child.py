@@ -13,15 +13,18 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from time import time
+from types import FrameType
 from typing import Any
 
 from ...graphs.files.files import load_graph
+from ...planner.schedule.schedule import Schedule
 from ..child import listen
-from ..problem import InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
+from ..problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem
 from ..race import Race
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
@@ -29,8 +32,25 @@ from ..skipped import collecting
 from .process import FOUND, write
 
 
+class Interrupt:
+    """A handler of SIGINT that ends the solver under way, once.
+
+    One that comes while its answer is written, or between two questions, must not cost an answer.
+    """
+
+    def __init__(self) -> None:
+        self.solving = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self.solving:
+            self.solving = False
+            raise KeyboardInterrupt
+
+
 def main(folder: Path) -> None:
-    asked: SimpleQueue[str] = SimpleQueue()
+    interrupt, asked = Interrupt(), SimpleQueue[str]()
+    signal.signal(signal.SIGINT, interrupt)
     listen(asked.put)
     tell = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a solver prints is no answer
@@ -42,34 +62,40 @@ def main(folder: Path) -> None:
         race = Race()
         race.listen = lambda standing: print(f"{FOUND}{standing.best!r}", file=tell, flush=True)
         options = Options(max(0.0, float(end) - time()), race=race)
-        answer(problem, solver, json.loads(settings), options, Path(f"{number}.npz"))
+        told, schedule = answer(problem, solver, json.loads(settings), options, interrupt)
+        write(Path(f"{number}.npz"), told, schedule)
         print(f"{number}.npz", file=tell, flush=True)
 
 
-def answer(problem: Problem, solver: str, settings: dict[str, str], options: Options, path: Path) -> None:
-    """Solve, and write what came of it. options: but for the settings."""
-    told: dict[str, Any]
-    schedule = None
+def answer(
+    problem: Problem, solver: str, settings: dict[str, str], options: Options, interrupt: Interrupt
+) -> tuple[dict[str, Any], Schedule | None]:
+    """Solve: what came of it. options: but for the settings."""
+    found: Answer | None = None
+    told: dict[str, Any] = {}
+    skipped: Sequence[str] = ()
     try:
         module = module_of(entry(solver))
         chosen = parse_settings(solver, module.Settings, settings)
+        interrupt.solving = True
         with collecting() as skipped:
             found = module.solve(problem, replace(options, settings=chosen))
-        schedule, notes = found.schedule, [*found.notes, *skipped]
-        told = {"status": found.status, "interrupted": found.interrupted, "notes": notes}
+        interrupt.solving = False
     except InfeasibleError as refusal:
         figures = refusal.solver, refusal.budget, refusal.least, refusal.floor
-        found = refusal.found if isinstance(refusal, NotFoundError) else None
-        told = {"refused": figures, "not_found": isinstance(refusal, NotFoundError), "found": found}
+        least = refusal.found if isinstance(refusal, NotFoundError) else None
+        told = {"refused": figures, "not_found": isinstance(refusal, NotFoundError), "found": least}
     except NotAcceptedError as refusal:
         told = {"not_accepted": str(refusal)}
     except KeyboardInterrupt:
         told = {"ended": True}
     except Exception as error:
         told = {"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on the answer is not to be lost
-    write(path, told, schedule)
-    signal.signal(signal.SIGINT, interrupt)
+    interrupt.solving = False
+    if found is None:
+        return told, None
+    told = {"status": found.status, "interrupted": found.interrupted, "notes": [*found.notes, *skipped]}
+    return told, found.schedule
 
 
 if __name__ == "__main__":

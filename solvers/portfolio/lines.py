@@ -7,7 +7,7 @@ the simulator refuses: each is told in one line, `name: class: message`, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
@@ -15,21 +15,14 @@ from threading import Event
 from time import monotonic
 
 from ...planner.simulator.simulate import Figures, figures_of
+from .. import child
 from ..candidates import device_limit
 from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
 from ..race import Race
 
 Cancelled = Callable[[], bool]
 
-PATIENCE_SECONDS = 10.0
-"""How long after Ctrl-C lines may take to give their best so far. One that is being compiled takes minutes on
-a busy machine, and has nothing."""
-
 _LOOK_SECONDS = 0.1
-
-LAST_SECONDS = 1.0
-"""How long bounds may take to end once the lines have."""
-
 
 Found = tuple[Answer, Figures]
 """An answer that the simulator has accepted."""
@@ -115,7 +108,8 @@ def run(
     prove: Callable[[Cancelled], None] | None = None,
     deadline: float = inf,
 ) -> Outcomes:
-    """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind.
+    """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind
+    after LAST_SECONDS. There may be neither answers nor refusals nor faults: time was over before.
 
     meanwhile: what they wait for, on this thread, where Ctrl-C ends it. race: is told their answers; once the
     best is proven to be within the `gap`, each line gives its best so far. prove: bounds for the race, in a
@@ -141,21 +135,37 @@ def run(
             pass  # a signal is only seen between waits
     except KeyboardInterrupt:
         stop.set()
-        wait(running, timeout=PATIENCE_SECONDS)
-    done.set()
+        _wait_for_last(running, race)
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        # What is left running looks at these and ends soon; the interpreter joins its threads before it ends.
+        done.set()
+        pool.shutdown(wait=False)
+        beside.shutdown(wait=False)
     outcomes.faults += [
-        told("bounds", error) for each in wait(proving, LAST_SECONDS).done if (error := each.exception())
+        told("bounds", error)
+        for each in wait(proving, child.LAST_SECONDS).done
+        if (error := each.exception())
     ]
-    pool.shutdown(wait=False)
-    beside.shutdown(wait=False)
     results = [each.result() for each in running if each.done()]
     outcomes.answers += filter(None, results)  # in the lines' order: it decides between equals
     outcomes.interrupted = stop.is_set()
     if not outcomes.answers and outcomes.interrupted:
         raise KeyboardInterrupt
-    if not outcomes.answers and not outcomes.refusals:
+    if outcomes.faults and not outcomes.answers and not outcomes.refusals:
         raise PortfolioError("; ".join(outcomes.faults))
     return outcomes
+
+
+def _wait_for_last(running: Sequence[Future[Found | None]], race: Race) -> None:
+    """Until all have ended, for LAST_SECONDS; for the first answer longer, where a schedule is known."""
+    begin = monotonic()
+    while wait(running, timeout=_LOOK_SECONDS).not_done:
+        answered = race.best == inf or any(each.done() and each.result() for each in running)
+        if monotonic() > begin + (child.LAST_SECONDS if answered else child.KEEP_SECONDS):
+            break
 
 
 def _attempt(

@@ -35,7 +35,7 @@ from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
 from . import lines as portfolio
 from .lines import Awaited, Cancelled, Line, Outcomes
-from .process import LAST_SECONDS, Processes
+from .process import Processes
 
 OTHERS = {
     "offmate": 0.25,
@@ -62,9 +62,8 @@ CODES = {
 _SECONDS = 100.0
 """What the shares are of where there is no time limit."""
 
-_OTHERS_SHARE, _JOINT_SHARE, _LAST_SHARE = 0.5, 0.97, 0.05
-"""Of a time limit: where the others end; where joint ends, and all do once there is a schedule; and beside a
-second the most that a line takes to end."""
+_OTHERS_SHARE, _JOINT_SHARE = 0.5, 0.97
+"""Of a time limit: where the others end; where joint ends, and all do once there is a schedule."""
 
 _ALONE_SHARE, _ALONE_OTHERS_SHARE = 0.5, 0.8
 """Likewise with one core, where joint is first."""
@@ -105,8 +104,7 @@ def solve(
     with ExitStack() as opened:
         run = partial(_run, problem, race)
         if len(problem.graph.operations) >= _PROCESSES and workers > 1:
-            last = LAST_SECONDS if total is None else min(LAST_SECONDS, 1.0 + _LAST_SHARE * total)
-            run = opened.enter_context(Processes(problem, last_seconds=last, found=race.found)).solve
+            run = opened.enter_context(Processes(problem, race=race)).solve
         outcomes = portfolio.run(
             problem,
             _lines(problem, options, run, workers, moves, seed),

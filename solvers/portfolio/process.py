@@ -15,6 +15,8 @@ import json
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
@@ -27,11 +29,13 @@ import numpy as np
 from ...graphs.files.files import save_graph
 from ...graphs.folders.scratch import Scratch
 from ...planner.schedule.schedule import Initial, Schedule
+from .. import child
 from ..child import Dialogue
 from ..problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Problem, Status
+from ..race import Race
 from .lines import Cancelled
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _REPEAT_SECONDS = 0.1, 1.0
 
 GRACE_SECONDS = 300.0
 """How long after its time limit, and as much again, a line may be at work before it counts as hung: what is
@@ -39,9 +43,6 @@ compiled at its first use takes a minute on a busy machine."""
 
 FOUND = "found "
 """Before the seconds of a schedule that a solver has found, while it goes on."""
-
-LAST_SECONDS = 5.0
-"""How long a line that is asked to end may take to give its best so far, unless told otherwise."""
 
 
 class ProcessFaultError(Exception):
@@ -55,13 +56,12 @@ class Processes:
         self,
         problem: Problem,
         niceness: int = 0,
-        last_seconds: float = LAST_SECONDS,
-        found: Callable[[float, str], None] = lambda _seconds, _solver: None,
+        race: Race | None = None,
     ) -> None:
-        """niceness: by which the processes step back behind others. last_seconds: see above. found: is told
-        of schedules as the solvers find them, seconds and whose they are."""
-        self.folder, self._niceness, self._last_seconds = Scratch("lines"), niceness, last_seconds
-        self._found = found
+        """niceness: by which the processes step back behind others. race: is told of schedules as the solvers
+        find them."""
+        self.folder, self._niceness = Scratch("lines"), niceness
+        self._race = race or Race()
         self.idle: SimpleQueue[_Process] = SimpleQueue()
         self.all: list[_Process] = []
         machine = problem.machine or problem.graph.machine
@@ -79,11 +79,15 @@ class Processes:
         try:
             process = self.idle.get_nowait()
         except Empty:
-            process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness, self._last_seconds)
+            process = _Process(Path(mkdtemp(dir=self.path)), self.path, self._niceness)
             self.all.append(process)
-        answer = process.ask(question, seconds, cancelled, lambda found: self._found(found, solver))
+        answer = process.ask(question, seconds, cancelled, partial(self._race.found, who=solver), self._leads)
         self.idle.put(process)  # one that failed is not used again
         return _read(answer)
+
+    def _leads(self, seconds: float) -> bool:
+        """No schedule is known that takes less."""
+        return seconds <= self._race.best
 
     def __enter__(self) -> Processes:
         return self
@@ -97,31 +101,42 @@ class Processes:
 
 
 class _Process(Dialogue):
-    def __init__(self, folder: Path, problem: Path, niceness: int, last_seconds: float) -> None:
-        self.last_seconds = last_seconds
+    def __init__(self, folder: Path, problem: Path, niceness: int) -> None:
         super().__init__("memplan.solvers.portfolio.child", folder, str(problem), str(niceness))
 
     def ask(
-        self, question: str, seconds: float, cancelled: Cancelled, found: Callable[[float], None]
+        self,
+        question: str,
+        seconds: float,
+        cancelled: Cancelled,
+        found: Callable[[float], None],
+        leads: Callable[[float], bool],
     ) -> Path:
-        """The file with the answer."""
+        """The file with the answer. leads: whether a schedule of so many seconds is the best known."""
         self.say(question)
-        end, asked_to_end = monotonic() + 2.0 * seconds + GRACE_SECONDS, False
+        end, best = monotonic() + 2.0 * seconds + GRACE_SECONDS, inf
+        asked_to_end = repeated = inf
         while (line := self.hear(_LOOK_SECONDS)) is None or line.startswith(FOUND):
             if line:
-                found(float(line.removeprefix(FOUND)))
-            if cancelled() and not asked_to_end:
-                asked_to_end, end = True, monotonic() + self.last_seconds
+                best = float(line.removeprefix(FOUND))
+                found(best)
+            if asked_to_end == inf and cancelled():
+                asked_to_end = repeated = monotonic()
+            if monotonic() >= repeated:  # one that comes before the solver has begun is lost
                 self.child.send_signal(signal.SIGINT)
+                repeated += _REPEAT_SECONDS
+            if asked_to_end < inf:
+                keep = best < inf and leads(best)
+                end = asked_to_end + (child.KEEP_SECONDS if keep else child.LAST_SECONDS)
             if monotonic() > end:
                 self.end()
                 raise (
                     KeyboardInterrupt
-                    if asked_to_end
+                    if asked_to_end < inf
                     else ProcessFaultError(f"it does not stop: its limit of {seconds:g} s is long over")
                 )
         if not line:
-            if asked_to_end:
+            if asked_to_end < inf:
                 raise KeyboardInterrupt
             raise ProcessFaultError(f"its process died: {self.last_words()}")
         return self.folder / line.strip()

@@ -96,8 +96,12 @@ def solve(problem: Problem, options: Options) -> Answer:
         starts.search(min(_ADVICE_SECONDS, _ADVICE_SHARE * clock.limit))
     except KeyboardInterrupt:
         interrupted = True
-    read = [opened(problem, [start.residence], drops, lambda: True) for start in starts.found]
-    openings = [each for each in read if each is not None]
+    openings = list[Opening]()
+    for start in starts.found:
+        each = opened(problem, [start.residence], drops, lambda: True)
+        openings += [] if each is None else [each]
+        if interrupted and openings:  # the answer is wanted at once, and the best start is the first
+            break
     if not openings:
         raise _refusal(problem, limit, starts, interrupted)
     seconds = min(outcome.seconds for _state, outcome in openings)
@@ -179,10 +183,11 @@ def _annealed(
         return (share - begun) / (1.0 - begun)
 
     try:
-        first = len(anneals) if len(anneals) > 1 else 0
+        first = len(anneals) if len(anneals) > 1 and not interrupted else 0
         for number, anneal in enumerate(anneals[:first]):
             anneal.cool(part_of(progress, number * _FIRST_SHARE, (number + 1) * _FIRST_SHARE))
-        best().run(part_of(progress, first * _FIRST_SHARE, 1.0))
+        if not interrupted:
+            best().run(part_of(progress, first * _FIRST_SHARE, 1.0))
     except KeyboardInterrupt:
         interrupted = True
     anneal = best()

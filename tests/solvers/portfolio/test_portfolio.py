@@ -25,7 +25,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.portfolio import auto
+from memplan.solvers.portfolio import auto, child
 from memplan.solvers.portfolio import lines as portfolio
 from memplan.solvers.portfolio import moving as auto_moving
 from memplan.solvers.portfolio.lines import Awaited, Line, PortfolioError
@@ -87,9 +87,62 @@ def test_only_faults_are_a_fault() -> None:
         portfolio.run(PROBLEM, [raising(MemoryError())], 1, Event())
 
 
+def test_lines_that_are_cut_off_before_they_have_anything_are_no_fault() -> None:
+    """Time was over: another had told of a schedule, and nobody has one to give."""
+
+    def cut_off(_cancelled: object) -> Answer:
+        raise KeyboardInterrupt
+
+    outcomes = portfolio.run(PROBLEM, [Line("cut off", cut_off)], 1, Event(), race=found_before())
+    assert (outcomes.answers, outcomes.refusals, outcomes.faults) == ([], [], [])
+    assert not outcomes.interrupted
+
+
+@pytest.mark.parametrize("problem", [replace(PROBLEM, budget=PROBLEM.budget * 3 // 4), MOVING])
+def test_auto_says_so_where_time_was_over_before_any_line_had_a_schedule(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portfolio, "_attempt", lambda *_given: None)
+    with pytest.raises(NotFoundError, match=r"^auto found no schedule within .* B in its time, nor that"):
+        registry.solve(auto.NAME, problem, 0.2, {"gap": "0"}, bound_seconds=0.0)
+
+
+def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it takes long to give it; one that has nothing is left behind sooner."""
+    monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.2)
+    race, end = Race(), Event()
+
+    def slow(cancelled: Callable[[], bool]) -> Answer:
+        race.found(1.0, "slow")
+        while not cancelled():
+            sleep(0.01)
+        sleep(1.0)
+        return works()
+
+    def deaf(_cancelled: object) -> Answer:
+        end.wait(60)
+        raise KeyboardInterrupt
+
+    Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = monotonic()
+    outcomes = portfolio.run(PROBLEM, [Line("slow", slow), Line("deaf", deaf)], 2, Event(), race=race)
+    end.set()
+    assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
+    assert monotonic() - begin < 20
+
+
+def test_an_interrupt_ends_a_solver_once_and_costs_no_answer() -> None:
+    interrupt = child.Interrupt()
+    interrupt(signal.SIGINT, None)  # between two questions
+    interrupt.solving = True
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(signal.SIGINT, None)
+    interrupt(signal.SIGINT, None)  # it gives its best so far
+
+
 def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the midst of compiling, which takes minutes on a busy machine."""
-    monkeypatch.setattr(portfolio, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.2)
     compiled, stop = Event(), Event()
 
     def solve(_cancelled: object) -> Answer:
@@ -233,7 +286,7 @@ def test_a_process_that_dies_costs_its_line() -> None:
 def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     """The interruption is passed on, and what has been found by then comes back; its time was told before."""
     stop, race = Event(), Race()
-    with Processes(ENDLESS, found=race.found) as processes:
+    with Processes(ENDLESS, race=race) as processes:
         with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
             processes.solve("joint", {}, 0.1, stop.is_set)
         Timer(1.0, stop.set).start()

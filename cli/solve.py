@@ -49,8 +49,11 @@ from .options import (
     with_gap,
 )
 from .output import Output, Row, labelled
+from .phases import Phases
 from .race_log import RaceLog, write_csv
 from .written import write_out
+
+_SOLVING = "solving"
 
 _CLAIMS = {
     Status.OPTIMAL: "optimal for its formulation",
@@ -136,13 +139,15 @@ def solve(
     plan solve graph.yaml --budget 12GB -o schedule.json
     plan solve graph.yaml --budget 60% --solver rk-rotor --time-limit 30
     """
-    race = Race()
+    race, phases = Race(), Phases()
     registry.entry(solver)
     settings = with_gap(settings, gap)
     _spare(destination, graph, machine_path)
-    loaded = load_graph(graph)
+    with phases.of("reading the graph"):
+        loaded = load_graph(graph)
     machine = find_machine(machine_path) if machine_path else loaded.machine
-    plain = baseline(loaded)
+    with phases.of("simulating the baseline"):
+        plain = baseline(loaded)
     wanted = _within(machine, budget, plain.peak, loaded.resident_bytes, output)
     if wanted is None:
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
@@ -157,16 +162,20 @@ def solve(
     try:
         with output.logged(f"{solver}: solving for {format_bytes(problem.budget)}") as (report, above):
             race.listen = log = RaceLog(above)
-            solution = _solved(solver, problem, time_limit, settings, report, bound_time, addresses, race)
+            with phases.of(_SOLVING):
+                solution = _solved(solver, problem, time_limit, settings, report, bound_time, addresses, race)
             log.close()
+        phases.divide(_SOLVING, solution.seconds, "validating and bounding the schedule")
     except InfeasibleError as error:
         write_out(log_path, lambda path: write_csv(path, race.history)).tell()
         output.document(_infeasible(error))
         for line in error.notes:
             output.note(line)
+        phases.tell(time_limit, output)
         raise
     outcome = Report(solution.figures, plain, solution.lower_bound)
-    written = write_out(destination, lambda path: _write(path, problem, solution, outcome))
+    with phases.of("writing the schedule"):
+        written = write_out(destination, lambda path: _write(path, problem, solution, outcome))
     logged = write_out(log_path, lambda path: write_csv(path, race.history))
     output.result(
         {
@@ -206,6 +215,7 @@ def solve(
         output.note(line)
     written.tell()
     logged.tell()
+    phases.tell(time_limit, output)
     if solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)

@@ -279,7 +279,8 @@ def test_highs_that_does_not_stop_is_ended_and_what_it_found_is_kept(
     result = milp.solve(model.program(), time_limit=2.0)
     assert time.monotonic() - started < 30
     if found:
-        assert (result.outcome, result.objective, result.bound) == (Outcome.FEASIBLE, 1.0, 0.5)
+        assert (result.outcome, result.objective) == (Outcome.FEASIBLE, 1.0)
+        assert result.bound <= 0.5
         assert result.x is not None
         assert result.x.tolist() == [1.0]
     else:

@@ -1,0 +1,53 @@
+"""Where a command's time went: one line for a command that took more than twice its time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from time import monotonic
+
+from .figures import duration
+from .output import Output
+
+_SHARE = 0.05
+"""Phases that took less of the whole are not named."""
+
+
+class Phases:
+    """seconds: of each phase, by its name, in order."""
+
+    def __init__(self) -> None:
+        self._begin = monotonic()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Generator[None]:
+        begin = monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + monotonic() - begin
+
+    def divide(self, name: str, first: float, rest: str) -> None:
+        """The phase took so many seconds at first; what came after that is another phase."""
+        self.seconds[rest] = max(0.0, self.seconds[name] - first)
+        self.seconds[name] = first
+
+    def tell(self, limit: float | None, output: Output) -> None:
+        if (line := self.line(limit)) is not None:
+            output.note(line)
+
+    def line(self, limit: float | None) -> str | None:
+        """None unless the command has taken more than twice the limit, which holds for the search alone."""
+        took = monotonic() - self._begin
+        if limit is None or took <= 2 * limit:
+            return None
+        parts = [
+            f"{name} {duration(seconds)}"
+            for name, seconds in sorted(self.seconds.items(), key=lambda part: -part[1])
+            if seconds >= _SHARE * took
+        ]
+        return (
+            f"took {duration(took)} in all, the time limit of {duration(limit)} is for the search alone: "
+            f"{', '.join(parts)}"
+        )

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ...graphs.errors import MismatchError
 from ..reach import Path, follow, reachable, spelled
+from ..reads.contents import is_plain
 from ..refusals import TraceError, at_line, is_users
 from ..torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of, wraps_others
-from .iteration import Iteration
+from .iteration import Iteration, others_in
 
 aten: Any = torch.ops.aten
 _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
@@ -59,7 +60,7 @@ class Captured(TorchDispatchMode):
         held = {id(thing): path for path, thing in reachable(_roots(iteration)) if isinstance(thing, Tensor)}
         for key, (tensor, place) in self._found.items():
             if key not in held or tensor.requires_grad:
-                raise TraceError(_refusal(tensor, place))
+                raise TraceError(_refusal(tensor, place, iteration))
         return {key: held[key] for key in self._found}
 
     def _note(self, tensor: Tensor) -> None:
@@ -90,10 +91,19 @@ def _roots(iteration: Iteration) -> dict[str, Any]:
     return {"module": iteration.module, "loss_fn": owner}
 
 
-def _refusal(tensor: Tensor, place: str) -> str:
+def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
     what = f"{place}uses {_form(tensor)}"
     if tensor.requires_grad:
         return f"{what} that needs a gradient and is no parameter of the module"
+    opaque = (
+        (name, x) for name, x in others_in(iteration.inputs).items() if not is_plain(x) and not callable(x)
+    )
+    if (found := next(opaque, None)) is not None:
+        return (
+            f"{what} that is no parameter, buffer or input; the input {found[0]} is a "
+            f"{type(found[1]).__name__}, which can't be taken apart: give its tensors in a dict, "
+            "a tuple or a dataclass, or tell PyTorch how with torch.utils._pytree.register_pytree_node"
+        )
     return (
         f"{what} that is no parameter, buffer or input: every later iteration would compute with its values "
         "of now; give labels as targets, for loss_fn(output, targets), or make it a buffer or an input"

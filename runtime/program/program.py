@@ -19,6 +19,7 @@ import torch
 
 from ...graphs.graph import Kind, Phase
 from ..reach import Path
+from ..reads.reads import Reads
 from ..values_used import ValuesUsed
 from .outputs import NOTHING, Output
 
@@ -117,6 +118,7 @@ class Program:
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
     used: what the trace has used of the values of inputs and buffers, if anything.
+    reads: what it has read of Python's objects: attributes, items, globals.
     """
 
     device: torch.device
@@ -138,6 +140,7 @@ class Program:
     infinite: int | None = None
     compiling: bool = False
     used: ValuesUsed | None = field(default=None, compare=False)
+    reads: Reads | None = field(default=None, compare=False)
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
 

@@ -25,9 +25,12 @@ from ...graphs.errors import InputError
 from ..below_autograd import without_autocast
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
-from ..model.python_state import caches_forgotten, state_put_back
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
+from ..reads.forbidden import drawing
+from ..reads.reads import Reads
+from ..reads.recorder import Recording
 from ..refusals import TraceError
 from ..storage.away import hold_of
 from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
@@ -49,7 +52,7 @@ class Joint(NamedTuple):
 
     output: what the module returns. gradients: names of the parameters that get one. held: of the constants
     that attributes of the module hold, the path to each, by the tensor's identity. used: what the trace has
-    used of values.
+    used of values. reads: what it has read of Python's objects.
     """
 
     graph: fx.GraphModule
@@ -61,6 +64,7 @@ class Joint(NamedTuple):
     gradients: Sequence[str]
     held: Mapping[int, Path]
     used: ValuesUsed | None = None
+    reads: Reads | None = None
 
 
 class Way(NamedTuple):
@@ -83,6 +87,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     made: list[_Results] = []
     captured = Captured(flat)
+    recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn})
     used: list[ValuesUsed | None] = []
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
@@ -104,14 +109,19 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
         caches_forgotten(),
         torch.autograd.set_multithreading_enabled(False),
     ):
-        with state_put_back(iteration, tensors=False), mode:
-            traced = make_fx(forward_backward)(*examples)
+        with state_put_back(iteration, tensors=False) as before:
+            with mode, recording.listening():
+                traced = make_fx(forward_backward)(*examples)
+            recording.refuse_counters()
+            if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
+                raise TraceError(drawing(whose, "the iteration "))
         held = captured.held_by(iteration)
+        reads = recording.reads()
         with mode:
             graph = functional_graph(traced, examples, flat, partial(_fake, mode))
     output, gradients, _tensors = made[0]
     trains = iteration.purpose != "predict"
-    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0])
+    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], reads)
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:

@@ -41,7 +41,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..reach import LONGEST, Path, is_of_library, is_of_user
-from ..refusals import TraceError, at_line
+from ..refusals import TraceError, at_line, warn_user
 from ..torch_internals import MODULE_REGISTERS, FakeTensor
 from .contents import LARGEST, MISSING, SCALARS, Kind, content, is_of_user_class, is_plain
 from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unseeded
@@ -166,6 +166,8 @@ class Recording:
     def reads(self) -> Reads:
         """What is checked before iterations; after what the iteration has changed was put back."""
         self._by_names()
+        for text in dict.fromkeys(self.unwatched):
+            warn_user(f"{text}, can't be watched: if it changes, plan the module anew")
         for node, read in all_reads(self._nodes.values()):
             if read.key in node.written or id(read) in self._own_state or not _holds(node, read):
                 node.reads.pop((read.fetch, read.key), None)
@@ -341,7 +343,7 @@ class Recording:
     def _reporting(self, function: Any) -> Any:
         refuse_call(function, self._outside)
         if function in (eval, exec):
-            self.unwatched.append(f"{users_place(at_line)}{function.__name__}(…)")
+            self.unwatched.append(f"{users_place(at_line)}what {function.__name__} runs")
             return function
         special = _SPECIAL.get(function) if _is_hashable(function) else None
         if special is not None:

@@ -209,9 +209,19 @@ def of_entry(thing: dict[Any, Any], key: Any) -> Any:
     return dict.get(thing, key, MISSING)
 
 
-def of_made(thing: dict[Any, Any], key: Any) -> Any:
-    """An entry that the dict makes when it is read, like a defaultdict's: the iteration puts it there."""
-    return dict.get(thing, key, MISSING)
+class Made:
+    """The key of an entry that a dict makes when it is read, like a defaultdict's, and what it has made."""
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self.key, self.value = key, value
+
+    def __str__(self) -> str:
+        return str(self.key)
+
+
+def of_made(thing: dict[Any, Any], made: Made) -> Any:
+    """That entry; as it was made if it isn't there yet."""
+    return dict.get(thing, made.key, made.value)
 
 
 def of_item(thing: Any, key: Any) -> Any:

@@ -48,6 +48,7 @@ from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unsee
 from .reader import Reader, users_place
 from .reads import (
     Fetch,
+    Made,
     Node,
     Read,
     Reads,
@@ -155,8 +156,7 @@ class Recording:
             now = read.fetch(node.thing, read.key)
             if now is read.value or same(now, read.value):
                 continue
-            if read.fetch is not of_made:
-                self._own_state.add(id(read))
+            self._own_state.add(id(read))
             if _is_number_to_count(node, read) and type(now) is type(read.value):
                 raise TraceError(_counted((*node.path, read.key), read.value, now, read.place))
         for node, (before, place) in self._grown.items():
@@ -250,9 +250,10 @@ class Recording:
         elif not _is_hashable(key):
             self.read_whole(thing, deep=True)
         elif isinstance(thing, dict) and type(thing).__getitem__ is dict.__getitem__:
-            self._record(
-                node, of_made if made else of_entry, key, MISSING if made else thing.get(key, MISSING)
-            )
+            if made:
+                self._record(node, of_made, Made(key, value))
+            else:
+                self._record(node, of_entry, key)
         elif not _is_users_function(of_bases(type(thing), "__getitem__")):
             self._record(node, of_item, key, value)
 

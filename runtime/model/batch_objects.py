@@ -49,8 +49,10 @@ def object_parts(thing: Any) -> Parts | None:
         children, context = node.flatten_fn(thing)
         return [*enumerate(children), (_CONTEXT, context)]
     if _has_keys(type(thing)):
-        keys: Any = thing.keys
-        return [(key, thing[key]) for key in (keys() if callable(keys) else keys)]
+        listed: Any = thing.keys
+        if callable(listed):
+            listed = list(_called(listed))
+        return [(key, thing[key]) for key in listed]
     names = _names(thing)
     parts = [(name, getattr(thing, name)) for name in names if hasattr(thing, name)]
     return parts if any(_has_tensor(part) for _name, part in parts) else None
@@ -78,6 +80,10 @@ _CONTEXT = "(form)"
 def _has_keys(kind: type) -> bool:
     """Whether instances are like a dict without being a Mapping."""
     return all(hasattr(kind, name) for name in ("keys", "__getitem__", "__setitem__", "__copy__"))
+
+
+def _called(function: Any) -> Any:
+    return function()
 
 
 def _names(thing: Any) -> list[str]:

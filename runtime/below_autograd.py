@@ -18,6 +18,20 @@ def without_autocast(device: torch.device) -> Generator[None]:
 
 
 @contextmanager
+def autocast_cache(enabled: bool) -> Generator[None]:
+    """Autocast casts a weight once for all its uses, or once for each; `make_fx` sets the latter, eager the
+    former. The cache is empty afterwards: it would hand the trace's tensors to others."""
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+        torch.clear_autocast_cache()
+
+
+@contextmanager
 def as_traced(device: torch.device) -> Generator[None]:
     """Calls go straight to the kernels, as they did below autograd when the model was traced.
 

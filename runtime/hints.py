@@ -3,29 +3,66 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
-
-from .torch_internals import ASKS_FOR_A_NUMBER
 
 
 class _Hint(NamedTuple):
-    """file, line: parts of a file's name and of its line, on the way to the error. text: part of its own."""
+    """file, line: parts of a file's name and of its line, on the way to the error. text: part of the error.
+    reason: plain words in the error's place. outside: only if no line of the user's is on the way."""
 
     file: str
     line: str
     text: str
     advice: str
+    reason: str = ""
+    outside: bool = False
 
+
+OWN_BACKWARD = (
+    "a plan has the gradients of its own backward alone. If that is activation checkpointing (unsloth's, "
+    "Megatron's, DeepSpeed's, fairscale's), switch it off: the plan recomputes activations itself. Else "
+    "compute those gradients by torch.autograd.grad"
+)
+"""Advice about a backward that the model's code runs."""
+
+SPARSE = (
+    "give its indices and values as inputs or buffers, and multiply by index_select and index_add: "
+    "torch.zeros(rows, width).index_add(0, row, value[:, None] * x.index_select(0, column))"
+)
+NESTED = "nested tensors can't be traced: pad instead, and mask the loss"
 
 _LAYERDROP = "layers are dropped by chance: set layerdrop to 0"
+_BATCHED = 'call model.set_experts_implementation("batched_mm")'
+_OPERATOR = "put the native code into an operator: torch.library.custom_op, register_fake, register_autograd"
+_PICKED = (
+    "rows that weights pick, like those of an expert: compute all of them and multiply by weights of "
+    "zero, or "
+    "give each expert a fixed number by topk; a mask that is known beforehand: make it an input or a "
+    "target, of "
+    "bits or whole numbers"
+)
+_COUNTED = (
+    "sizes must follow from inputs or targets of whole numbers; for those of experts, compute all of "
+    "them and "
+    "multiply by weights of zero, or give each expert a fixed number of rows by topk"
+)
+_BEFOREHAND = (
+    "do that before the iteration, and give what comes of it as an input or a target: a matching of "
+    "predictions "
+    "with labels follows from a forward under torch.no_grad()"
+)
+_ARGUMENTS = "inputs are what forward takes; what the loss function alone takes goes in targets="
+_FUNCTIONS = "use torch.where, or branch in Python"
+
+# The first that fits is taken.
 _HINTS = (
     _Hint("", "layerdrop", "", _LAYERDROP),
     _Hint("", "skip_the_layer", "", _LAYERDROP),
     _Hint("", "warn_if_padding_and_no_attention_mask", "", "give it an attention_mask"),
-    _Hint("distributions", "", "", "make distributions without validate_args=True"),
-    _Hint("", "grouped_mm", "", 'call model.set_experts_implementation("batched_mm")'),
-    _Hint("", "", "grouped_mm", 'call model.set_experts_implementation("batched_mm")'),
+    _Hint("torch/distributions", "", "", "make distributions without validate_args=True"),
+    _Hint("", "grouped_mm", "", _BATCHED),
+    _Hint("", "", "grouped_mm", _BATCHED),
     _Hint(
         "torch_geometric", "self.select(", "", "which nodes are kept depends on weights: use plain PyTorch"
     ),
@@ -43,49 +80,63 @@ _HINTS = (
         "the lengths of a packed sequence must be an input, of whole numbers: else pad, and mask the loss",
     ),
     _Hint("", "", "ctc_loss", "the lengths of a CTC loss must be inputs or targets, of whole numbers"),
-    _Hint("", "", "shape_env", "nested tensors can't be traced: pad instead, and mask the loss"),
+    _Hint("", "", "shape_env", NESTED),
     _Hint(
         "",
         "",
         "match the broadcast shape",
         "where the first iteration shapes buffers (observers), run it before",
     ),
+    _Hint("", "", "Checkpointing is not compatible with .grad", OWN_BACKWARD, "runs a backward of its own"),
+    _Hint("", "", "Cannot access data pointer", _OPERATOR, "takes the address of a tensor (data_ptr)"),
     _Hint(
         "",
         "",
-        "aten.nonzero",
-        "where a mask picks rows, make it an input, of bits or whole numbers",
+        "its data is not allocated yet",
+        "use torch.stack or torch.tensor for a list of tensors, not torch.FloatTensor and its like",
+        "reads the values of a tensor in native code",
+    ),
+    _Hint("", "", ".numpy() is not supported", _BEFOREHAND, "hands the values of a tensor to NumPy"),
+    _Hint(
+        "",
+        "",
+        "passed to FakeTensor.__format__",
+        "write it after the step, from outputs=",
+        "puts the value of a tensor into a text",
     ),
     _Hint(
         "",
         "",
-        "higher_order",
-        "use torch.where, or branch in Python",
+        "found at least two devices, meta and",
+        "if it is torch.func.hessian, use jacrev(jacrev(f)) in its place",
+        "PyTorch can't trace a forward-mode derivative of a derivative",
     ),
+    _Hint("", "", "forward() takes", _ARGUMENTS, outside=True),
+    _Hint("", "", "forward() missing", _ARGUMENTS, outside=True),
+    _Hint("", "", "aten.nonzero", _PICKED),
+    _Hint("", "", "aten.bincount", _COUNTED),
+    _Hint("", "", "aten.repeat_interleave", _COUNTED),
+    _Hint("", "", "unique", _COUNTED),
+    _Hint("", "", "higher_order", _FUNCTIONS),
+    _Hint("", "", "HigherOrder", _FUNCTIONS),
     _Hint(
         "",
         "",
-        "HigherOrder",
-        "use torch.where, or branch in Python",
-    ),
-    _Hint(
-        "",
-        "",
-        str(ASKS_FOR_A_NUMBER),
+        "DataDependentOutputException",
         "where it follows from weights, real numbers or chance, use torch.where, or leave that part to plain "
         "PyTorch",
     ),
 )
 
 
-def hint(frames: Iterable[traceback.FrameSummary], text: str) -> str:
-    """` (…)`; empty where nothing is known."""
-    frames = list(frames)
+def hint(frames: Sequence[traceback.FrameSummary], text: str, *, outside: bool = False) -> tuple[str, str]:
+    """`; advice`, and the reason in plain words; empty where nothing is known. outside: no line of the user's
+    is among the frames."""
     for one in _HINTS:
         anywhere = not one.file and not one.line
         on_the_way = anywhere or any(
             one.file in frame.filename and one.line in (frame.line or "") for frame in frames
         )
-        if on_the_way and one.text in text:
-            return f"; {one.advice}"
-    return ""
+        if on_the_way and one.text in text and (outside or not one.outside):
+            return f"; {one.advice}", one.reason
+    return "", ""

@@ -10,10 +10,19 @@ user's own function names.
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 from weakref import ProxyTypes
 
@@ -32,6 +41,7 @@ LONGEST = 10_000
 _ENDS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial, Tensor, CellType)
 _PASSED_BY = (str, bytes, int, float, complex, bool, type(None), *ProxyTypes)
 """Plain values, and weak proxies: what they stand for may be gone, then whoever touches them fails."""
+_CONTAINERS = (OrderedDict, dict, list, tuple, deque, set, frozenset)
 _HELD = (Tensor, list, dict, tuple, set)
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -52,16 +62,24 @@ def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterato
 
 def parts_of(thing: Any) -> Parts:
     """Attributes, those that its class holds included, and the entries of containers."""
-    if isinstance(thing, dict | list | tuple | deque | set | frozenset) and len(thing) > LONGEST:
-        return
-    if isinstance(thing, dict):
-        yield from list(dict.items(thing))  # not a method of its own, which may load or make what it lists
-    elif isinstance(thing, list | tuple | deque):
-        yield from enumerate(list(thing))
-    elif isinstance(thing, set | frozenset):
-        yield from ((part, part) for part in list(thing))
+    if (base := container_of(thing)) is not None:
+        if base.__len__(thing) > LONGEST:
+            return
+        if issubclass(base, dict):
+            yield from list(base.items(thing))
+        elif base in (set, frozenset):
+            yield from [(part, part) for part in base.__iter__(thing)]
+        else:
+            yield from enumerate(list(base.__iter__(thing)))
     if not isinstance(thing, _ENDS) and not is_of_python(type(thing)):
         yield from _attributes(thing)
+
+
+def container_of(thing: Any) -> Any:
+    """The container of Python's that it is or derives from; None for anything else. To be asked in the
+    object's place: a method of its own may load or make what it lists, or refuse to (`__len__` of e3nn's
+    `Irreps`). An OrderedDict has an order of its own, which `dict`'s methods would break."""
+    return next((base for base in _CONTAINERS if issubclass(type(thing), base)), None)
 
 
 def parts_with_code(thing: Any) -> Parts:
@@ -133,14 +151,26 @@ def is_of_library(filename: str) -> bool:
     )
 
 
+def own_attributes(thing: Any) -> Any:
+    """Its `__dict__`; None where it has none, or code of its own refuses to say."""
+    try:
+        return getattr(thing, "__dict__", None)
+    except Exception:  # a `__getattr__` that raises what it likes
+        return None
+
+
 def _attributes(thing: Any) -> Parts:
-    own = getattr(thing, "__dict__", None)
-    if isinstance(own, dict):
-        yield from list(own.items())
+    own = own_attributes(thing)
+    if issubclass(type(own), dict):
+        yield from list(dict.items(own))
     for kind in type(thing).__mro__:
         if is_of_python(kind) or kind.__module__.partition(".")[0] == "torch":
             continue
-        for name in getattr(kind, "__slots__", ()):
-            if hasattr(thing, name):
-                yield name, getattr(thing, name)
-        yield from ((name, part) for name, part in list(vars(kind).items()) if isinstance(part, _HELD))
+        for name, part in list(vars(kind).items()):
+            if issubclass(type(part), _HELD):
+                yield name, part
+            elif (
+                type(part) is MemberDescriptorType
+            ):  # a slot, read past a `__getattr__` that would make one up
+                with suppress(AttributeError):
+                    yield name, part.__get__(thing, kind)

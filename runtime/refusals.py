@@ -18,11 +18,14 @@ from ..graphs.errors import MemplanError
 from .hints import hint
 from .torch_internals import DataDependentOutputException, DynamicOutputShapeException
 
-_OURS = Path(__file__).parent
+_PACKAGE = Path(__file__).parent.parent
+_OURS = {_PACKAGE / folder for folder in ("runtime", "training", "cli", "comparison", "exchange", "report")}
 _TORCH = Path(torch.__file__).parent
 _PYTHON = sysconfig.get_path("stdlib")
 _VALUES = "its code depends on the values of tensors"
 _LONGEST = 300
+_LAYER = "memplan_layer"
+"""The attribute of an error that holds the layer."""
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -37,17 +40,32 @@ def is_value_dependent(error: BaseException | None) -> bool:
     return error is not None and is_value_dependent(error.__cause__)
 
 
-def refusal(error: Exception, other: Exception | None = None) -> MemplanError:
-    """The error to raise in the place of `error`. other: that of the path for `torch.compile`, if tried."""
+def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError:
+    """The error to raise in the place of `error`. compiled: that of the path for `torch.compile`, to be
+    named too."""
     if isinstance(error, MemplanError):
         return error
-    if other is not None and not isinstance(other, MemplanError):
-        places = [_place(traceback.extract_tb(each.__traceback__)) for each in (error, other)]
-        if places[0] != places[1]:
-            return TraceError(f"{refusal(error)}; on the path for torch.compile: {places[1]}{_reason(other)}")
+    place, reason, advice = _parts(error)
+    line = f"the model can't be traced: {place}{reason}{advice}"
+    if compiled is not None and not isinstance(compiled, MemplanError):
+        there, why, _advice = _parts(compiled)
+        if there != place:
+            line = f"{line}; on the path for torch.compile: {there}{why}"
+    return TraceError(line)
+
+
+def _parts(error: Exception) -> tuple[str, str, str]:
+    """Place, reason and advice."""
     frames = traceback.extract_tb(error.__traceback__)
-    advice = hint(frames, str(error))
-    return TraceError(f"the model can't be traced: {_place(frames)}{_reason(error)}{advice}")
+    users = _place(frames)
+    place = users or getattr(error, _LAYER, "")
+    advice, reason = hint(frames, f"{type(error).__name__}: {error}", outside=not users)
+    return place, reason or _reason(error), advice
+
+
+def note_layer(error: Exception, layer: str) -> None:
+    """Keep the layer in which the error was raised: its place, if no line of the user's is on the way."""
+    setattr(error, _LAYER, f"in {layer}: ")
 
 
 def _reason(error: Exception) -> str:
@@ -78,8 +96,7 @@ def at_line(filename: str, line: int | None) -> str:
 def warn_user(text: str) -> None:
     """A warning at the line outside of ours that has called."""
     frame, level = inspect.currentframe(), 1
-    ours = {_OURS, _OURS.parent / "training"}
-    while frame is not None and not ours.isdisjoint(Path(frame.f_code.co_filename).parents):
+    while frame is not None and not _OURS.isdisjoint(Path(frame.f_code.co_filename).parents):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 
@@ -87,6 +104,6 @@ def warn_user(text: str) -> None:
 def is_users(filename: str) -> bool:
     """Whether a file of code is neither torch's nor ours."""
     path = Path(filename)
-    if _OURS in path.parents or _TORCH in path.parents or not path.is_file():
+    if not _OURS.isdisjoint(path.parents) or _TORCH in path.parents or not path.is_file():
         return False
     return not filename.startswith(_PYTHON) or any(folder in path.parts for folder in _LIBRARIES)

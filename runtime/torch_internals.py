@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -42,17 +41,11 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import (
-    SUPPORTED_NODES,
-    GetAttrKey,
-    tree_flatten_with_path,
-    tree_leaves,
-    tree_map,
-    tree_unflatten,
-)
+from torch.utils._pytree import GetAttrKey, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -129,6 +122,12 @@ fused_sgd: Any = torch._fused_sgd_
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Where the tracer logs an operation that it cannot trace."""
 
+UNCHECKED_INDEX = (aten._unsafe_index, aten._unsafe_index_put)
+"""Indexing that does not look whether indices are in range."""
+
+WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+"""Where torch's wrappers of modules that save activations another way are."""
+
 MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
 RUNS_IN_FORWARD = ("_modules", "_forward_hooks", "_forward_pre_hooks")
@@ -136,6 +135,10 @@ RUNS_IN_FORWARD = ("_modules", "_forward_hooks", "_forward_pre_hooks")
 
 HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)
 """The attributes in which a tensor keeps its hooks; to read them says nothing of its values."""
+
+_OF_GRAD: Any = Tensor.grad
+GRADIENT_OF_TENSOR: Any = (_OF_GRAD.__get__, _OF_GRAD.__set__)
+"""What a function mode sees where `.grad` is read or set."""
 
 HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 """The attributes in which an optimizer keeps what stands around its steps."""
@@ -177,6 +180,11 @@ def can_decompose(operator: Any) -> bool:
 def memory_of(tensor: Tensor) -> int:
     """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives."""
     return tensor.untyped_storage()._cdata
+
+
+def identity_of(generator: torch.Generator) -> int:
+    """Equal for two objects that stand for one generator: dispatch makes new ones."""
+    return generator._cdata
 
 
 def version_of(tensor: Tensor) -> int:
@@ -239,6 +247,35 @@ def checkpoints_replaced(
         yield
 
 
+def norms_replaced(forward: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]) -> Any:
+    """A context: BatchNorms have the forward that this makes of theirs."""
+    norm: Any = nn.modules.batchnorm._BatchNorm
+    return patch.object(norm, "forward", forward(norm.forward))
+
+
+def check_input_of_norm(norm: nn.Module, x: Tensor) -> None:
+    """What a BatchNorm does first: raise ValueError where the input has another number of dimensions."""
+    own: Any = norm
+    own._check_input_dim(x)
+
+
+def function_of(node: Any) -> Any:
+    """The `torch.autograd.Function` whose autograd node it is; None for another's."""
+    kind: Any = type(node)
+    return getattr(kind, "_forward_cls", None)
+
+
+def function_arguments_replaced(change: Callable[[Any], Any]) -> Any:
+    """A context: every `torch.autograd.Function` is applied to `change(arguments)`."""
+    apply: Any = vars(torch.autograd.Function)["apply"].__func__
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = change((args, kwargs))
+        return apply(cls, *args, **kwargs)
+
+    return patch.object(torch.autograd.Function, "apply", classmethod(applied))
+
+
 @contextmanager
 def uncompiled() -> Generator[None]:
     """What `torch.compile` has compiled runs as it was before, where it is traced too."""
@@ -247,6 +284,12 @@ def uncompiled() -> Generator[None]:
         return
     with torch._dynamo.config.patch(error_on_nested_fx_trace=False), torch.compiler.set_stance("force_eager"):
         yield
+
+
+def addresses_refused(mode: FakeTensorMode) -> Any:
+    """A context: RuntimeError where code asks for the address of a fake tensor, which has none. Native code
+    that gets zero in its place ends the process."""
+    return patch.object(mode, "_allow_unsafe_data_ptr_access", False)
 
 
 @contextmanager
@@ -268,14 +311,6 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
-
-
-def pytree_node(kind: type) -> Any:
-    """How a class registered with PyTorch's pytrees is taken apart and made anew; None for others."""
-    return None if kind in _OWN_NODES else SUPPORTED_NODES.get(kind)
-
-
-_OWN_NODES = frozenset({tuple, list, dict, OrderedDict, defaultdict, deque})
 
 
 def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
@@ -317,6 +352,13 @@ def say_compiling(flag: bool) -> None:
 def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
     """Learning rate schedules warn of optimizers whose `step` was not called."""
     vars(optimizer)["_opt_called"] = True
+
+
+def gradients_of(output: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """`torch.autograd.grad` of a number, None for inputs that it does not follow from. Function modes stay
+    on in the backward of a `torch.autograd.Function`: that calls itself without them."""
+    seed = (torch.ones_like(output),)
+    return _engine_run_backward((output,), seed, False, False, tuple(inputs), True, accumulate_grad=False)
 
 
 def graph_is_kept() -> bool:

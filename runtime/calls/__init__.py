@@ -1,4 +1,4 @@
 """What is known of single calls of torch.
 
-Doors: batch_norm, ctc, fused, grouped, in_layout, randomness, scatters.
+Doors: batch_norm, ctc, cumulative_norm, fused, grouped, indices, in_layout, randomness, scatters.
 """

@@ -54,12 +54,21 @@ FUNCTIONAL: Mapping[Any, Any] = {
 """Per batch norm the form whose last two results are the new statistics."""
 
 
+def planned_target(target: Any, arguments: tuple[Any, ...]) -> Any:
+    """The operator that a program has for this one: of a batch norm that updates statistics, its functional
+    form."""
+    if target not in FUNCTIONAL or not arguments[TRAINING]:
+        return target
+    return target if arguments[MEAN] is None or arguments[VARIANCE] is None else FUNCTIONAL[target]
+
+
 def batch_norm(target: Any, arguments: tuple[Any, ...]) -> Any:
     """What `target` returns. The change of its statistics, if any, is one of its own, declared."""
-    mean, variance = arguments[MEAN], arguments[VARIANCE]
-    if not arguments[TRAINING] or mean is None or variance is None:
+    functional = planned_target(target, arguments)
+    if functional is target:
         return target(*arguments)
-    *results, new_mean, new_variance = FUNCTIONAL[target](*arguments)
+    mean, variance = arguments[MEAN], arguments[VARIANCE]
+    *results, new_mean, new_variance = functional(*arguments)
     mean.copy_(new_mean)
     variance.copy_(new_variance)
     return tuple(results)

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,13 +37,42 @@ def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) 
     return True
 
 
-def save_generator(device: torch.device | Device) -> bytes:
-    """The state of the device's default generator. As bytes: it must not count as a tensor's storage."""
-    return device_of(device).generator_state().numpy().tobytes()
+Source = torch.device | Device | torch.Generator
+"""A generator, or the device whose default one is meant."""
 
 
-def restore_generator(device: torch.device | Device, state: bytes) -> None:
-    device_of(device).set_generator_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+def save_generator(source: Source) -> bytes:
+    """Its state. As bytes: it must not count as a tensor's storage."""
+    own = isinstance(source, torch.Generator)
+    state = source.get_state() if own else device_of(source).generator_state()
+    return state.numpy().tobytes()
+
+
+def restore_generator(source: Source, state: bytes) -> None:
+    tensor = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    if isinstance(source, torch.Generator):
+        source.set_state(tensor)
+    else:
+        device_of(source).set_generator_state(tensor)
+
+
+@contextmanager
+def generators_kept(sources: Iterable[Source]) -> Generator[None]:
+    """Afterwards they are in the state of before."""
+    states = [(source, save_generator(source)) for source in sources]
+    try:
+        yield
+    finally:
+        for source, state in states:
+            restore_generator(source, state)
+
+
+def generator_place(target: Any) -> int | None:
+    """Which of an operator's arguments is the generator to draw from; None for one that takes none."""
+    if not isinstance(target, OpOverload):
+        return None
+    names = [argument.name for argument in schema_of(target).arguments]
+    return names.index("generator") if "generator" in names else None
 
 
 def _by_name(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

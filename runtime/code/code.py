@@ -148,15 +148,17 @@ class Writer:
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 
     def _replayed(self, index: int, operation: Operation) -> None:
+        generator = operation.call.generator
+        source = "device" if generator is None else self.names.of_thing(generator)
         if index not in self.saved:
             self.saved.add(index)
-            self.lines.append(f"s{index} = save(device)")
+            self.lines.append(f"s{index} = save({source})")
             self._run(operation)
             return
-        self.lines.append("drawn = save(device)")
-        self.lines.append(f"restore(device, s{index})")
+        self.lines.append(f"drawn = save({source})")
+        self.lines.append(f"restore({source}, s{index})")
         self._run(operation)
-        self.lines.append("restore(device, drawn)")
+        self.lines.append(f"restore({source}, drawn)")
 
     def _run(self, operation: Operation) -> None:
         call = operation.call

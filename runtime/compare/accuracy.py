@@ -21,7 +21,7 @@ from torch import Tensor
 from ...graphs.errors import DifferenceError
 from ...graphs.graph import Kind, Phase
 from ..below_autograd import as_traced
-from ..calls.randomness import restore_generator, save_generator
+from ..calls.randomness import generators_kept
 from ..fusion.fused import Kernels
 from ..fusion.kernel import Kernel
 from ..fusion.members import Members, called
@@ -123,16 +123,12 @@ class _Run:
     def results(self) -> dict[str, Tensor]:
         """By storage name what the iteration leaves, or its updates read."""
         device = self._program.device
-        state = save_generator(device)
-        try:
-            with as_traced(device):
-                for operation in self._operations:
-                    self._run(operation)
-                    for members, kernel in self._at.get(operation.name, ()):
-                        self._compare(members, kernel)
-                return {self._name(value): self._value(value) for value in self._wanted}
-        finally:
-            restore_generator(device, state)
+        with generators_kept(self._program.random_sources), as_traced(device):
+            for operation in self._operations:
+                self._run(operation)
+                for members, kernel in self._at.get(operation.name, ()):
+                    self._compare(members, kernel)
+            return {self._name(value): self._value(value) for value in self._wanted}
 
     def accuracy(self) -> Accuracy:
         own, other = (sqrt(sum(pair[column] ** 2 for pair in self._errors)) for column in (0, 1))

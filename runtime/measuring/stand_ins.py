@@ -10,8 +10,9 @@ made to their last use:
   positions, masks and buckets that some models compute through floating numbers.
 
 An integer that depends on a parameter (where a maximum lies, what a dropout keeps) comes from its operation
-run on stand-ins: it is possible, though not the one of training. Where groups of rows end, which decides what
-the call takes, is made up: groups of one size for the time, and others for the memory.
+run on stand-ins: it is possible, though not the one of training, and an index is put into range. Where
+groups of rows end, which decides what the call takes, is made up: groups of one size for the time, and
+others for the memory.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -25,7 +26,8 @@ from typing import Any, Protocol
 import torch
 
 from ..calls.grouped import ENDS, is_grouped, routings, with_ends
-from ..program.program import Call, Operation, Program, Ref, Setting, Value, values_read
+from ..calls.indices import in_range
+from ..program.program import Call, Operation, Program, Ref, Setting, Value, refs, values_read
 from .measure import copies
 
 POOL_ELEMENTS = 2**16
@@ -72,8 +74,7 @@ class StandIns:
 
         def bound() -> Callable[[], Any]:
             tensors = {value: self._on_host(form) for value, form in forms.items()}
-            arguments = substitute(call.arguments, tensors)
-            return partial(call.target, *arguments, **substitute(call.keywords, tensors))
+            return self._call(call, tensors)
 
         return [bound() for _ in range(copies(size))]
 
@@ -122,9 +123,15 @@ class StandIns:
                 storage = storages.setdefault(value.storage, true.clone() if own else true)
                 empty = torch.empty(0, dtype=value.dtype, device=value.device)
                 tensors[index] = empty.set_(storage, value.offset, value.shape, value.strides)
+        return self._call(call, tensors)
+
+    def _call(self, call: Call, tensors: Mapping[int, torch.Tensor]) -> partial[Any]:
+        """On these tensors, with what follows from values that are not the real ones made up."""
         arguments = substitute(call.arguments, tensors)
         if is_grouped(call.target, arguments) and not self._is_exact(call.arguments[ENDS]):
             arguments = with_ends(arguments, routings(arguments)[0])
+        exact = [all(self._program.values[v].storage in self.exact for v in refs(a)) for a in call.arguments]
+        arguments = in_range(call.target, arguments, exact)
         return partial(call.target, *arguments, **substitute(call.keywords, tensors))
 
     def _on_host(self, form: Value) -> torch.Tensor:

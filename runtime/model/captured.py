@@ -12,7 +12,7 @@ from a list) is part of the code, like its numbers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
@@ -20,11 +20,19 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MismatchError
+from ..hints import SPARSE
 from ..reach import Path, follow, reachable, spelled
-from ..reads.contents import is_plain
-from ..refusals import TraceError, at_line, is_users
-from ..torch_internals import FakeTensor, TorchDispatchMode, schema_of, tree_leaves, version_of, wraps_others
-from .iteration import Iteration, others_in
+from ..refusals import TraceError, at_line, is_users, is_value_dependent
+from ..torch_internals import (
+    FakeTensor,
+    TorchDispatchMode,
+    WeakIdKeyDictionary,
+    schema_of,
+    tree_leaves,
+    version_of,
+    wraps_others,
+)
+from .iteration import Iteration
 
 aten: Any = torch.ops.aten
 _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
@@ -35,33 +43,66 @@ class Captured(TorchDispatchMode):
     """Stands before the trace and notes the real tensors that come by, and where they came by first. Those
     that a tensor wraps come by themselves."""
 
-    def __init__(self, given: Iterable[Tensor]) -> None:
-        """given: parameters, buffers and inputs."""
+    def __init__(self, given: Iterable[Tensor], calls: Iterator[int]) -> None:
+        """given: parameters, buffers and inputs. calls: goes on by one for each call."""
         super().__init__()
+        self._calls = calls
         self._given = {id(tensor) for tensor in given}
         self._found: dict[int, tuple[Tensor, str]] = {}
+        self._follows: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _MAKES_IT_HERE:
-            for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, Tensor) and not (isinstance(leaf, FakeTensor) or wraps_others(leaf)):
-                    self._note(leaf)
-                    if schema_of(func).is_mutable and leaf is args[0]:
-                        raise TraceError(
-                            f"{users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
-                            "(register_buffer), so that it goes on from iteration to iteration"
-                        )
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in _MAKES_IT_HERE:
+            return func(*args, **kwargs)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        for leaf in tensors:
+            if isinstance(leaf, FakeTensor) or wraps_others(leaf):
+                continue
+            self._note(leaf)
+            if leaf.layout != torch.strided:
+                raise TraceError(f"{users_line()}uses a sparse tensor: {SPARSE}")
+            if schema_of(func).is_mutable and leaf is args[0]:
+                raise TraceError(
+                    f"{users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
+                    "(register_buffer), so that it goes on from iteration to iteration"
+                )
+        outside = self._outside(tensors)
+        try:
+            made = func(*args, **kwargs)
+        except Exception as error:
+            if outside and is_value_dependent(error):
+                raise TraceError(_refusal(outside[0], users_line())) from None
+            raise
+        next(self._calls)  # only now: a call that fails is no step further
+        for leaf in (leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
+            if (
+                leaf.layout != torch.strided and torch.is_grad_enabled()
+            ):  # no gradient, which has its own line
+                raise TraceError(f"{users_line()}makes a sparse tensor: {SPARSE}")
+            if len(outside) == len(tensors) > 0:
+                self._follows[leaf] = outside[0]
+        return made
 
     def held_by(self, iteration: Iteration) -> dict[int, Path]:
         """The paths of those that attributes hold, by the identity of the tensor. Refuses others."""
         if not self._found:
             return {}
-        held = {id(thing): path for path, thing in reachable(_roots(iteration)) if isinstance(thing, Tensor)}
+        held = {
+            id(thing): path for path, thing in reachable(roots_of(iteration)) if isinstance(thing, Tensor)
+        }
         for key, (tensor, place) in self._found.items():
             if key not in held or tensor.requires_grad:
-                raise TraceError(_refusal(tensor, place, iteration))
+                raise TraceError(_refusal(tensor, place))
         return {key: held[key] for key in self._found}
+
+    def _outside(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """Of a call's tensors those that came from outside, or for those that follow from such alone, one of
+        these."""
+        if not self._found:
+            return []
+        found = (self._found[id(t)][0] if id(t) in self._found else self._follows.get(t) for t in tensors)
+        return [tensor for tensor in found if tensor is not None]
 
     def _note(self, tensor: Tensor) -> None:
         if id(tensor) not in self._given and id(tensor) not in self._found:
@@ -69,14 +110,25 @@ class Captured(TorchDispatchMode):
 
 
 class Attributes:
-    """The constants of a program that attributes hold, as they were when a step was made."""
+    """The constants and random generators of a program that attributes hold, as they were when a step was
+    made."""
 
-    def __init__(self, iteration: Iteration, held: Mapping[Path, Tensor]) -> None:
-        self._roots = _roots(iteration)
+    def __init__(
+        self, iteration: Iteration, held: Mapping[Path, Tensor], generators: Mapping[Path, torch.Generator]
+    ) -> None:
+        self._roots = roots_of(iteration)
         self._known = {path: (tensor, version_of(tensor)) for path, tensor in held.items()}
+        self._generators = generators
 
     def check(self) -> None:
-        """Raises MismatchError where one has been changed or replaced."""
+        """Raises MismatchError where one has been changed or replaced; a generator may be seeded."""
+        for path, generator in self._generators.items():
+            if follow(self._roots, path) is not generator:
+                raise MismatchError(
+                    f"{spelled(path)} is another torch.Generator now: seed the one that the plan draws "
+                    "from, by "
+                    "manual_seed, or plan the module anew"
+                )
         for path, (tensor, version) in self._known.items():
             if follow(self._roots, path) is not tensor or version_of(tensor) != version:
                 raise MismatchError(
@@ -85,25 +137,17 @@ class Attributes:
                 )
 
 
-def _roots(iteration: Iteration) -> dict[str, Any]:
+def roots_of(iteration: Iteration) -> dict[str, Any]:
+    """What a walk over the attributes that an iteration can reach starts from."""
     loss_fn = iteration.loss_fn
     owner = loss_fn.__self__ if isinstance(loss_fn, MethodType) else loss_fn
     return {"module": iteration.module, "loss_fn": owner}
 
 
-def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
+def _refusal(tensor: Tensor, place: str) -> str:
     what = f"{place}uses {_form(tensor)}"
     if tensor.requires_grad:
         return f"{what} that needs a gradient and is no parameter of the module"
-    opaque = (
-        (name, x) for name, x in others_in(iteration.inputs).items() if not is_plain(x) and not callable(x)
-    )
-    if (found := next(opaque, None)) is not None:
-        return (
-            f"{what} that is no parameter, buffer or input; the input {found[0]} is a "
-            f"{type(found[1]).__name__}, which can't be taken apart: give its tensors in a dict, "
-            "a tuple or a dataclass, or tell PyTorch how with torch.utils._pytree.register_pytree_node"
-        )
     return (
         f"{what} that is no parameter, buffer or input: every later iteration would compute with its values "
         "of now; give labels as targets, for loss_fn(output, targets), or make it a buffer or an input"

@@ -28,10 +28,12 @@ from torch import Tensor
 from ..reach import (
     Path,
     cell_contents,
+    container_of,
     is_of_python,
     is_of_user,
     methods_of_user,
     names_in,
+    own_attributes,
     parts_with_code,
     reachable,
     spelled,
@@ -45,12 +47,12 @@ _LARGEST = 2**26
 
 class _Noted(NamedTuple):
     """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not.
-    draws: whose numbers it draws, if it is a random generator."""
+    draws: it is a random generator."""
 
     path: Path
     changes: Callable[[], list[object]]
     put_back: Callable[[], None]
-    draws: str | None = None
+    draws: bool = False
 
 
 class PythonState:
@@ -84,12 +86,7 @@ class PythonState:
 
     def drawn(self) -> bool:
         """Whether random numbers of Python, NumPy or a generator of its own were drawn since."""
-        return self.drawn_from() is not None
-
-    def drawn_from(self, *whose: str) -> str | None:
-        """Whose random numbers were drawn since, among these or any."""
-        found = (kept.draws for kept in self._things if kept.draws and kept.changes())
-        return next((each for each in found if not whose or each in whose), None)
+        return any(kept.draws and kept.changes() for kept in self._things)
 
     def put_back(self) -> None:
         for kept in self._things:
@@ -184,8 +181,9 @@ def _of(path: Path, thing: Any) -> Iterable[_Noted]:
             yield _of_names(path, thing.__globals__, names_in(thing.__code__))
     elif (state := _state_of(thing)) is not None:
         yield _of_state(path, *state)
-    if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(_dict_of(thing), dict):
-        yield _of_dict(path, _dict_of(thing))
+    own = None if isinstance(thing, FunctionType) else own_attributes(thing)
+    if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(own, dict):
+        yield _of_dict(path, own)
 
 
 def _of_module(name: str) -> Iterable[_Noted]:
@@ -195,21 +193,21 @@ def _of_module(name: str) -> Iterable[_Noted]:
             yield from _of((name, key), thing)
 
 
-def _dict_of(thing: Any) -> Any:
-    return None if isinstance(thing, FunctionType) else getattr(thing, "__dict__", None)
+# Containers are asked as Python's own: a method of a user's class may do anything.
 
 
 def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
-    known = dict(dict.items(thing))
+    base = container_of(thing)
+    known = dict(base.items(thing))
 
     def changes() -> list[object]:
         missing = object()
-        changed = [key for key in known if dict.get(thing, key, missing) is not known[key]]
-        return [*changed, *(key for key in thing if key not in known)]
+        changed = [key for key in known if base.get(thing, key, missing) is not known[key]]
+        return [*changed, *(key for key in base.__iter__(thing) if key not in known)]
 
     def put_back() -> None:
-        thing.clear()
-        thing.update(known)
+        base.clear(thing)
+        base.update(thing, known)
 
     return _Noted(path, changes, put_back)
 
@@ -217,7 +215,7 @@ def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
 def _of_class(path: Path, kind: type) -> _Noted:
     """Its attributes that are no methods."""
     known = {name: thing for name, thing in vars(kind).items() if not name.startswith("__")}
-    known = {name: thing for name, thing in known.items() if not hasattr(thing, "__get__")}
+    known = {name: thing for name, thing in known.items() if not hasattr(type(thing), "__get__")}
 
     def changes() -> list[object]:
         return [name for name in known if vars(kind).get(name) is not known[name]]
@@ -230,24 +228,26 @@ def _of_class(path: Path, kind: type) -> _Noted:
 
 
 def _of_list(path: Path, thing: list[Any]) -> _Noted:
-    known = list(thing)
+    known = list(list.__iter__(thing))
 
     def put_back() -> None:
-        thing[:] = known
+        list.__setitem__(thing, slice(None), known)
 
     return _Noted(path, lambda: [] if _same(thing, known) else [""], put_back)
 
 
 def _of_collection(path: Path, thing: Any) -> _Noted:
-    known = thing.copy()
+    base = container_of(thing)
+    known = list(base.__iter__(thing))
 
     def put_back() -> None:
-        thing.clear()
-        (thing.update if isinstance(thing, set) else thing.extend)(known)
+        base.clear(thing)
+        (base.update if base is set else base.extend)(thing, known)
 
     def changes() -> list[object]:
-        same = thing == known if isinstance(thing, set) else _same(thing, known)
-        return [] if same else [""]
+        if base is set:  # which has no order
+            return [] if {*map(id, base.__iter__(thing))} == {*map(id, known)} else [""]
+        return [] if _same(thing, known) else [""]
 
     return _Noted(path, changes, put_back)
 
@@ -298,32 +298,27 @@ def _of_tensor(path: Path, thing: Tensor) -> _Noted:
     return _Noted(path, lambda: [] if version_of(thing) == version else [""], put_back)
 
 
-def _of_state(path: Path, whose: str, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
+def _of_state(path: Path, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
     known = pickle.dumps(read())
     return _Noted(
         path,
         lambda: [] if pickle.dumps(read()) == known else [""],
         lambda: write(pickle.loads(known)),
-        draws=whose,
+        draws=True,
     )
 
 
-def _state_of(thing: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]] | None:
-    """Whose random generator it is, and how its state is read and written."""
-    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
-        return PYTHON_NUMBERS, thing.getstate, thing.setstate
+def _state_of(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """How the state of a random generator is read and written."""
+    if isinstance(thing, random.Random):
+        return thing.getstate, thing.setstate
     if isinstance(thing, np.random.RandomState):
-        return NUMPY_NUMBERS, thing.get_state, thing.set_state
+        return thing.get_state, thing.set_state
     if isinstance(thing, np.random.Generator):
         bits: Any = thing.bit_generator
-        return NUMPY_NUMBERS, lambda: bits.state, lambda state: setattr(bits, "state", state)
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
     if isinstance(thing, torch.Generator):
-        generator = thing
-        return (
-            "a torch.Generator's numbers",
-            lambda: generator.get_state().numpy(),
-            lambda state: generator.set_state(torch.from_numpy(state)),
-        )
+        return lambda: thing.get_state().numpy(), lambda state: thing.set_state(torch.from_numpy(state))
     return None
 
 
@@ -331,10 +326,10 @@ PYTHON_NUMBERS, NUMPY_NUMBERS = "Python's random numbers", "NumPy's random numbe
 
 
 def _of_generators() -> Iterable[_Noted]:
-    yield _of_state((PYTHON_NUMBERS,), PYTHON_NUMBERS, random.getstate, random.setstate)
-    yield _of_state((NUMPY_NUMBERS,), NUMPY_NUMBERS, np.random.get_state, np.random.set_state)
+    yield _of_state((PYTHON_NUMBERS,), random.getstate, random.setstate)
+    yield _of_state((NUMPY_NUMBERS,), np.random.get_state, np.random.set_state)
 
 
-def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    first, second = list(one), list(other)
+def _same(one: Any, other: Any) -> bool:
+    first, second = (list(container_of(each).__iter__(each)) for each in (one, other))
     return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))

@@ -19,7 +19,7 @@ import torch
 
 from ...graphs.graph import Graph
 from ..below_autograd import as_traced
-from ..calls.randomness import restore_generator, save_generator
+from ..calls.randomness import generators_kept
 from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
 from ..device.choice import check_device, device_of
@@ -92,19 +92,15 @@ def measure_program(
     stand_ins = StandIns(program, tensors)
     known: dict[Hashable, Measurement] = {}
     measured: list[Measurement] = []
-    state = save_generator(program.device)
-    try:
-        with as_traced(program.device):
-            for operation in program.operations:
-                key = signature(program, operation.call)
-                if key not in known:
-                    known[key] = measured_call(program, operation, stand_ins)
-                measured.append(known[key])
-                stand_ins.advance()
-                if progress is not None:
-                    progress(len(measured), len(program.operations), operation.name)
-    finally:
-        restore_generator(program.device, state)
+    with generators_kept(program.random_sources), as_traced(program.device):
+        for operation in program.operations:
+            key = signature(program, operation.call)
+            if key not in known:
+                known[key] = measured_call(program, operation, stand_ins)
+            measured.append(known[key])
+            stand_ins.advance()
+            if progress is not None:
+                progress(len(measured), len(program.operations), operation.name)
     return measured
 
 

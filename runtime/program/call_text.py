@@ -38,4 +38,6 @@ def _text(argument: Any, value: Callable[[int], str]) -> str:
         return f"[{', '.join(_text(part, value) for part in argument)}]"
     if isinstance(argument, torch.device):
         return argument.type
+    if isinstance(argument, torch.Generator):
+        return "generator"  # which one, the fingerprint says by its path
     return repr(argument)

@@ -33,7 +33,9 @@ def _head(program: Program) -> Iterator[str]:
         yield ", ".join(f"{name}: {_value(program, value)}" for name, value in group.items())
     if program.outputs:
         yield f"outputs {', '.join(f'{n}: {_value(program, v)}' for n, v in program.outputs.items())}"
-    draws = (operation.name for operation in program.operations if operation.random)
+    paths = {id(generator): f" from {path}" for path, generator in program.generators.items()}
+    drawing = (operation for operation in program.operations if operation.random)
+    draws = (f"{one.name}{paths.get(id(one.call.generator), '')}" for one in drawing)
     yield f"draws {', '.join(draws)}"
 
 

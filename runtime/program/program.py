@@ -19,7 +19,6 @@ import torch
 
 from ...graphs.graph import Kind, Phase
 from ..reach import Path
-from ..reads.reads import Reads
 from ..values_used import ValuesUsed
 from .outputs import NOTHING, Output
 
@@ -54,6 +53,13 @@ class Call:
     keywords: Mapping[str, Any]
     outputs: tuple[int | None, ...]
     several: bool
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The random generator that it is given; None if it draws from the device's default one, or not at
+        all."""
+        given = (*self.arguments, *self.keywords.values())
+        return next((each for each in given if isinstance(each, torch.Generator)), None)
 
 
 class Storage(NamedTuple):
@@ -117,8 +123,8 @@ class Program:
     finite, where they are of a scaled loss.
     states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
+    generators: of the model's own that operations draw from, by the path to the attribute that holds each.
     used: what the trace has used of the values of inputs and buffers, if anything.
-    reads: what it has read of Python's objects: attributes, items, globals.
     """
 
     device: torch.device
@@ -139,10 +145,15 @@ class Program:
     norm: int | None = None
     infinite: int | None = None
     compiling: bool = False
+    generators: Mapping[Path, torch.Generator] = field(default_factory=dict[Path, torch.Generator])
     used: ValuesUsed | None = field(default=None, compare=False)
-    reads: Reads | None = field(default=None, compare=False)
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def random_sources(self) -> tuple[torch.device | torch.Generator, ...]:
+        """The generators that it draws from, and the device, whose default one it may draw from."""
+        return (self.device, *self.generators.values())
 
     @property
     def residents(self) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
 from .custody import Custody
 from .cycle import Cycle, Terms
-from .inputs import Expected, OtherValuesError, UsedValuesError
+from .inputs import Expected, OtherShapeError
 from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
 from .owners import Owners
@@ -95,7 +95,7 @@ class PlannedStep:
         self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
-        self._attributes = Attributes(iteration, held)
+        self._attributes = Attributes(iteration, held, program.generators)
         self._granted = Granted(iteration, program)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
@@ -181,9 +181,7 @@ class PlannedStep:
         plan's, else MismatchError."""
         given = self._expected.read(inputs)
         if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
-            raise UsedValuesError(other)
-        if found := self._granted.other_values() or (self.program.reads and self.program.reads.difference()):
-            raise OtherValuesError(str(found))
+            raise OtherShapeError(other)
         return list(given.values())
 
     def check_unchanged(self) -> None:

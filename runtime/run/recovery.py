@@ -70,7 +70,8 @@ class Recovery:
         """One iteration, which starts with these."""
         self._journal.begin()
         handled = sys.exception()  # by the caller: its frames are not ours to empty
-        numbers = save_generator(self._device) if self._random else None
+        sources = (self._device, *self._program.generators.values()) if self._random else ()
+        states = [(source, save_generator(source)) for source in sources]
         try:
             yield
         except BaseException as error:
@@ -80,8 +81,8 @@ class Recovery:
             lost = self._left_changed()
             if lost <= self._begins_anew:
                 self._put_back(residents)
-                if numbers is not None:
-                    restore_generator(self._device, numbers)
+                for source, state in states:
+                    restore_generator(source, state)
                 if lost:
                     self._forget_sums()
                 error.add_note(BEGINS_ANEW if lost else UNDONE)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..calls.batch_norm import FUNCTIONAL
+from ..calls.batch_norm import planned_target
 from ..calls.ctc import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
@@ -106,7 +106,7 @@ def _key(target: Any, arguments: Any, keywords: Any, layout: Callable[[Any], Has
             return form
         if isinstance(argument, tuple | list):
             return tuple(map(describe, argument))
-        return repr(argument)
+        return repr(None if isinstance(argument, torch.Generator) else argument)  # traced as the default one
 
     return target, describe(arguments), tuple((name, describe(keywords[name])) for name in sorted(keywords))
 
@@ -135,7 +135,9 @@ class TrueFakes(FakeTensorMode):
             made = super().__torch_dispatch__(func, types, args, kwargs)
         if func in RESHAPING_VIEWS:
             return self._viewed(func, made, *args)
-        target = FUNCTIONAL.get(func, func)
+        if func is aten.native_batch_norm_backward.default:
+            made: Any = _requested(made, (kwargs or {}).get("output_mask", args[-1]))
+        target = planned_target(func, args)
         if target not in self._targets:
             return made
         forms = self._forms.get(_traced_key(target, args, kwargs or {}))
@@ -177,6 +179,12 @@ class TrueFakes(FakeTensorMode):
     def _call(self, target: Any, *arguments: Any, **keywords: Any) -> Any:
         tensors = tuple(type(argument) for argument in arguments if isinstance(argument, Tensor))
         return super().__torch_dispatch__(target, tensors, arguments, keywords)
+
+
+def _requested(gradients: Sequence[Any], mask: Sequence[bool]) -> tuple[Any, ...]:
+    """The gradients that a backward was asked for, None for the others: fakes compute those too, kernels
+    don't (that of the input of a first BatchNorm)."""
+    return tuple(made if wanted else None for made, wanted in zip(gradients, mask, strict=True))
 
 
 def bytes_of(form: Form) -> int:

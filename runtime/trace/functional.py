@@ -19,6 +19,7 @@ from ..calls.batch_norm import FUNCTIONAL, batch_norm
 from ..calls.in_layout import changes_first, in_layout, splits
 from ..refusals import TraceError
 from ..torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
+from .generators import inherit_generator
 from .layers import MARK, stamp
 
 CHANGED = (
@@ -96,6 +97,7 @@ class _Rewriting(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
+        inherit_generator(n)
         stamp(n.meta.get(MARK))
         return result
 

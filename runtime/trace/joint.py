@@ -22,25 +22,40 @@ import torch
 from torch import Tensor, fx, nn
 
 from ...graphs.errors import InputError
-from ..below_autograd import without_autocast
+from ..below_autograd import autocast_cache, without_autocast
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
-from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, caches_forgotten, state_put_back
+from ..model.python_state import caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
-from ..reads.forbidden import drawing
-from ..reads.reads import Reads
-from ..reads.recorder import Recording
 from ..refusals import TraceError
 from ..storage.away import hold_of
-from ..torch_internals import FakeTensor, FakeTensorMode, make_fx, memory_of, uncompiled
+from ..torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    addresses_refused,
+    gradients_of,
+    make_fx,
+    memory_of,
+    uncompiled,
+)
 from ..values_used import BUFFERS, INPUTS, ValuesUsed
 from .forms import Forms, TrueFakes
 from .functional import functional_graph
+from .generators import Generators, held_generators
+from .given import given_replaced
+from .gradients import check_leaves, other_gradients_refused
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import compiling, not_called_fake, silent, without_checkpoints, without_validation
+from .pretence import (
+    compiling,
+    cumulative_norms,
+    not_called_fake,
+    silent,
+    without_checkpoints,
+    without_validation,
+)
 from .replaced import Replaced
 
 T = TypeVar("T")
@@ -52,7 +67,7 @@ class Joint(NamedTuple):
 
     output: what the module returns. gradients: names of the parameters that get one. held: of the constants
     that attributes of the module hold, the path to each, by the tensor's identity. used: what the trace has
-    used of values. reads: what it has read of Python's objects.
+    used of values. generators: those that attributes hold, by path.
     """
 
     graph: fx.GraphModule
@@ -64,7 +79,7 @@ class Joint(NamedTuple):
     gradients: Sequence[str]
     held: Mapping[int, Path]
     used: ValuesUsed | None = None
-    reads: Reads | None = None
+    generators: Mapping[Path, torch.Generator] = {}
 
 
 class Way(NamedTuple):
@@ -78,22 +93,25 @@ class Way(NamedTuple):
 WAYS = (Way(), Way(compiling=True), Way(values=True))
 
 
-def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
-    """forms: of results whose fakes are wrong."""
+def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -> Joint:
+    """forms: of results whose fakes are wrong. calls: goes on by one for each call of an operator."""
     given = _distinct(iteration)
     flat = [tensor for group in given for tensor in group.values()]
     mode = _fake_mode(flat, forms)
-    parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
+    with addresses_refused(mode):
+        parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     made: list[_Results] = []
-    captured = Captured(flat)
-    recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn})
+    captured = Captured(flat, calls)
     used: list[ValuesUsed | None] = []
+    own = held_generators(iteration)
+    generators = Generators(own)
+    caches = torch.is_autocast_cache_enabled()
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
         following = iter(tensors)
         groups = [{name: next(following) for name in group} for group in given]
-        with captured:
+        with captured, generators, autocast_cache(caches):
             run = _ForwardBackward(iteration, *groups, given=given, way=way)
             made[:] = [run.results()]
         used[:] = [run.values and run.values.tape.used()]
@@ -105,23 +123,22 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way) -> Joint:
         silent(),
         without_checkpoints(),
         without_validation(),
+        cumulative_norms(),
+        addresses_refused(mode),
         uncompiled(),
         caches_forgotten(),
         torch.autograd.set_multithreading_enabled(False),
+        # Anomaly mode looks for NaN, and fake tensors have no values.
+        torch.autograd.set_detect_anomaly(False),
     ):
-        with state_put_back(iteration, tensors=False) as before:
-            with mode, recording.listening():
-                traced = make_fx(forward_backward)(*examples)
-            recording.refuse_counters()
-            if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
-                raise TraceError(drawing(whose, "the iteration "))
+        with generators.watched(), state_put_back(iteration, tensors=False), mode:
+            traced = make_fx(forward_backward)(*examples)
         held = captured.held_by(iteration)
-        reads = recording.reads()
         with mode:
             graph = functional_graph(traced, examples, flat, partial(_fake, mode))
     output, gradients, _tensors = made[0]
     trains = iteration.purpose != "predict"
-    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], reads)
+    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], own)
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -167,6 +184,10 @@ class _ForwardBackward:
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
         trained = parameters.items() if iteration.trains else ()
+        self.names = {id(tensor): name for name, tensor in given[0].items()}
+        self.pairs = list(
+            zip((tensor for group in given for tensor in group.values()), self.given, strict=True)
+        )
         self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
         self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else ())
         self.marks = Marks(iteration.module)
@@ -174,9 +195,10 @@ class _ForwardBackward:
 
     def results(self) -> _Results:
         state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
-        loss, output, gradients = torch.func.functional_call(
-            _Holder(self.iteration.module), state, (self._run,)
-        )
+        with given_replaced(self.pairs):
+            loss, output, gradients = torch.func.functional_call(
+                _Holder(self.iteration.module), state, (self._run,)
+            )
         self.replaced.check()
         names: list[str] = []
         kept = [*([] if loss is None else [loss]), *output.tensors.values()]
@@ -201,15 +223,19 @@ class _ForwardBackward:
 
     def _run(self, module: nn.Module) -> tuple[Tensor | None, Output, Sequence[Tensor | None]]:
         if not self.iteration.trains:
-            with torch.no_grad():
+            with torch.no_grad(), other_gradients_refused(self.parameters):
                 return *self._forward(module), ()
-        with torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION):
+        with (
+            torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION),
+            other_gradients_refused(self.parameters),
+        ):
             loss, output = self._forward(module)
             assert loss is not None
-            self.marks.backward(loss)
-            part = differentiated(self.iteration, loss, with_tensors(self.iteration.inputs, self.inputs))
-            with without_autocast(loss.device):  # as a loop's `loss.backward()`, which stands outside
-                gradients = torch.autograd.grad(part, list(self.wanted.values()), allow_unused=True)
+            with self.marks.backward(loss):
+                check_leaves(self.marks.leaves(), self.names)
+                part = differentiated(self.iteration, loss, with_tensors(self.iteration.inputs, self.inputs))
+                with without_autocast(loss.device):  # as a loop's `loss.backward()`, which stands outside
+                    gradients = gradients_of(part, list(self.wanted.values()))
             return loss, output, gradients
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:

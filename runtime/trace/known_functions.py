@@ -1,4 +1,5 @@
-"""Functions of torch that read values where no operator is seen: packed sequences, CTC losses, `tolist()`.
+"""Functions of torch that read values where no operator is seen: packed sequences, CTC losses, `tolist()`,
+tensors made of lists of others (assembled.py).
 
 Where the values are known (known_values.py) they are told, and what needs them is done by other operators of
 the same results, or by the same with the values as numbers.
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED
+from .assembled import ASSEMBLES, assembled
 from .known_values import KnownValues
 
 
@@ -28,8 +30,10 @@ class KnownFunctions(TorchFunctionMode):
         self._values = values
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        way = _WAYS.get(getattr(func, "__name__", ""))
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in ASSEMBLES and (made := assembled(name, args, kwargs)) is not None:
+            return made
+        way = _WAYS.get(name)
         if way is not None and self._values is not None:
             made = way(self._values, func, *args, **kwargs)
             if made is not None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ..refusals import TraceError
+from ..refusals import TraceError, note_layer
 from ..torch_internals import get_proxy_mode
 
 MARK = "memplan_mark"
@@ -53,6 +54,13 @@ class Marks:
     def finish(self) -> None:
         stamp(self._current)
 
+    def leaves(self) -> Iterator[tuple[Tensor, Any]]:
+        """The leaves that the loss follows from, each with the autograd node that reads it."""
+        for node in self._owner:
+            for following, _index in node.next_functions:
+                if (leaf := getattr(following, "variable", None)) is not None:
+                    yield leaf, node
+
     @contextmanager
     def forward(self) -> Generator[None]:
         def enter(module: nn.Module, _inputs: object) -> None:
@@ -68,16 +76,35 @@ class Marks:
         hooks = (register_module_forward_pre_hook(enter), register_module_forward_hook(leave))
         try:
             yield
+        except Exception as error:
+            note_layer(error, self._described(self._stack[-1]))
+            raise
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def backward(self, loss: Tensor) -> None:
-        """From now on nodes belong to backward; hooks change the layer as it proceeds."""
+    def _described(self, layer: str | None) -> str:
+        kind = next(type(part).__name__ for part, path in self._paths.items() if path == layer)
+        return f"{'the module' if layer is None else f'layer {layer}'} ({kind})"
+
+    @contextmanager
+    def backward(self, loss: Tensor) -> Generator[None]:
+        """Nodes belong to backward inside; hooks change the layer as it proceeds."""
         self._claim(loss, None)
-        for node, layer in self._owner.items():
+        # A node may outlive the trace: that of a leaf lives as long as the leaf.
+        hooks = [
             node.register_prehook(partial(self._enter_backward, Mark(layer, True)))
+            for node, layer in self._owner.items()
+        ]
         self.change(Mark(None, True))
+        try:
+            yield
+        except Exception as error:
+            note_layer(error, self._described(self._current.layer))
+            raise
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _enter_backward(self, mark: Mark, _gradients: object) -> None:
         self.change(mark)
@@ -95,13 +122,17 @@ class Marks:
 
 def stamp(mark: Mark | None) -> None:
     """Mark the traced nodes that have no mark yet."""
-    for node in reversed(_graph().nodes):
-        if MARK in node.meta:
-            return
+    for node in new_nodes():
         node.meta[MARK] = mark
 
 
-def _graph() -> fx.Graph:
+def new_nodes() -> Iterator[fx.Node]:
+    """The traced nodes that have no mark yet, the last first."""
+    return takewhile(lambda node: MARK not in node.meta, reversed(traced_graph().nodes))
+
+
+def traced_graph() -> fx.Graph:
+    """The graph of the trace in progress."""
     mode: Any = get_proxy_mode()
     return mode.tracer.graph
 

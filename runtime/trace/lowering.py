@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, fx
 
 from ...graphs.graph import Kind, Phase
+from ..calls.randomness import generator_place
 from ..program.names import Names, full_name, operation_name
 from ..program.program import Call, Operation, Program, Ref, values_read
 from ..reach import Path
 from ..refusals import TraceError
 from ..storage.blocks import Blocks
+from .generators import GENERATOR
 from .joint import Joint
 from .joint_nodes import changes_in_place, draws_numbers, named_residents, needed_nodes, results
 from .layers import MARK, Mark
@@ -54,6 +56,7 @@ class _Lowering:
         self.views: dict[int, Call] = {}
         self.constants: dict[int, Tensor] = {}
         self.held: dict[int, Path] = {}
+        self.generators: dict[Path, torch.Generator] = {}
         self.made: dict[fx.Node, tuple[int | None, ...]] = {}
         self.placeholders: list[int] = []
         self.expected = named_residents(joint)
@@ -97,6 +100,7 @@ class _Lowering:
             result,
             found,
             held=self.held,
+            generators=self.generators,
             outputs=returned,
             output=self.joint.output,
         )
@@ -154,6 +158,14 @@ class _Lowering:
             for index, result in enumerate(results)
         )
         arguments, keywords = self._refer(node.args), self._refer(node.kwargs)
+        if (path := node.meta.get(GENERATOR)) is not None:
+            self.generators[path] = self.joint.generators[path]
+            place = generator_place(node.target)
+            assert place is not None
+            if place < len(arguments):
+                arguments = (*arguments[:place], self.generators[path], *arguments[place + 1 :])
+            else:
+                keywords = {**keywords, "generator": self.generators[path]}
         return Call(node.target, arguments, keywords, self.made[node], several)
 
     def _refer(self, argument: Any) -> Any:

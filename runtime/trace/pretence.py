@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..calls.cumulative_norm import cumulative
 from ..torch_internals import (
     FAKE_TENSOR_LOGGER,
     checkpoints_replaced,
     distributions_not_validated,
+    norms_replaced,
     say_compiling,
     says_compiling,
 )
@@ -53,6 +55,11 @@ def not_called_fake() -> Generator[None]:
 def without_checkpoints() -> AbstractContextManager[None]:
     """`torch.utils.checkpoint` runs its function and recomputes nothing: that is the schedule's to decide."""
     return checkpoints_replaced(_run_by_reentrant_checkpoint, _nothing_around)
+
+
+def cumulative_norms() -> AbstractContextManager[Any]:
+    """BatchNorms with `momentum=None` do not make a number of their count of batches."""
+    return norms_replaced(cumulative)
 
 
 def without_validation() -> AbstractContextManager[None]:

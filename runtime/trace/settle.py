@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ..below_autograd import as_traced
-from ..calls.randomness import restore_generator, save_generator
+from ..calls.randomness import generators_kept
 from ..measuring.stand_ins import StandIns
 from ..model.iteration import Iteration, tensors_in
 from ..program.names import full_name
@@ -66,13 +66,9 @@ class _Comparison:
         self._seen: dict[Hashable, tuple[Form | None, ...]] = {}
         self._doubtful: set[int] = set()
         self._short: set[int] = set()
-        state = save_generator(program.device)
-        try:
-            with as_traced(program.device):
-                for operation in program.operations:
-                    self._operation(operation)
-        finally:
-            restore_generator(program.device, state)
+        with generators_kept(program.random_sources), as_traced(program.device):
+            for operation in program.operations:
+                self._operation(operation)
 
     def _operation(self, operation: Operation) -> None:
         doubtful = not self._doubtful.isdisjoint(operation.reads)
@@ -108,7 +104,9 @@ class _Comparison:
         taken = {memory_of(tensor) for tensor in _tensors(call)}
         for result, output in zip(results, operation.call.outputs, strict=False):
             new = output is not None and self._program.values[output].storage in operation.writes
-            if new and memory_of(result) in taken:
+            # A backward kernel returns None for the gradient that nobody asked for (BatchNorm's of its
+            # input).
+            if new and isinstance(result, Tensor) and memory_of(result) in taken:
                 name = full_name(operation.call.target)
                 raise TraceError(
                     f"{operation.name}: {name} returns its input's memory where it says it doesn't"
@@ -119,7 +117,7 @@ class _Comparison:
         outputs, forms = operation.call.outputs, self._seen[key]
         traced = traced_forms(self._program, operation.call)
         for output, said, form in zip(outputs, traced, of_those_read(forms, outputs), strict=False):
-            if output is None or said is None or form is None or form == said:
+            if output is None or said is None or form == said:
                 continue
             if self._program.values[output].storage in operation.mutates:
                 continue  # it lies in a resident, at an offset that a synthetic input has not
@@ -128,7 +126,7 @@ class _Comparison:
             self.found[key] = forms
             storage = self._program.values[output].storage
             self._doubtful.add(storage)
-            if bytes_of(form) > bytes_of(said):
+            if form is None or bytes_of(form) > bytes_of(said):
                 self._short.add(storage)
 
 
@@ -137,6 +135,8 @@ def _tensors(call: partial[Any]) -> Iterator[Tensor]:
     return (leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def _text(form: Form) -> str:
+def _text(form: Form | None) -> str:
+    if form is None:
+        return "no tensor"
     layout = f"strides {list(form.strides)} and offset {form.offset}"
     return f"{form.dtype} {list(form.shape)} with {layout} in memory {form.memory} on {form.device}"

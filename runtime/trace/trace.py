@@ -4,19 +4,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
+from ...graphs.errors import MemplanError
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
-from ..model.granted import refuse
-from ..model.iteration import Iteration, scale_of
+from ..model.granted import refuse, refuse_layout
+from ..model.iteration import Iteration, scale_of, tensors_in
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
-from ..refusals import TraceError, is_value_dependent, refusal
+from ..refusals import TraceError, is_value_dependent, refusal, warn_user
 from ..storage.away import bring_back, hold_of
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
@@ -42,32 +46,53 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     """
     start = perf_counter()
     refuse(iteration.module)
+    for name, tensor in tensors_in(iteration.inputs).items():
+        refuse_layout(f"input {name}", tensor)
+    if torch.is_anomaly_enabled():
+        warn_user("torch.autograd's anomaly mode is on: a plan's backward does not look for NaN")
     bring_back(iteration.module.buffers())
     bring_back(filter(_shares_memory, iteration.module.parameters()))
-    errors: list[Exception] = []
+    failed: list[tuple[int, Exception]] = []
     for way in WAYS:
+        calls = count()
         try:
-            program = _trace(iteration, forms or {}, way)
+            program = _trace(iteration, forms or {}, way, calls)
         except Exception as error:
-            if not is_value_dependent(error) and not errors:
+            if not is_value_dependent(error) and not failed:
                 raise refusal(error) from error
-            errors.append(error)
+            failed.append((next(calls), error))
         else:
             break
     else:
-        last = errors[-1] if is_value_dependent(errors[-1]) else errors[0]
-        raise refusal(last, errors[1]) from last
+        raise _furthest(failed)
     if not program.operations:
         raise TraceError("the iteration computes nothing")
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)
 
 
-def _trace(iteration: Iteration, forms: Forms, way: Way) -> Program:
-    joint = joint_graph(iteration, forms, way)
+def _furthest(failed: Sequence[tuple[int, Exception]]) -> MemplanError:
+    """The refusal for the way that went furthest. failed: per way the calls of operators it made, and its
+    error.
+
+    The path for torch.compile counts if values stopped it there too: else that is another program's trouble.
+    """
+    compiled = next(n for n, way in enumerate(WAYS) if way.compiling)
+    able = [n for n, (_calls, error) in enumerate(failed) if n != compiled or is_value_dependent(error)]
+    last = max(able, key=lambda n: (failed[n][0], n))
+    error = failed[last][1]
+    both = last != compiled and is_value_dependent(error)
+    made = refusal(error, failed[compiled][1] if both else None)
+    made.__cause__ = None if made is error else error
+    return made
+
+
+def _trace(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -> Program:
+    """calls: goes on by one for each call of an operator."""
+    joint = joint_graph(iteration, forms, way, calls)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
     replace_scatters(joint.graph.graph)
-    program = named(replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads))
+    program = named(replace(lower(joint), compiling=way.compiling, used=joint.used))
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
     check_order(program)

@@ -1,1 +1,0 @@
-"""Values that a trace reads from Python's objects: recorded while it runs, checked before iterations."""

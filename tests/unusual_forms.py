@@ -103,6 +103,22 @@ def bands():
     return Iteration(Bands(), (torch.randn(4, 8, 6),))
 
 
+class NormFirst(nn.Module):
+    """Norms whose input needs no gradient: their kernels make none, their fakes say they do."""
+
+    def __init__(self, norm, frozen=False, evaluated=False):
+        super().__init__()
+        self.before = nn.Conv2d(3, 3, 1).requires_grad_(False) if frozen else nn.Identity()
+        self.norm, self.after = norm.eval() if evaluated else norm, nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return mean_square(self.after(self.norm(self.before(x)).relu()))
+
+
+def norm_first(norm, **options):
+    return Iteration(NormFirst(norm, **options), (torch.randn(4, 3, 8, 8),))
+
+
 UNUSUAL = {
     "lstm": lstm,
     "lstm of two layers, batch first": lambda: lstm(num_layers=2, batch_first=True),
@@ -113,7 +129,15 @@ UNUSUAL = {
     "cast group norm": lambda: cast(lambda channels: nn.GroupNorm(2, channels)),
 }
 
+NORMS_FIRST = {
+    "batch norm first": lambda: norm_first(nn.BatchNorm2d(3)),
+    "batch norm after frozen layers": lambda: norm_first(nn.BatchNorm2d(3), frozen=True),
+    "evaluated batch norm first": lambda: norm_first(nn.BatchNorm2d(3), evaluated=True),
+    "instance norm first": lambda: norm_first(nn.InstanceNorm2d(3, affine=True)),
+}
+"""The trace knows of these beforehand."""
+
 
 def seeded(name):
     torch.manual_seed(0)
-    return UNUSUAL[name]()
+    return {**UNUSUAL, **NORMS_FIRST}[name]()

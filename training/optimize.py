@@ -51,7 +51,7 @@ from .weights import check_weights, read_weights
 def optimize(
     module: Any,
     inputs: Any,
-    *,
+    *by_position: Any,
     budget: int | str,
     loss_fn: Callable[..., Any] | None = None,
     targets: Any = None,
@@ -145,6 +145,11 @@ def optimize(
     PyTorch computes (DifferenceError), …
     """
     check_module(module)
+    if by_position:
+        raise InputError(
+            "optimize takes a module and its inputs, several as a tuple: give labels by name: "
+            "optimize(module, inputs, targets=…, loss_fn=…)"
+        )
     module, processes = inside(module)
     check_updates(optimizer, update)
     check_autocast(autocast, scaled=scaler is not None)

@@ -7,8 +7,7 @@ from importlib import import_module
 from .area import Area
 
 SHARES = {
-    "readers": 0.15,
-    "imports": 0.05,
+    "readers": 0.2,
     "schedules": 0.15,
     "solvers": 0.4,
     "settings": 0.1,

@@ -26,7 +26,7 @@ from memplan.runtime.trace.trace import trace
 from recomputing import recomputing
 from torch import nn
 from transfers import MACHINE, absent
-from unusual_forms import UNUSUAL, patches, seeded
+from unusual_forms import NORMS_FIRST, UNUSUAL, patches, seeded
 
 NAMES = list(UNUSUAL)
 
@@ -36,7 +36,7 @@ def profiled(iteration):
     return program, graph_from(program, measure_program(program, residents(program, iteration)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *NORMS_FIRST])
 def test_recomputing(name):
     iteration = seeded(name)
     program, graph = profiled(iteration)
@@ -46,7 +46,7 @@ def test_recomputing(name):
     assert peaks(step, iteration.inputs).device == simulate(graph, schedule).figures.peak
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *NORMS_FIRST])
 def test_offloading(name):
     """What is put together again from its bytes has the real form."""
     iteration = seeded(name)
@@ -76,6 +76,37 @@ def test_every_result_of_every_operation_has_the_form_of_its_value(name):
     iteration = seeded(name)
     program = settled(iteration)
     assert program.fingerprint != trace(iteration).fingerprint, "the fakes are right: this shows nothing"
+    check_forms(program, iteration)
+
+
+@pytest.mark.parametrize("name", NORMS_FIRST)
+def test_a_gradient_that_nobody_asked_for_has_no_memory(name):
+    iteration = seeded(name)
+    program = settled(iteration)
+    assert program.fingerprint == trace(iteration).fingerprint
+    backward = next(o for o in program.operations if "native_batch_norm_backward" in o.name)
+    assert len(backward.writes) == 2  # of weight and bias
+    check_forms(program, iteration)
+
+
+def test_a_kernel_that_returns_nothing_where_its_fake_returns_a_tensor(request):
+    library = torch.library.Library("memplan_forms", "FRAGMENT")
+    request.addfinalizer(library._destroy)
+    library.define("one_of_two(Tensor x) -> (Tensor, Tensor)")
+    library.impl("one_of_two", lambda x: (x.exp(), None), "CPU")
+    library.impl("one_of_two", lambda x: (torch.empty_like(x), torch.empty_like(x)), "Meta")
+
+    def loss(output):
+        return (torch.ops.memplan_forms.one_of_two(output.detach())[0] + output).sum()
+
+    iteration = Iteration(nn.Linear(2, 2), (torch.randn(3, 2),), loss)
+    program = settled(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    check_forms(program, iteration)
+
+
+def check_forms(program, iteration):
     stand_ins = StandIns(program, residents(program, iteration))
     with as_traced(program.device):
         for operation in program.operations:

@@ -130,7 +130,8 @@ def test_solve_ends_with_its_code_while_bounds_are_under_way(limit: str, folder:
     save_graph(instances.entry("bert-6").graph(), "g.json")
     words = ["solve", "g.json", "--budget", "75%", "--gap", "1e-9", "--time-limit", limit, "-o", "s.json"]
     done = subprocess.run([*PLAN, *words, "--bound-time", "0"], capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("plan: took ")]  # it is busy
+    assert (done.returncode, said) == (0, [])
     graph = load_graph("g.json")
     saved = load_schedule("s.json", graph)
     assert simulate(graph, saved.schedule, budget=saved.budget).figures.peak <= baseline(graph).peak * 0.75

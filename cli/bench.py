@@ -28,6 +28,7 @@ from ..solvers.registry import run as registry
 from .bench_arguments import (
     BASELINES,
     budgets_argument,
+    check_budgets,
     chosen_contenders,
     corpus_instances,
     instances,
@@ -236,6 +237,7 @@ def bench(
     known = read_rows(destination) if destination else {}
     folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
     on = [*instances(files, output), *corpus_instances(corpora, folder)]
+    check_budgets(budgets, on)
     asked = trials(on, budgets, contenders, time_limit)
     if destination:
         prepare(destination)

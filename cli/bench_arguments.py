@@ -11,9 +11,10 @@ import click
 
 from ..comparison.trials import Contender, Instance, contender, instance
 from ..graphs.errors import InputError, MissingPackageError
-from ..graphs.files.files import graph_files, save_graph
+from ..graphs.files.files import graph_files, load_graph, save_graph
 from ..instances.catalogue import CATALOGUE, Entry, corpora, corpus
-from ..planner.budget import Budget, parse_budget
+from ..planner.bounds import least_memory
+from ..planner.budget import FEW_BYTES, Budget, parse_budget
 from ..solvers.registry import run as registry
 from .options import with_gap
 from .output import Output
@@ -30,6 +31,13 @@ def budgets_argument(ctx: click.Context, param: click.Parameter, text: str | Non
         return [] if text is None else [parse_budget(one) for one in text.split(",")]
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def check_budgets(budgets: Iterable[Budget], on: Sequence[Instance]) -> None:
+    """Raises InputError where one is so few bytes, without a unit, that no schedule of any graph fits."""
+    for budget in budgets:
+        if budget.size is not None and budget.size < FEW_BYTES and on:
+            budget.check_meant(min(least_memory(load_graph(one.path)) for one in on))
 
 
 def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:

@@ -9,7 +9,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import duration
 from ..planner.addresses.layout import Layout
-from ..planner.bounds import memory_floor, once_floor
+from ..planner.bounds import memory_floor, offloads, once_floor
 from ..planner.budget import spelled
 from ..planner.report import Report
 from ..planner.schedule.schedule import Schedule
@@ -55,10 +55,11 @@ def floor_document(graph: Graph, machine: Machine | None) -> dict[str, int | Non
 
 
 def floor_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
-    yield "floor", f"{spelled(memory_floor(graph, machine))} (any order)"
+    kind = "with" if offloads(machine or graph.machine) else "without"
+    yield "minimum", f"{spelled(memory_floor(graph, machine))} ({kind} offloading, any order)"
     once = once_floor(graph, machine)
     if once is not None:
-        yield "", f"{spelled(once)} (file's order, backward once)"
+        yield "", f"{spelled(once)} (without offloading, traced order, backward once)"
 
 
 def arena_document(layout: Layout | None) -> dict[str, int] | None:

@@ -17,10 +17,10 @@ from ..comparison.run import run
 from ..comparison.trials import Instance, Outcome, Row, Trial, contender, instance
 from ..graphs.files.files import load_graph
 from ..graphs.units import duration, format_bytes
-from ..planner.bounds import memory_floor
+from ..planner.bounds import memory_floor, offloads
 from ..planner.budget import Budget, spelled
 from ..solvers.registry import run as registry
-from .bench_arguments import budgets_argument, table_argument
+from .bench_arguments import budgets_argument, check_budgets, table_argument
 from .exits import Exit
 from .options import (
     FILE,
@@ -105,6 +105,7 @@ def pareto(
     plan report schedule.json --graph graph.yaml --bench curve.csv -o report.html
     """
     on, who = instance(graph), contender(solver, with_gap(settings, gap))
+    check_budgets(budgets, [on])
     known = read_rows(destination).values() if destination else ()
     rows = [row for row in known if row.key == Trial(on, _bytes(row.budget), who, time_limit).key]
     if rows:
@@ -178,7 +179,8 @@ def _lines(
     heads = ["budget", "of peak", "time", "overhead", "bound", "gap", ""]
     bar = "█" if output.blocks else "#"
     yield from table(heads, (_cells(on, one, most, bar) for one in reversed(found)))
-    yield Text(f"no schedule needs less than {spelled(floor)}", style="dim")
+    kind = "with" if offloads(load_graph(on.path).machine) else "without"
+    yield Text(f"the minimum memory {kind} offloading is {spelled(floor)}", style="dim")
     for row in rows:
         if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT, Outcome.NOT_ACCEPTED):
             yield Text(f"{format_bytes(row.budget)}: {row.message}", style="red")

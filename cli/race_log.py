@@ -8,6 +8,7 @@ from io import StringIO
 from math import inf
 from pathlib import Path
 
+from ..graphs.cells import cell_text
 from ..graphs.errors import InputError
 from ..graphs.files.documents import write_whole
 from ..solvers.race import Standing
@@ -54,7 +55,7 @@ def write_csv(path: Path, history: Iterable[Standing]) -> None:
     for standing in history:
         figures = (standing.best, standing.bound, standing.gap)
         known = ("" if figure == inf else repr(figure) for figure in figures)
-        lines.writerow((f"{standing.elapsed:.3f}", *known, standing.who))
+        lines.writerow((f"{standing.elapsed:.3f}", *known, cell_text(standing.who)))
     try:
         write_whole(text.getvalue().encode(), path)
     except OSError as error:

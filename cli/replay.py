@@ -17,7 +17,7 @@ from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..planner.addresses.addresses import rows_of
 from ..planner.addresses.layout import Layout
-from ..planner.bounds import time_bound
+from ..planner.bounds import least_memory, time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
 from ..planner.plain import baseline
@@ -75,6 +75,8 @@ def open_schedule(
     _check_graph(document, schedule_path, graph, graph_path)
     file = schedule_from_document(document, graph, str(schedule_path))
     plain = baseline(graph)
+    if budget is not None:
+        budget.check_meant(least_memory(graph))
     return Held(
         graph,
         file,

@@ -14,7 +14,7 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset, find_machine, find_preset, presets
 from ..graphs.transformations.updates import When
-from ..planner.budget import Budget, spelled
+from ..planner.budget import FEW_BYTES, Budget, spelled
 from ..planner.outlook import usable
 from ..planner.sizing import LARGEST, Known
 from ..report.origin import made
@@ -189,6 +189,8 @@ def _room(
 def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     """Device bytes: the budget, or the device's capacity where that is less or no budget is given."""
     capacity = machine.device_capacity
+    if budget is not None:
+        budget.check_meant(FEW_BYTES)
     if budget is not None and budget.size is None:
         raise InputError(f"{budget.text!r}: a percentage is of a plain peak, which is another for each batch")
     if budget is None or budget.size is None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from ..graphs.units import duration, format_bytes
+from ..planner.bounds import offloads
 from ..planner.breakdown import KINDS, Breakdown
 from ..planner.budget import spelled
 from ..planner.outlook import time_span
@@ -132,7 +133,8 @@ def _summary(found: Found) -> Iterator[Row]:
     if least is not None:
         yield (
             "smallest budget",
-            f"batch {least.batch:,} within {spelled(least.budget)}: {_speed(least, found)}",
+            f"batch {least.batch:,} within {spelled(least.budget + found.room.constant)}: "
+            f"{_speed(least, found)}",
         )
     if largest is not None and (line := pinning(found)):
         yield "pinned memory", line
@@ -158,6 +160,7 @@ def nothing_fits(found: Found) -> str:
     one, least, room = found.trials[0], found.least, found.room
     kept = room.constant
     needs = f"the smallest budget found is {spelled(least.budget + kept)}" if least else "no budget was found"
-    floor = f"no schedule can pass below {spelled(one.floor + kept)}"
+    kind = "with" if offloads(found.preset.machine) else "without"
+    floor = f"the minimum memory {kind} offloading is {spelled(one.floor + kept)}"
     line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}: {needs}; {floor}"
     return "; ".join(filter(None, (line, pinning(found))))

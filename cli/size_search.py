@@ -42,7 +42,7 @@ _STARTS = (1, 2, 4, 8)
 
 _QUICK = 0.3
 """What a question may take that is about whether there is a schedule, as a share of --time-limit."""
-_ANY = "0.99"
+_ANY = "99%"
 """A gap that every schedule is within: the first one ends the search."""
 _NEAREST = "joint"
 _REACH = (1.0, 0.85, 0.6)
@@ -186,6 +186,7 @@ class Search:
                 found.parts = self._parts(found.fastest)
             if not self.brief:
                 self._least(found, first)
+                self._keep_least(found, first)
             self._pinning(found)
         except KeyboardInterrupt:
             found.interrupted = True
@@ -293,6 +294,22 @@ class Search:
         if start is not None:
             for better in smallest_budget(graph, machine, start, solve):
                 found.least = better
+
+    def _keep_least(self, found: Found, first: int) -> None:
+        """The schedule of the smallest budget found, where the solver finds none with all its time: what is
+        printed as found is not refused."""
+        if found.least is None or found.fitting:
+            return
+        machine, known = self.ask.any_size, self.known
+        one = trial(
+            self._graph(first),
+            machine,
+            first,
+            self.room.planned,
+            lambda graph, budget: known.best(graph, machine, budget),
+        )
+        if one.figures is not None:
+            found.trials[0], found.spans[first], found.parts = one, self._span(one), self._parts(one)
 
     def _pinning(self, found: Found) -> None:
         refused = [one.batch for one in found.trials if not (one.figures or one.hopeless)]

@@ -15,6 +15,7 @@ from ..graphs.files.files import load_graph
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.units import format_bytes
+from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
 from ..planner.plain import baseline
 from ..planner.report import Report
@@ -148,6 +149,8 @@ def solve(
     machine = find_machine(machine_path) if machine_path else loaded.machine
     with phases.of("simulating the baseline"):
         plain = baseline(loaded)
+    if budget is not None:
+        budget.check_meant(least_memory(loaded))
     wanted = _within(machine, budget, plain.peak, loaded.resident_bytes, output)
     if wanted is None:
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")

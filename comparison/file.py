@@ -15,6 +15,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, cast
 
+from ..graphs.cells import cell_text
 from ..graphs.errors import InputError
 from ..graphs.files.documents import read_bytes
 from .trials import COLUMNS, Found, Key, Row
@@ -91,7 +92,7 @@ def _heads() -> list[list[str]]:
 def _cell(value: Any) -> Any:
     if isinstance(value, tuple):
         return " ".join(f"{one.seconds!r}:{one.time!r}" for one in cast("tuple[Found, ...]", value))
-    return "" if value is None else value
+    return "" if value is None else cell_text(value) if isinstance(value, str) else value
 
 
 def _found(text: str) -> Found:

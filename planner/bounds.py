@@ -40,6 +40,16 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
     return int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
 
 
+def least_memory(graph: Graph) -> int:
+    """Device bytes below which no schedule exists on any machine, with links of whatever rates."""
+    return memory_floor(graph, Machine(links=Links(1.0, 1.0)))
+
+
+def offloads(machine: Machine | None) -> bool:
+    """Whether `memory_floor` counts on tensors leaving the device, or coming to it: there is a link."""
+    return machine is not None and not (machine.links.d2h is None and machine.links.h2d is None)
+
+
 def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
     """Device bytes below which no schedule exists that runs no backward operation and no update twice, and
     all operations for the first time in the file's order.

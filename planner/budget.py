@@ -14,6 +14,10 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes, parse_bytes
 
+_BARE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*", re.ASCII)
+FEW_BYTES = 1000
+"""A number without a unit that is below this is more likely a share, or a number of gigabytes, than bytes."""
+
 _PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%(a?)\s*", re.ASCII)
 
 
@@ -26,6 +30,13 @@ class Budget:
     size: int | None = None
     percent: Fraction = Fraction(0)
     of_activations: bool = False
+
+    def check_meant(self, least: int) -> None:
+        """least: bytes that any schedule of the graph needs. Raises InputError where this is a few bytes,
+        without a unit, and fewer."""
+        bare = _BARE.fullmatch(self.text)
+        if self.size is not None and bare and self.size < min(FEW_BYTES, least):
+            raise InputError(_both_readings(bare[1], self.size))
 
     def bytes_of(self, plain_peak: int, resident: int) -> int:
         """The budget in bytes; parts of a byte are dropped. resident: bytes that stay throughout."""
@@ -44,7 +55,10 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """Raises InputError: no budget, or none that is above 0."""
+    """Raises InputError: no budget, none that is above 0, or a number with a fraction and no unit."""
+    bare = _BARE.fullmatch(text)
+    if bare and Fraction(bare[1]).denominator > 1:
+        raise InputError(_both_readings(bare[1]))
     match = _PERCENT.fullmatch(text)
     if match:
         budget = Budget(text, percent=Fraction(match[1]), of_activations=bool(match[2]))
@@ -55,6 +69,17 @@ def parse_budget(text: str) -> Budget:
     if not (budget.size or budget.percent):
         raise InputError(f"{text!r} is no budget: it must be above 0")
     return budget
+
+
+def _both_readings(number: str, size: int | None = None) -> str:
+    """Of a number without a unit that can't be meant. size: the bytes that it stands for."""
+    share = f"{float(Fraction(number) * 100):g}%" if Fraction(number) < 1 else f"{number}%"
+    said = "a budget without a unit is bytes, whole ones"
+    if size is not None:
+        said = f"that is {size} byte{'' if size == 1 else 's'}, less than any schedule of the graph needs"
+    bytes_ = "" if size is None else f", {size}B for bytes"
+    ways = f"write {share} for a share of the baseline's peak, or a unit, like {number}GB{bytes_}"
+    return f"budget {number}: {said}: {ways}"
 
 
 def device_budget(machine: Machine | None) -> Budget | None:

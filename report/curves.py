@@ -6,6 +6,7 @@ import csv
 from io import StringIO
 
 from ..graphs.arrays import Ints
+from ..graphs.cells import cell_text
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import timeline
@@ -31,5 +32,5 @@ def table(subject: Subject) -> str:
     for step, (verb, target, _where) in enumerate(schedule.rows()):
         named = graph.operations if verb == Verb.COMPUTE else graph.tensors
         sizes = [curve.item(step) for curve in curves.values()]
-        rows.writerow([step, f"{times[step]:.9g}", Verb(verb).word, named.name[target], *sizes])
+        rows.writerow([step, f"{times[step]:.9g}", Verb(verb).word, cell_text(named.name[target]), *sizes])
     return text.getvalue()

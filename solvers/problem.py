@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -12,6 +12,7 @@ from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.addresses.layout import Layout
+from ..planner.bounds import least_memory, offloads
 from ..planner.budget import spelled
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
@@ -150,53 +151,84 @@ class Solution:
     effort: Effort | None = None
 
 
+WAY = "add --machine NAME (plan machine --list), in Python machine="
+"""To offload."""
+
+
 class InfeasibleError(MemplanError):
     """No schedule within the budget.
 
-    least: the smallest budget (bytes) this solver can reach, None if it can't tell.
-    floor: bytes that no schedule of any solver can pass below.
-    once_floor: bytes below which none is in the file's order unless a backward operation runs twice.
+    least: the smallest budget (bytes) for which this solver found a schedule, None if it can't tell.
+    floor: bytes below which there is no schedule of any solver on the problem's machine.
+    once_floor: bytes below which none is in the traced order unless a backward operation runs twice.
     bounds: infinite ones, each a proof that no schedule of its kind exists. seconds: what the solver took.
-    notes: what went wrong on the way, a line each.
+    notes: what went wrong on the way, a line each. offloads: the machine has links, None where that is not
+    known. offloading_floor: bytes of the minimum memory with offloading, where the machine has none.
     """
 
     once_floor: int | None = None
     bounds: tuple[Bound, ...] = ()
     seconds: float | None = None
     notes: tuple[str, ...] = ()
+    offloads: bool | None = None
+    offloading_floor: int | None = None
 
     @property
     def hopeless(self) -> bool:
-        """No schedule of any solver is within it."""
+        """No schedule of any solver is within it, on this machine."""
         return self.budget < self.floor
 
     def __init__(self, solver: str, budget: int, least: int | None, floor: int) -> None:
         self.solver, self.budget, self.least, self.floor = solver, budget, least, floor
-        reach = (
-            f"the smallest budget {solver} can reach is {spelled(least)}"
-            if least is not None
-            else f"{solver} can't tell its smallest budget"
-        )
-        verdict = (
-            f"the budget is below the floor of {spelled(floor)} that no schedule can pass"
-            if self.hopeless
-            else f"the floor that no schedule can pass is {spelled(floor)}: another solver may do it"
-        )
-        super().__init__(f"no schedule within {spelled(budget)}: {reach}; {verdict}")
+        super().__init__()
+        self._say()
 
-    def tell(self, once_floor: int | None, bounds: Sequence[Bound]) -> None:
-        """What is known of the problem beside the floor: a clause of the message where it counts."""
+    def tell(self, once_floor: int | None, bounds: Sequence[Bound], problem: Problem | None = None) -> None:
+        """What is known of the problem besides the minimum memory: clauses of the message. problem: says for
+        which schedules that minimum holds."""
         self.once_floor, self.bounds = once_floor, tuple(bounds)
+        if problem is not None:
+            machine = problem.machine or problem.graph.machine or Machine()
+            self.offloads = offloads(machine)
+            if not self.offloads:
+                self.offloading_floor = least_memory(problem.graph)
+        self._say()
+
+    @property
+    def _class(self) -> str:
+        return "" if self.offloads is None else f" {'with' if self.offloads else 'without'} offloading"
+
+    def _say(self) -> None:
+        self.args = ("; ".join([self._verdict(), *self._proofs(), *self._way()]),)
+
+    def _verdict(self) -> str:
+        found = (
+            f"the smallest budget found by {self.solver} is {spelled(self.least)}"
+            if self.least is not None
+            else f"{self.solver} can't tell its smallest budget"
+        )
+        minimum = (
+            f"the budget is below the minimum memory of {spelled(self.floor)}{self._class}"
+            if self.hopeless
+            else f"the minimum memory{self._class} is {spelled(self.floor)}: another solver may do it"
+        )
+        return f"no schedule within {spelled(self.budget)}: {found}; {minimum}"
+
+    def _proofs(self) -> Iterator[str]:
+        """Those are of schedules without offloading: there are none where the machine has links."""
         again = "unless a backward operation runs twice"
-        if any(bound.general for bound in bounds):
-            more = "it is proven that there is none in any order"
-        elif any(bound.order == "any" for bound in bounds):
-            more = f"it is proven that there is none in any order {again}"
-        elif once_floor is not None and self.budget < once_floor and not self.hopeless:
-            more = f"below {spelled(once_floor)} there is none in the file's order {again}"
-        else:
-            return
-        self.args = (f"{self}; {more}",)
+        if any(bound.general for bound in self.bounds):
+            yield "it is proven that there is none without offloading, in any order"
+        elif any(bound.order == "any" for bound in self.bounds):
+            yield f"it is proven that there is none without offloading, in any order, {again}"
+        elif self.once_floor is not None and self.budget < self.once_floor and not self.hopeless:
+            below = f"below {spelled(self.once_floor)} there is none"
+            yield f"{below} without offloading, in the traced order, {again}"
+
+    def _way(self) -> Iterator[str]:
+        least = self.offloading_floor
+        if least is not None and least <= self.budget and least < self.floor:
+            yield f"with offloading the minimum memory is {spelled(least)}: {WAY}"
 
     def beside(self, others: int) -> InfeasibleError:
         """The same of budgets that hold so many bytes of others too."""
@@ -205,7 +237,9 @@ class InfeasibleError(MemplanError):
         return self._known_to(refusal, others)
 
     def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:
-        refusal.seconds, refusal.notes = self.seconds, self.notes
+        refusal.seconds, refusal.notes, refusal.offloads = self.seconds, self.notes, self.offloads
+        if self.offloading_floor is not None:
+            refusal.offloading_floor = self.offloading_floor + others
         refusal.tell(None if self.once_floor is None else self.once_floor + others, self.bounds)
         return refusal
 
@@ -217,12 +251,15 @@ class NotFoundError(InfeasibleError):
     """
 
     def __init__(self, solver: str, budget: int, floor: int, found: int | None = None) -> None:
-        super().__init__(solver, budget, None, floor)
         self.found = found
-        nearest = "" if found is None else f"; the smallest budget for which it found one is {spelled(found)}"
-        self.args = (
-            f"{solver} found no schedule within {budget:,} B in its time, nor that there is none: "
-            f"it needs more time or a larger budget (no schedule can pass below {floor:,} B){nearest}",
+        super().__init__(solver, budget, None, floor)
+
+    def _verdict(self) -> str:
+        nearest = "" if self.found is None else f"; the smallest budget found is {spelled(self.found)}"
+        return (
+            f"{self.solver} found no schedule within {self.budget:,} B in its time, nor that there is none: "
+            "it needs more time or a larger budget "
+            f"(the minimum memory{self._class} is {self.floor:,} B){nearest}"
         )
 
     def beside(self, others: int) -> InfeasibleError:

@@ -26,6 +26,8 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
         except (ValueError, KeyError):
             raise InputError(f"{solver}: the setting {key} must be {_WORDS[wanted]}, not {text!r}") from None
     try:
+        if "gap" in settings:
+            check_gap_meant(settings["gap"])
         return kind(**values)
     except InputError as error:
         raise InputError(f"{solver}: {error}") from None
@@ -63,6 +65,24 @@ def check_gap(gap: float) -> None:
     """Relative: from 0, below 1. Raises InputError."""
     if not 0 <= gap < 1:
         raise InputError(f"gap must be at least 0 and below 1, not {gap}")
+
+
+GAP_WITHOUT_PERCENT = 0.1
+"""From here on a gap is written with its percent sign: 0.5 is more likely half a percent than a half."""
+
+
+def check_gap_meant(text: str) -> None:
+    """Raises InputError where it is a number without % that can be read in two ways, or as a percentage
+    only."""
+    try:
+        number = float(text)
+    except ValueError:
+        return
+    if GAP_WITHOUT_PERCENT <= number < 1.0:
+        readings = f"{number:.10g}% or {100.0 * number:.10g}%"
+        raise InputError(f"gap {text.strip()} can be read in two ways: write {readings}")
+    if 1.0 <= number < 100.0:
+        raise InputError(f"gap {text.strip()}: a gap is below 1, that is 100%: write {number:.10g}%")
 
 
 def check_words(settings: object, **words: tuple[str, ...]) -> None:

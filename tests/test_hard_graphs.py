@@ -129,7 +129,7 @@ def test_not_found_names_the_smallest_budget_that_was() -> None:
         registry.solve("search", Problem(graph, memory_floor(graph)), 0.02, bound_seconds=0)
     assert caught.value.found is None or caught.value.found > memory_floor(graph)
     refusal = NotFoundError("search", budget, 5, 12_345)
-    assert re.search(r"the smallest budget for which it found one is 12,345 B", str(refusal))
+    assert re.search(r"the smallest budget found is 12,345 B", str(refusal))
 
 
 def test_a_host_that_is_too_small_leaves_what_needs_none() -> None:

@@ -39,10 +39,13 @@ class ArenaError(InfeasibleError):
     """No schedule was found whose addresses fit. least: bytes of the smallest arena that was."""
 
     def __init__(self, solver: str, problem: Problem, least: int) -> None:
-        super().__init__(solver, problem.budget, least, memory_floor(problem.graph))
-        self.args = (
-            f"no addresses within {spelled(problem.budget)}: the smallest arena found has {spelled(least)}; "
-            "give a larger budget, or --no-addresses to have the budget hold live bytes alone",
+        super().__init__(solver, problem.budget, least, memory_floor(problem.graph, problem.machine))
+
+    def _verdict(self) -> str:
+        return (
+            f"no addresses within {spelled(self.budget)}: the smallest arena found has "
+            f"{spelled(self.least or 0)}; give a larger budget, or --no-addresses to have the budget hold "
+            "live bytes alone"
         )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from operator import index
 from time import perf_counter
 from typing import Any
 
@@ -78,6 +79,10 @@ def solve(
     race: is told of schedules and bounds as they are found.
     Raises InputError (name, settings), InfeasibleError, NotAcceptedError.
     """
+    try:
+        index(problem.budget)
+    except TypeError:
+        raise InputError(f"budget {problem.budget!r} is not a whole number of bytes") from None
     with collecting() as skipped:
         try:
             found = _solve(
@@ -134,7 +139,7 @@ def _solve(
     except InfeasibleError as refusal:
         refusal.seconds = perf_counter() - start
         proven = [] if refusal.hopeless else proofs_of_none(problem, bound_seconds)
-        refusal.tell(once_floor(problem.graph, machine), proven)
+        refusal.tell(once_floor(problem.graph, machine), proven, problem)
         if not problem.graph.operations.recompute.any():
             refusal.args = (f"{refusal}; nothing of this graph may run again",)
         raise

@@ -40,7 +40,7 @@ def test_within_the_gap_the_search_ends_and_says_so(plan: Plan) -> None:
     assert float(rows[-1]["gap"]) <= 0.4
     assert all(row["who"] for row in rows)
     assert [float(row["seconds"]) for row in rows] == sorted(float(row["seconds"]) for row in rows)
-    assert "proven within the gap" in plan(*solve, "--gap", "0.4").stdout
+    assert "proven within the gap" in plan(*solve, "--gap", "40%").stdout
 
 
 def test_another_solver_logs_its_answer(plan: Plan) -> None:
@@ -57,6 +57,9 @@ def test_another_solver_logs_its_answer(plan: Plan) -> None:
     ("arguments", "fault"),
     [
         (("--gap", "near"), "auto: the setting gap must be a number, not 'near'"),
+        (("--gap", "0.5"), "auto: gap 0.5 can be read in two ways: write 0.5% or 50%"),
+        (("--set", "gap=0.25"), "auto: gap 0.25 can be read in two ways: write 0.25% or 25%"),
+        (("--gap", "5"), "auto: gap 5: a gap is below 1, that is 100%: write 5%"),
         (("--gap", "100%"), "auto: gap must be at least 0 and below 1, not 1.0"),
         (("--gap", "-1%"), "auto: gap must be at least 0 and below 1, not -0.01"),
         (("--gap", "1%", "--set", "gap=0"), "--gap and --set gap= say the same: give one"),
@@ -84,7 +87,7 @@ def test_a_log_that_cannot_be_written_after_all_lies_beside(plan: Plan) -> None:
 
 
 def test_where_nothing_fits_the_log_is_written_all_the_same(plan: Plan) -> None:
-    assert plan("solve", "chain.json", "--budget", "10", "--log", "log.csv").exit_code == 3
+    assert plan("solve", "chain.json", "--budget", "10B", "--log", "log.csv").exit_code == 3
     assert Path("log.csv").read_text().startswith("seconds,best,bound,gap,who\n")
 
 

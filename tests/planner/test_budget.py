@@ -46,3 +46,29 @@ def test_it_says_what_it_is_of() -> None:
 def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(InputError):
         parse_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ways"),
+    [
+        ("90", "90%"),
+        ("0.6", "60%"),
+        ("1.5", "1.5%"),
+        ("7", "7%"),
+    ],
+)
+def test_a_number_that_can_not_be_meant_is_refused_with_both_readings(text: str, ways: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_budget(text).check_meant(1000)
+    assert f"write {ways} for a share of the baseline's peak" in str(refused.value)
+    assert f"{text}GB" in str(refused.value)
+
+
+def test_bytes_that_a_graph_could_have_are_bytes() -> None:
+    """Without a unit, where some graph is as small; with one, always."""
+    parse_budget("90").check_meant(90)
+    parse_budget("90B").check_meant(10**9)
+    parse_budget("1000").check_meant(10**9)
+    parse_budget("60%").check_meant(10**9)
+    with pytest.raises(InputError, match="that is 89 bytes, less than any schedule of the graph needs"):
+        parse_budget("89").check_meant(90)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from math import inf
 
-from memplan.solvers.problem import Bound, InfeasibleError, NotFoundError
+import pytest
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.bounds import least_memory, memory_floor
+from memplan.planner.budget import spelled
+from memplan.solvers.problem import Bound, InfeasibleError, NotFoundError, Problem
+from memplan.solvers.registry import run as registry
 
 
 def test_a_refusal_beside_other_bytes_keeps_what_it_knows() -> None:
@@ -25,4 +32,27 @@ def test_one_that_found_nothing_stays_one() -> None:
     assert isinstance(more, NotFoundError)
     assert (more.budget, more.floor, more.found, more.least) == (1100, 1090, 1110, None)
     assert "is 1,110 B" in str(more)
-    assert str(more).endswith("it is proven that there is none in any order")
+    assert str(more).endswith("it is proven that there is none without offloading, in any order")
+
+
+def test_a_minimum_says_for_which_schedules_and_what_goes_below() -> None:
+    """A chain with weights: without offloading they stay on the device."""
+    graph = chain(6, parameters=True)
+    alone, offloaded = memory_floor(graph), least_memory(graph)
+    assert offloaded < alone
+    with pytest.raises(InfeasibleError) as refused:
+        registry.solve("auto", Problem(graph, alone - 1), 1.0, bound_seconds=0.0)
+    line = str(refused.value)
+    assert f"below the minimum memory of {spelled(alone)} without offloading" in line
+    assert f"with offloading the minimum memory is {spelled(offloaded)}: add --machine NAME" in line
+    linked = Machine(links=Links(1e9, 1e9))
+    with pytest.raises(InfeasibleError) as refused:
+        registry.solve("joint", Problem(graph, offloaded - 1, linked), 1.0, bound_seconds=0.0)
+    line = str(refused.value)
+    assert f"below the minimum memory of {spelled(offloaded)} with offloading" in line
+    assert "--machine" not in line
+
+
+def test_a_budget_is_a_whole_number() -> None:
+    with pytest.raises(InputError, match=r"budget 0.6 is not a whole number of bytes"):
+        registry.solve("auto", Problem(chain(3), 0.6))  # pyright: ignore[reportArgumentType]

@@ -157,7 +157,7 @@ class Reading(Lion):
         (
             lambda p: torch.optim.Adadelta(p, foreach=True),
             {"budget": "100kB"},
-            "smallest budget the step of Adadelta can reach",
+            "smallest budget found by the step of Adadelta",
         ),
     ],
 )

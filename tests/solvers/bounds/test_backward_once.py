@@ -85,11 +85,12 @@ def test_what_a_refusal_says() -> None:
     assert _repeats(graph)
     floor = once_floor(graph) or 0
     proven = refusal(graph, floor - 1)
-    assert "none in any order unless a backward operation runs twice" in str(proven)
+    assert "none without offloading, in any order, unless a backward operation runs twice" in str(proven)
     assert {bound.order for bound in proven.bounds} == {"any", "file"}
     assert all(bound.seconds == inf and not bound.backward_again for bound in proven.bounds)
     quick = refusal(graph, floor - 1, 0)
-    assert f"below {floor:,} B there is none in the file's order unless a backward operation" in str(quick)
+    said = f"below {floor:,} B there is none without offloading, in the traced order, unless a backward"
+    assert said in str(quick)
     assert quick.seconds is not None
     linked = refusal(graph, floor - 1, machine=Machine(links=Links(1.0, 1.0)))
     assert "twice" not in str(linked)
@@ -110,7 +111,9 @@ def test_no_schedule_at_all() -> None:
     graph = next(graph for graph in map(trained, range(10**4)) if _none(graph))
     floor = once_floor(graph)
     assert floor is not None
-    assert "it is proven that there is none in any order" in str(refusal(graph, floor - 1))
+    assert "it is proven that there is none without offloading, in any order" in str(
+        refusal(graph, floor - 1)
+    )
     assert "unless" not in str(refusal(graph, floor - 1))
 
 
@@ -125,7 +128,10 @@ def _none(graph: Graph) -> bool:
 def test_a_time_limit_keeps_the_clause() -> None:
     error = NotFoundError("search", 99, 50)
     error.tell(100, [])
-    assert "below 100 B there is none in the file's order unless a backward operation" in str(error)
+    assert (
+        "below 100 B there is none without offloading, in the traced order, unless a backward operation"
+        in str(error)
+    )
 
 
 def test_which_bound_covers_which() -> None:

@@ -99,4 +99,4 @@ def test_a_claim_that_nothing_fits_is_held_against_the_plain_schedule(solve: Sol
     assert "COIN_CMD is wrong: it says that there is no schedule, and one takes" in result.stderr
     result = solve(HONEST, budget="1%")
     assert result.exit_code == 3
-    assert "below the floor" in result.stderr
+    assert "below the minimum memory" in result.stderr

@@ -143,7 +143,7 @@ def test_refusals() -> None:
     with pytest.raises(NotAcceptedError, match="joint needs a machine with links d2h and h2d"):
         registry.solve("joint", Problem(graph, 100 * MiB))
     floor = memory_floor(graph, LINKED)
-    with pytest.raises(InfeasibleError, match="the smallest budget joint can reach"):
+    with pytest.raises(InfeasibleError, match="the smallest budget found by joint"):
         registry.solve("joint", Problem(graph, floor - 1, LINKED))
 
 

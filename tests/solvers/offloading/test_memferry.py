@@ -281,7 +281,7 @@ def test_refusals(graph: Graph, on: Machine, message: str) -> None:
 
 
 def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> None:
-    with pytest.raises(InfeasibleError, match="the smallest budget memferry can reach is"):
+    with pytest.raises(InfeasibleError, match="the smallest budget found by memferry is"):
         solved(replace(instance(1), budget=1000))
 
 

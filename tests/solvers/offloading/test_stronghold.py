@@ -243,7 +243,7 @@ def test_refusals(graph: Graph, on: Machine, message: str) -> None:
 
 def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> None:
     graph = with_updates(chain(3, seed=1), optimizer="sgd", when="after", device_rate=MiB, host_rate=MiB)
-    with pytest.raises(InfeasibleError, match="the smallest budget stronghold can reach is"):
+    with pytest.raises(InfeasibleError, match="the smallest budget found by stronghold is"):
         solved(Problem(graph, 1000, machine()))
 
 

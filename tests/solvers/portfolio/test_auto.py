@@ -60,7 +60,7 @@ def test_where_all_fits_nothing_is_searched() -> None:
 
 def test_a_refusal_is_its_own_and_names_a_budget_that_it_reaches() -> None:
     graph = unet(2)
-    with pytest.raises(InfeasibleError, match="the smallest budget auto can reach") as caught:
+    with pytest.raises(InfeasibleError, match="the smallest budget found by auto") as caught:
         registry.solve("auto", Problem(graph, memory_floor(graph) // 2), settings=QUICK)
     assert caught.value.least is not None
     found = registry.solve("auto", Problem(graph, caught.value.least), settings=QUICK, bound_seconds=0)
@@ -73,7 +73,7 @@ def test_below_the_floor_it_refuses_in_seconds(links: Links) -> None:
     graph, machine = layered(300), Machine(links=links)
     floor = memory_floor(graph, machine)
     begin = monotonic()
-    with pytest.raises(InfeasibleError, match=f"below the floor of {floor:,} B") as caught:
+    with pytest.raises(InfeasibleError, match=f"below the minimum memory of {floor:,} B") as caught:
         registry.solve("auto", Problem(graph, floor - 1, machine), bound_seconds=0)
     assert monotonic() - begin < 30  # on a busy machine
     assert caught.value.least is None or caught.value.least >= floor
@@ -86,7 +86,7 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
     monkeypatch.setattr(auto, "at_hand", lambda: False)
     monkeypatch.setattr(auto.search, "solve", lambda *_: pytest.fail("the search would be compiled"))
     graph = unet(2)
-    with pytest.raises(InfeasibleError, match="below the floor") as caught:
+    with pytest.raises(InfeasibleError, match="below the minimum memory") as caught:
         registry.solve("auto", Problem(graph, memory_floor(graph) - 1), bound_seconds=0)
     assert caught.value.least is not None
     assert caught.value.least >= memory_floor(graph)

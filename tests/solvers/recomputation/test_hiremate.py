@@ -376,5 +376,5 @@ def test_a_sum_of_which_one_part_can_not_be_made_again_is_whole_before_it_is_rea
 def test_sizes_far_apart_are_refused_in_one_line(seed: int) -> None:
     """Tebibytes beside bytes, and a budget of one byte beside megabytes."""
     chosen = {"top": "3", "lower": "4", "peaks": "2", "saves": "2", "cache": "off"}
-    with pytest.raises(InfeasibleError, match="the smallest budget hiremate can reach is"):
+    with pytest.raises(InfeasibleError, match="the smallest budget found by hiremate is"):
         registry.solve("hiremate", Problem(odd_graph(Random(seed)), 1), 30.0, chosen, bound_seconds=0.0)

@@ -1,0 +1,13 @@
+"""Text as a cell of a CSV file: names from a graph file may hold anything."""
+
+from __future__ import annotations
+
+_FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def cell_text(text: str) -> str:
+    """Control characters as escapes (ESC as \\\\x1b), so that no terminal acts on them; an apostrophe before
+    what a spreadsheet would compute."""
+    plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return f"'{plain}" if plain.startswith(_FORMULA) else plain

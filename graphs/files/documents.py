@@ -112,6 +112,8 @@ def read_bytes(path: Path, most: int) -> bytes:
     """A regular file of at most `most` bytes, unpacked where it ends in `.gz`. Raises InputError."""
     packed = path.suffix == ".gz"
     size = regular_size(path)
+    if not packed and size > most:  # it would be read for nothing
+        raise _too_large(path, most)
     try:
         expected = max(2**20, size * (MOST_UNPACKED if packed else 1))
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
@@ -123,14 +125,18 @@ def read_bytes(path: Path, most: int) -> bytes:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > most:
-        yaml = {".yaml", ".yml"} & {*path.suffixes[-2:]}
-        other = "; JSON is read up to 512 MiB" if yaml else ""
-        raise InputError(f"{path}: larger than the {most // 2**20} MiB that are read{other}")
+        raise _too_large(path, most)
     if packed and len(raw) > expected:
         raise InputError(
             f"{path}: unpacks to more than {MOST_UNPACKED} times its size: unpack it yourself if you trust it"
         )
     return raw
+
+
+def _too_large(path: Path, most: int) -> InputError:
+    yaml = {".yaml", ".yml"} & {*path.suffixes[-2:]}
+    other = "; JSON is read up to 512 MiB" if yaml else ""
+    return InputError(f"{path}: larger than the {most // 2**20} MiB that are read{other}")
 
 
 def regular_size(path: Path) -> int:

@@ -100,7 +100,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (command, make)
         for command in COMMANDS
         for make in ODD
-        if make is os.mkfifo or command in ("a graph", "a model", "rows so far", "fx")
+        if make is os.mkfifo or command in ("a graph", "a model", "rows so far", "fx", "onnx")
     ],
 )
 def test_one_line(

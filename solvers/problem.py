@@ -104,7 +104,10 @@ class Effort:
         """None where nothing is known."""
         if nodes is None and bound == -inf:
             return None
-        return Effort(nodes, 0.0 if time <= bound else 1.0 if bound == -inf else (time - bound) / time)
+        # bounds are rounded down: that of a schedule of no seconds is below 0
+        if time <= max(bound, 0.0):
+            return Effort(nodes, 0.0)
+        return Effort(nodes, 1.0 if bound == -inf else (time - bound) / time)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import least_memory, memory_floor
 from memplan.planner.budget import spelled
-from memplan.solvers.problem import Bound, InfeasibleError, NotFoundError, Problem
+from memplan.solvers.problem import Bound, Effort, InfeasibleError, NotFoundError, Problem
 from memplan.solvers.registry import run as registry
 
 
@@ -56,3 +56,8 @@ def test_a_minimum_says_for_which_schedules_and_what_goes_below() -> None:
 def test_a_budget_is_a_whole_number() -> None:
     with pytest.raises(InputError, match=r"budget 0.6 is not a whole number of bytes"):
         registry.solve("auto", Problem(chain(3), 0.6))  # pyright: ignore[reportArgumentType]
+
+
+def test_the_effort_for_a_schedule_of_no_seconds_has_no_gap() -> None:
+    assert Effort.of(3, 0.0, -1e-11) == Effort(3, 0.0)
+    assert Effort.of(3, 2.0, 1.0) == Effort(3, 0.5)

@@ -1,6 +1,7 @@
 """The fuzzer: odd files, schedules, graphs, settings and command lines, for as long as there is patience.
 
     readers    graph, machine, schedule and table files, changed here and there: read, or refused in one line
+    imports    files of other tools, changed, cut short or of another kind: imported, or refused in one line
     schedules  random and spoilt schedules: the simulator and the tests' second replay say the same
     solvers    all solvers on odd graphs: no error but a refusal, no bound above a time, both replays agree
     settings   `plan solve --set` with any values: solved, or refused in one line

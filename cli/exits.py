@@ -66,7 +66,8 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
         return Exit.USAGE, f"{error.filename}: {error.strerror}"
     if interrupted:  # an import or a compiler that a signal ended in the middle says so in many ways
         return Exit.INTERRUPTED, "interrupted"
-    return Exit.FAULT, f"a fault of ours: {type(error).__name__}: {error} (--debug shows where)"
+    said = f": {error}" if str(error) else ""  # some of Python's own have no message
+    return Exit.FAULT, f"a fault of ours: {type(error).__name__}{said} (--debug shows where)"
 
 
 def _usage(error: click.UsageError) -> str:

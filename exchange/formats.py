@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graphs.errors import InputError
+from ..graphs.files.fields import twice
 from ..graphs.files.validate import validate
 from ..graphs.graph import Graph
 
@@ -68,6 +69,9 @@ def read(name: str, path: Path, options: Options) -> Graph:
     try:
         graph = _module(name).read(path, options)
         validate(graph)
+        for kind, names in (("operations", graph.operations.name), ("tensors", graph.tensors.name)):
+            if len({*names}) < len(names):  # a graph file could not be read again
+                raise ValueError(f"two {kind} have the name {twice(names)!r}")
         return graph
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None

@@ -14,7 +14,7 @@ orttraining documents them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -58,6 +58,8 @@ def read(path: Path, options: Options) -> Graph:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's
         raise ValueError(f"is not an ONNX model: {one_line(error)}") from None
+    if not all(isinstance(text, str) for text in _names(model.graph)):  # protobuf gives bytes instead
+        raise ValueError("is not an ONNX model: a name in it is not UTF-8 text")
     if not model.graph.node:
         raise ValueError("is not an ONNX model with operations")
     fix_dimensions(model.graph, options.dims or {})
@@ -222,9 +224,21 @@ class _Reading:
         return form is not None and prod(form.shape) == 1
 
 
+def _names(graph: Any) -> Iterator[Any]:
+    """All that is a name in a graph."""
+    yield graph.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (one.name for one in node.attribute)
+    yield from (one.name for one in graph.initializer)
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        yield info.name
+        yield from (one.dim_param for one in info.type.tensor_type.shape.dim)
+
+
 def fix_dimensions(graph: Any, dims: Mapping[str, int]) -> None:
     """Give each dimension that the file only names its size. What inference of others has left open is
-    dropped: it is inferred anew. Raises InputError for an input's dimension without a size, and for a size
+    dropped: it is inferred anew. Raises ValueError for an input's dimension without a size, and for a size
     of a dimension that no input has."""
     fixed = {one.name for one in graph.initializer}
     inputs = [info for info in graph.input if info.name not in fixed]
@@ -238,11 +252,11 @@ def fix_dimensions(graph: Any, dims: Mapping[str, int]) -> None:
                     one.dim_param = name
     if others := [name for name in dims if name not in open_]:
         known = f"they have {', '.join(open_)}" if open_ else "all of them have numbers"
-        raise InputError(f"--dim {others[0]}={dims[others[0]]}: no input has this dimension open; {known}")
+        raise ValueError(f"--dim {others[0]}={dims[others[0]]}: no input has this dimension open; {known}")
     if missing := [name for name in open_ if name not in dims]:
         what = ", ".join(f"{name!r} of {open_[name]!r}" for name in missing)
         advice = " ".join(f"--dim {name}={_EXAMPLE}" for name in missing)
-        raise InputError(f"the file names dimensions without their sizes: {what}; give them, as {advice}")
+        raise ValueError(f"the file names dimensions without their sizes: {what}; give them, as {advice}")
     for info in (*inputs, *graph.output, *graph.value_info):
         for one in info.type.tensor_type.shape.dim:
             if one.dim_param in dims:

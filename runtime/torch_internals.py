@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -45,7 +46,14 @@ from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import GetAttrKey, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import (
+    SUPPORTED_NODES,
+    GetAttrKey,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -311,6 +319,14 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
+
+
+def pytree_node(kind: type) -> Any:
+    """How a class registered with PyTorch's pytrees is taken apart and made anew; None for others."""
+    return None if kind in _OWN_NODES else SUPPORTED_NODES.get(kind)
+
+
+_OWN_NODES = frozenset({tuple, list, dict, OrderedDict, defaultdict, deque})
 
 
 def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:

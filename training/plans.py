@@ -1,4 +1,4 @@
-"""One plan for each shape of batches: found, or made where there is none yet."""
+"""One plan for each shape of batches, and for each set of values that the code reads: found, or made."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from ..graphs.errors import MismatchError
 from ..runtime.model.iteration import Inputs, Iteration
+from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
-from ..runtime.run.inputs import OtherShapeError
+from ..runtime.run.inputs import OtherShapeError, OtherValuesError, UsedValuesError
 from .buckets import Buckets
 
 
@@ -24,6 +25,7 @@ class Plans:
         buckets: Buckets | None,
     ) -> None:
         self.steps: list[PlannedStep] = []
+        self._said = False
         self._plan, self._most, self._buckets = plan, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
@@ -51,9 +53,21 @@ class Plans:
                     self.steps.insert(0, step)
                     return step, given
             if len(self.steps) < self._most:
+                if isinstance(refused, OtherValuesError) and not self._said:
+                    self._said = True
+                    warn_user(f"{refused}; another plan is made. {_GIVE_TENSORS}")
                 self.steps.insert(0, self._plan(self._iteration._replace(inputs=given)))
                 return self.steps[0], given
-        raise MismatchError(
-            f"{refused}; with {self._most} plans there are as many as allowed: pad batches to fewer shapes, "
-            f"or optimize(…, plans={2 * self._most})"
-        )
+        allowed = f"with {self._most} plans there are as many as allowed"
+        more = f"optimize(…, plans={2 * self._most})"
+        if isinstance(refused, OtherValuesError):
+            raise MismatchError(f"{refused}; {allowed}. {_GIVE_TENSORS}, or {more}")
+        if isinstance(refused, UsedValuesError):
+            raise MismatchError(
+                f"{refused}; each set of these values has a plan of its own, and {allowed}: {more}, or write "
+                "that part of the model so that no shape and no branch depends on them"
+            )
+        raise MismatchError(f"{refused}; {allowed}: pad batches to fewer shapes, or {more}")
+
+
+_GIVE_TENSORS = "Give what changes often as a tensor, among inputs, targets or buffers"

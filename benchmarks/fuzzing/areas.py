@@ -7,7 +7,8 @@ from importlib import import_module
 from .area import Area
 
 SHARES = {
-    "readers": 0.2,
+    "readers": 0.15,
+    "imports": 0.05,
     "schedules": 0.15,
     "solvers": 0.4,
     "settings": 0.1,

@@ -141,7 +141,7 @@ class Readers(Area):
         document, graph = _sound(what, random.randrange(DIFFERENT))
         suffix = random.choice((".json", ".json", ".yaml", ".yml"))
         if random.random() < 0.7:
-            document = _changed(random, document)
+            document = changed(random, document)
         data = _json(random, document) if suffix == ".json" else _yaml(document)
         if random.random() < 0.6:
             data = _bytes(random, data)
@@ -159,7 +159,7 @@ class Readers(Area):
             faults = READERS[case.what](path, case)
             outcome = "read"
         except InputError as error:
-            faults, outcome = list(_line_faults(str(error), path)), "refused"
+            faults, outcome = list(line_faults(str(error), path)), "refused"
         except Exception as error:
             fault = f"{case.what}: {type(error).__name__}"
             faults, outcome = [Fault(fault, f"{fault}: {str(error)[:300]}")], "failed"
@@ -192,7 +192,7 @@ class Readers(Area):
         }[case.what]
 
 
-def _line_faults(line: str, path: Path) -> Iterator[Fault]:
+def line_faults(line: str, path: Path) -> Iterator[Fault]:
     if not line.startswith(f"{path}: "):
         yield Fault("no place", f"the line does not begin with the file: {line[:300]}")
     if len(line) > LONGEST_LINE:
@@ -306,7 +306,7 @@ def _yaml(document: Any) -> bytes:
 # Changes
 
 
-def _changed(random: Random, document: Any) -> Any:
+def changed(random: Random, document: Any) -> Any:
     """One to four changes somewhere in the tree."""
     document = deepcopy(document)
     for _change in range(random.choice((1, 1, 2, 4))):

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from ...graphs.errors import MemplanError
 from ...graphs.files.documents import regular_size
 from ...graphs.graph import Graph
 from ...graphs.machines.presets import find_preset
@@ -19,6 +20,7 @@ from ..device.device import StreamDevice
 from ..profile.estimate import ESTIMATED, estimate_program
 from ..program.graph import graph_of
 from ..trace.lowering import lower
+from ..trace.pretence import silent
 from .joint import joint_of
 
 MOST_BYTES = 512 * 2**20
@@ -27,7 +29,12 @@ MOST_BYTES = 512 * 2**20
 def read_export(path: Path, gpu: str) -> Graph:
     """gpu: whose times the roofline estimates; its preset is the machine. Raises ValueError or InputError."""
     preset = find_preset(gpu)
-    program = lower(joint_of(_document(path)))
+    document = _document(path)
+    try:
+        with silent():
+            program = lower(joint_of(document))
+    except MemplanError as error:  # of a program, not of a model that is traced
+        raise ValueError(str(error)) from None
     costs = estimate_program(program, preset.gpu, None, preset.machine.updates)
     estimated = {"gpu": preset.gpu.name, "data": preset.gpu.source, **ESTIMATED}
     source = {"kind": "fx", "file": path.name, "estimate": estimated}

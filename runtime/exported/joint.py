@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from ...graphs.errors import MemplanError
 from ...graphs.files.fields import Row, mapping, sequence
 from ..program.outputs import output_of
 from ..torch_internals import DynamicOutputShapeException, FakeTensorMode, can_decompose, schema_of
@@ -47,8 +48,11 @@ def joint_of(document: object) -> Joint:
     """Of a program's `model.json`. Raises ValueError."""
     try:
         return _joint_of(mapping(document, "an exported program"))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"is not what torch.export.save writes: {error!r}") from None
+    except (MemplanError, ValueError):
+        raise
+    except Exception as error:  # a field that is another's, wherever in PyTorch it shows
+        what = f"{type(error).__name__}: {_first_line(error)}"
+        raise ValueError(f"is not what torch.export.save writes: {what}") from None
 
 
 def _joint_of(row: Row) -> Joint:

@@ -16,6 +16,7 @@ from ...graphs.folders.cache import cache_folder
 from ...graphs.transformations.updates import When
 from ...planner.budget import Budget, parse_budget
 from ..program.outputs import Wanted
+from .batch_objects import object_parts
 from .clipping import Clipping, given_norm
 
 _LEAST_BYTES = 1000
@@ -35,6 +36,8 @@ def given_inputs(inputs: Any) -> tuple[Any, ...] | dict[str, Any]:
         return tuple(inputs)
     if isinstance(inputs, Mapping):
         return dict(inputs)
+    if object_parts(inputs) is not None and not isinstance(inputs, tuple):
+        return (inputs,)
     if not isinstance(inputs, tuple):
         raise InputError(
             f"inputs is a {_kind(inputs)}: give a tensor, a tuple of positional or a dict of named arguments"

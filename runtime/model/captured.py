@@ -22,6 +22,7 @@ from torch import Tensor
 from ...graphs.errors import MismatchError
 from ..hints import SPARSE
 from ..reach import Path, follow, reachable, spelled
+from ..reads.contents import is_plain
 from ..refusals import TraceError, at_line, is_users, is_value_dependent
 from ..torch_internals import (
     FakeTensor,
@@ -32,7 +33,7 @@ from ..torch_internals import (
     version_of,
     wraps_others,
 )
-from .iteration import Iteration
+from .iteration import Iteration, others_in
 
 aten: Any = torch.ops.aten
 _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
@@ -43,9 +44,10 @@ class Captured(TorchDispatchMode):
     """Stands before the trace and notes the real tensors that come by, and where they came by first. Those
     that a tensor wraps come by themselves."""
 
-    def __init__(self, given: Iterable[Tensor], calls: Iterator[int]) -> None:
+    def __init__(self, given: Iterable[Tensor], calls: Iterator[int], iteration: Iteration) -> None:
         """given: parameters, buffers and inputs. calls: goes on by one for each call."""
         super().__init__()
+        self._iteration = iteration
         self._calls = calls
         self._given = {id(tensor) for tensor in given}
         self._found: dict[int, tuple[Tensor, str]] = {}
@@ -72,7 +74,7 @@ class Captured(TorchDispatchMode):
             made = func(*args, **kwargs)
         except Exception as error:
             if outside and is_value_dependent(error):
-                raise TraceError(_refusal(outside[0], users_line())) from None
+                raise TraceError(_refusal(outside[0], users_line(), self._iteration)) from None
             raise
         next(self._calls)  # only now: a call that fails is no step further
         for leaf in (leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
@@ -93,7 +95,7 @@ class Captured(TorchDispatchMode):
         }
         for key, (tensor, place) in self._found.items():
             if key not in held or tensor.requires_grad:
-                raise TraceError(_refusal(tensor, place))
+                raise TraceError(_refusal(tensor, place, iteration))
         return {key: held[key] for key in self._found}
 
     def _outside(self, tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -144,10 +146,19 @@ def roots_of(iteration: Iteration) -> dict[str, Any]:
     return {"module": iteration.module, "loss_fn": owner}
 
 
-def _refusal(tensor: Tensor, place: str) -> str:
+def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
     what = f"{place}uses {_form(tensor)}"
     if tensor.requires_grad:
         return f"{what} that needs a gradient and is no parameter of the module"
+    opaque = (
+        (name, x) for name, x in others_in(iteration.inputs).items() if not is_plain(x) and not callable(x)
+    )
+    if (found := next(opaque, None)) is not None:
+        return (
+            f"{what} that is no parameter, buffer or input; the input {found[0]} is a "
+            f"{type(found[1]).__name__}, which can't be taken apart: give its tensors in a dict, "
+            "a tuple or a dataclass, or tell PyTorch how with torch.utils._pytree.register_pytree_node"
+        )
     return (
         f"{what} that is no parameter, buffer or input: every later iteration would compute with its values "
         "of now; give labels as targets, for loss_fn(output, targets), or make it a buffer or an input"

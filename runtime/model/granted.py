@@ -1,8 +1,9 @@
 """What a plan takes for granted of a module: looked at before the trace, and before every iteration.
 
 refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
-Granted  what must stay as it was: the parts, their mode and plain attributes, hooks, forms, autocast;
-         the plain values that code reads from elsewhere (plain_values.py).
+Granted  what must stay as it was: the parts, their mode and plain attributes, hooks, forms, autocast.
+
+What the user's code reads of Python's objects is looked at by reads/reads.py.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,10 +22,11 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError, MismatchError
 from ..hints import NESTED, SPARSE
 from ..program.program import Program, Value
+from ..reach import names_in
+from ..reads.contents import is_of_user_class
 from ..storage.away import Away
 from ..torch_internals import WRAPPERS, has_hooks, make_up, no_torch_function, wraps_others
 from .iteration import Iteration
-from .plain_values import PlainValues
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -85,6 +89,8 @@ class Granted:
             self._roots["loss_fn"] = iteration.loss_fn
         self._parts = self._walk()
         self._known = [_state(part) for _name, part in self._parts]
+        self._values = [_watched(part) for _name, part in self._parts]
+        self._sizes = [len(part.__dict__) for _name, part in self._parts]
         self._forms = {
             name: program.values[value]
             for name, value in (*program.parameters.items(), *program.buffers.items())
@@ -95,7 +101,18 @@ class Granted:
         self._device = program.device.type
         self._autocast = self._autocast_now()
         self._own_autocast = iteration.autocast
-        self._read = PlainValues(iteration)
+
+    def other_values(self) -> str | None:
+        """In words, the first plain attribute that has changed of those that libraries read."""
+        for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
+            own = part.__dict__
+            if len(own) == size and all(own.get(each, _NONE) == value for each, value in known.items()):
+                continue
+            if (now := _watched(part)) != known:
+                attribute = next(a for a in (*known, *now) if known.get(a, _NONE) != now.get(a, _NONE))
+                then, there = (row.get(attribute, "not there") for row in (known, now))
+                return f"{f'{name}.' if name else ''}{attribute} is {there!r}; the plan is for {then!r}"
+        return None
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """tensors: the module's parameters and buffers by name. Raises MismatchError, one line."""
@@ -112,7 +129,6 @@ class Granted:
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:
                 raise MismatchError(f"{_difference(name, part, known)}: plan the module anew")
-        self._read.check()
         with no_torch_function():
             first: dict[int, str] = {}
             for name, tensor in tensors.items():
@@ -166,6 +182,29 @@ def plain_attributes(part: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(part).items() if type(value) in _PLAIN and name[0] != "_"}
 
 
+def _watched(part: nn.Module) -> dict[str, Any]:
+    """Its plain attributes that code of libraries may read: what the user's own code reads is recorded
+    (reads/recorder.py)."""
+    known = _names_of_libraries(type(part))
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if type(value) in _PLAIN
+        and (name in known if known is not None else name[0] != "_")
+        and name != "training"
+    }
+
+
+@cache
+def _names_of_libraries(kind: type[nn.Module]) -> frozenset[str] | None:
+    """The attributes that a library's methods in a user's class name; None for a library's class: any."""
+    if not is_of_user_class(kind):
+        return None
+    bases = [base for base in kind.__mro__ if not is_of_user_class(base) and base not in (nn.Module, object)]
+    methods = [each for base in bases for each in vars(base).values() if isinstance(each, FunctionType)]
+    return frozenset(name for each in methods for name in names_in(each.__code__))
+
+
 @contextmanager
 def plain_attributes_kept(module: nn.Module) -> Generator[None]:
     """For a plain iteration between planned ones: a model may count."""
@@ -179,13 +218,13 @@ def plain_attributes_kept(module: nn.Module) -> Generator[None]:
             vars(part).update(there)
 
 
-_State = tuple[type, dict[str, Any], tuple[Any, ...], tuple[int, ...], list[str], object]
+_State = tuple[type, bool, tuple[Any, ...], tuple[int, ...], list[str], object]
 
 
 def _state(part: nn.Module) -> _State:
-    """Its class, plain attributes, submodules, hooks, own tensors, and a forward of its own."""
+    """Its class, mode, submodules, hooks, own tensors, and a forward of its own."""
     parts, hooks, tensors = make_up(part)
-    return type(part), plain_attributes(part), parts, hooks, tensors, vars(part).get("forward")
+    return type(part), part.training, parts, hooks, tensors, vars(part).get("forward")
 
 
 def _difference(name: str, part: nn.Module, known: _State) -> str:
@@ -196,10 +235,7 @@ def _difference(name: str, part: nn.Module, known: _State) -> str:
     ):
         if what is not None and now[number] != known[number]:
             return f"{where}: {what} changed after the plan was made"
-    before, after = known[1], now[1]
-    attribute = next(a for a in (*before, *after) if before.get(a, _NONE) != after.get(a, _NONE))
-    then, there = (row.get(attribute, "not there") for row in (before, after))
-    return f"{f'{name}.' if name else ''}{attribute} is {there!r}; the plan is for {then!r}"
+    return f"{f'{name}.' if name else ''}training is {now[1]}; the plan is for {known[1]}"
 
 
 def _refuse_hooks(name: str, parameter: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
 from ..program.outputs import Output, Wanted, output_of
+from .batch_objects import object_parts, with_parts
 from .clipping import Clipping
 from .processes import Processes
 
@@ -192,7 +193,7 @@ def _what(thing: Any) -> str:
 
 
 def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors in nested tuples, lists and mappings, in order, named by their place: `past.0.key`."""
+    """The tensors in nested containers and objects, in order, named by their place: `past.0.key`."""
     if isinstance(inputs, Tensor):
         return {name: inputs}
     found: dict[str, Tensor] = {}
@@ -217,6 +218,8 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
         return Labelled(tuple(made.values()) if positional else made, targets)
     if isinstance(inputs, Mapping):
         return made
+    if not isinstance(inputs, tuple | list):
+        return with_parts(inputs, made)
     return type(inputs)(*made.values()) if hasattr(inputs, "_fields") else type(inputs)(made.values())
 
 
@@ -245,4 +248,4 @@ def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
         return [*(_parts(inputs.inputs) or ()), (TARGETS, inputs.targets)]
     if isinstance(inputs, Mapping):
         return list(inputs.items())
-    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else None
+    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else object_parts(inputs)

@@ -47,12 +47,12 @@ _LARGEST = 2**26
 
 class _Noted(NamedTuple):
     """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not.
-    draws: it is a random generator."""
+    draws: whose numbers it draws, if it is a random generator."""
 
     path: Path
     changes: Callable[[], list[object]]
     put_back: Callable[[], None]
-    draws: bool = False
+    draws: str | None = None
 
 
 class PythonState:
@@ -86,7 +86,12 @@ class PythonState:
 
     def drawn(self) -> bool:
         """Whether random numbers of Python, NumPy or a generator of its own were drawn since."""
-        return any(kept.draws and kept.changes() for kept in self._things)
+        return self.drawn_from() is not None
+
+    def drawn_from(self, *whose: str) -> str | None:
+        """Whose random numbers were drawn since, among these or any."""
+        found = (kept.draws for kept in self._things if kept.draws and kept.changes())
+        return next((each for each in found if not whose or each in whose), None)
 
     def put_back(self) -> None:
         for kept in self._things:
@@ -298,27 +303,32 @@ def _of_tensor(path: Path, thing: Tensor) -> _Noted:
     return _Noted(path, lambda: [] if version_of(thing) == version else [""], put_back)
 
 
-def _of_state(path: Path, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
+def _of_state(path: Path, whose: str, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:
     known = pickle.dumps(read())
     return _Noted(
         path,
         lambda: [] if pickle.dumps(read()) == known else [""],
         lambda: write(pickle.loads(known)),
-        draws=True,
+        draws=whose,
     )
 
 
-def _state_of(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """How the state of a random generator is read and written."""
-    if isinstance(thing, random.Random):
-        return thing.getstate, thing.setstate
+def _state_of(thing: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]] | None:
+    """Whose random generator it is, and how its state is read and written."""
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
+        return PYTHON_NUMBERS, thing.getstate, thing.setstate
     if isinstance(thing, np.random.RandomState):
-        return thing.get_state, thing.set_state
+        return NUMPY_NUMBERS, thing.get_state, thing.set_state
     if isinstance(thing, np.random.Generator):
         bits: Any = thing.bit_generator
-        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+        return NUMPY_NUMBERS, lambda: bits.state, lambda state: setattr(bits, "state", state)
     if isinstance(thing, torch.Generator):
-        return lambda: thing.get_state().numpy(), lambda state: thing.set_state(torch.from_numpy(state))
+        generator = thing
+        return (
+            "a torch.Generator's numbers",
+            lambda: generator.get_state().numpy(),
+            lambda state: generator.set_state(torch.from_numpy(state)),
+        )
     return None
 
 
@@ -326,8 +336,8 @@ PYTHON_NUMBERS, NUMPY_NUMBERS = "Python's random numbers", "NumPy's random numbe
 
 
 def _of_generators() -> Iterable[_Noted]:
-    yield _of_state((PYTHON_NUMBERS,), random.getstate, random.setstate)
-    yield _of_state((NUMPY_NUMBERS,), np.random.get_state, np.random.set_state)
+    yield _of_state((PYTHON_NUMBERS,), PYTHON_NUMBERS, random.getstate, random.setstate)
+    yield _of_state((NUMPY_NUMBERS,), NUMPY_NUMBERS, np.random.get_state, np.random.set_state)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -19,6 +19,7 @@ import torch
 
 from ...graphs.graph import Kind, Phase
 from ..reach import Path
+from ..reads.reads import Reads
 from ..values_used import ValuesUsed
 from .outputs import NOTHING, Output
 
@@ -125,6 +126,7 @@ class Program:
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
     generators: of the model's own that operations draw from, by the path to the attribute that holds each.
     used: what the trace has used of the values of inputs and buffers, if anything.
+    reads: what it has read of Python's objects: attributes, items, globals.
     """
 
     device: torch.device
@@ -147,6 +149,7 @@ class Program:
     compiling: bool = False
     generators: Mapping[Path, torch.Generator] = field(default_factory=dict[Path, torch.Generator])
     used: ValuesUsed | None = field(default=None, compare=False)
+    reads: Reads | None = field(default=None, compare=False)
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
 

@@ -34,7 +34,7 @@ from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
 from .custody import Custody
 from .cycle import Cycle, Terms
-from .inputs import Expected, OtherShapeError
+from .inputs import Expected, OtherValuesError, UsedValuesError
 from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
 from .owners import Owners
@@ -181,7 +181,9 @@ class PlannedStep:
         plan's, else MismatchError."""
         given = self._expected.read(inputs)
         if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
-            raise OtherShapeError(other)
+            raise UsedValuesError(other)
+        if found := self._granted.other_values() or (self.program.reads and self.program.reads.difference()):
+            raise OtherValuesError(str(found))
         return list(given.values())
 
     def check_unchanged(self) -> None:

@@ -20,6 +20,15 @@ class OtherShapeError(MismatchError):
     trace has used: another plan can be made for them."""
 
 
+class UsedValuesError(OtherShapeError):
+    """A batch whose values decide otherwise than those of the plan's batch: its shapes are the same."""
+
+
+class OtherValuesError(OtherShapeError):
+    """What the code of the iteration reads of Python's objects differs from what the trace has read: another
+    plan can be made for it."""
+
+
 class Expected:
     """The inputs of a plan: their names, forms, and what is no tensor among them."""
 
@@ -36,7 +45,7 @@ class Expected:
         _same_names(others, self._others, inputs)
         for name, other in self._others.items():
             if others[name] is not other and others[name] != other:
-                raise MismatchError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
+                raise OtherValuesError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         found = [(name, form_of(tensors[name], form), form) for name, form in self._forms.items()]
         for name, there, form in found:
             if (there.dtype, there.device) != (form.dtype, form.device):

@@ -25,9 +25,12 @@ from ...graphs.errors import InputError
 from ..below_autograd import autocast_cache, without_autocast
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
-from ..model.python_state import caches_forgotten, state_put_back
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
+from ..reads.forbidden import drawing
+from ..reads.reads import Reads
+from ..reads.recorder import Recording
 from ..refusals import TraceError
 from ..storage.away import hold_of
 from ..torch_internals import (
@@ -67,7 +70,8 @@ class Joint(NamedTuple):
 
     output: what the module returns. gradients: names of the parameters that get one. held: of the constants
     that attributes of the module hold, the path to each, by the tensor's identity. used: what the trace has
-    used of values. generators: those that attributes hold, by path.
+    used of values. reads: what it has read of Python's objects. generators: those that attributes hold, by
+    path.
     """
 
     graph: fx.GraphModule
@@ -79,6 +83,7 @@ class Joint(NamedTuple):
     gradients: Sequence[str]
     held: Mapping[int, Path]
     used: ValuesUsed | None = None
+    reads: Reads | None = None
     generators: Mapping[Path, torch.Generator] = {}
 
 
@@ -102,7 +107,8 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
         parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     made: list[_Results] = []
-    captured = Captured(flat, calls)
+    captured = Captured(flat, calls, iteration)
+    recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn})
     used: list[ValuesUsed | None] = []
     own = held_generators(iteration)
     generators = Generators(own)
@@ -131,14 +137,19 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
         # Anomaly mode looks for NaN, and fake tensors have no values.
         torch.autograd.set_detect_anomaly(False),
     ):
-        with generators.watched(), state_put_back(iteration, tensors=False), mode:
-            traced = make_fx(forward_backward)(*examples)
+        with state_put_back(iteration, tensors=False) as before:
+            with generators.watched(), mode, recording.listening():
+                traced = make_fx(forward_backward)(*examples)
+            recording.refuse_counters()
+            if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
+                raise TraceError(drawing(whose, "the iteration "))
         held = captured.held_by(iteration)
+        reads = recording.reads()
         with mode:
             graph = functional_graph(traced, examples, flat, partial(_fake, mode))
     output, gradients, _tensors = made[0]
     trains = iteration.purpose != "predict"
-    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], own)
+    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], reads, own)
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:

@@ -92,7 +92,7 @@ def _trace(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
     replace_scatters(joint.graph.graph)
-    program = named(replace(lower(joint), compiling=way.compiling, used=joint.used))
+    program = named(replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads))
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
     check_order(program)

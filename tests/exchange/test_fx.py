@@ -297,6 +297,16 @@ FAULTS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "type": ((*G, "tensor_values", "x", "dtype"), 99, "type 99 is not understood"),
     "another": ((*G, "tensor_values", "addmm", "dtype"), 6, "but the file says"),
     "sizes": ((*G, "tensor_values", "x", "sizes", 0), {"as_expr": {}}, "static shapes"),
+    "not text": (
+        (*G, "tensor_values", "x", "strides"),
+        [{"as_int": 1}],
+        "is not what torch.export.save writes",
+    ),
+    "of nobody": (
+        ("graph_module", "signature", "output_specs", 0),
+        {"buffer_mutation": {"arg": {"name": "addmm"}, "buffer_name": "nope"}},
+        "is not what torch.export.save writes",
+    ),
     "list": ((*G, "nodes", 0, "outputs"), [], "has no name for it"),
     "result": (("graph_module", "signature", "output_specs", 0), {"token": {"arg": {}}}, "used before"),
     "input": (("graph_module", "signature", "input_specs", 0), {"token": {"arg": {}}}, "kind 'token'"),
@@ -315,7 +325,7 @@ def test_faults_are_one_line(fault: str, document: Any, tmp_path: Path) -> None:
 
 def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "f.pt2"
-    with pytest.raises(InputError, match=r"cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"^[^:]*f\.pt2: no such file"):
         read("fx", path, Options(gpu="rtx3060"))
     torch.save({"a": 1}, path)
     with pytest.raises(InputError, match="has 0 programs"):

@@ -205,6 +205,13 @@ def test_what_depends_on_values_is_refused_with_its_maker(tmp_path: Path) -> Non
         imported(other, tmp_path)
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    data = model([node("Relu", "x", "what")], {"x": [4]}, {"what": [4]}).SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data.replace(b"what", b"wh\xfft"))
+    with pytest.raises(InputError, match=r"m\.onnx: is not an ONNX model: "):
+        read("onnx", tmp_path / "m.onnx", Options(gpu="rtx3060"))
+
+
 def test_constants_and_large_shapes(tmp_path: Path) -> None:
     """A constant of data is a buffer; one that only says a size is nothing. Nothing large is computed."""
     data = onnx.numpy_helper.from_array(np.zeros((64, 64), np.float32))

@@ -144,6 +144,8 @@ def fault(name: str, classes: dict[str, Any]) -> object:
         node.deps_real = [3]
     if name == "name":
         node.name = None
+    if name == "twice":
+        node.name = "BWD[a]"
     if name == "order":
         graph.computation_nodes.reverse()
     return graph
@@ -159,6 +161,7 @@ FAULTS = {
     "set": "'deps_real' of a node must be a set",
     "name": "a node has no 'name'",
     "order": "before it could be written",
+    "twice": "two operations have the name 'BWD[a]'",
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.graphs.errors import DifferenceError
 from memplan.runtime.compare import grounds
 from memplan.training import plan as planning
 from memplan.training.progress import Told
@@ -164,7 +162,7 @@ def test_what_it_rests_on_has_changed(
 
 def test_code_that_goes_another_way_later_is_found_though_its_trace_is_the_same(tmp_path: Path) -> None:
     start(tmp_path)
-    with pytest.raises(DifferenceError, match=r"changes module\.count"):
+    with pytest.raises(memplan.MemplanError, match=r"uses module\.count, which the iteration itself changes"):
         start(tmp_path, Model(late=1.0))
 
 
@@ -173,11 +171,6 @@ def test_a_rate_of_zero_proves_nothing_of_others(tmp_path: Path, compared: list[
         module = Model()
         start(tmp_path, module, optimizer=torch.optim.SGD(module.parameters(), lr=rate))
         assert len(compared) == (1, 2, 2, 3)[number]
-
-
-class Draws(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x if random.random() < 1 else 2 * x)
 
 
 class SetsAtFirst(nn.Linear):
@@ -196,7 +189,7 @@ class Goes(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.parametrize(("kind", "times"), [(Draws, 2), (SetsAtFirst, 1), (Goes, 2)])
+@pytest.mark.parametrize(("kind", "times"), [(SetsAtFirst, 1), (Goes, 2)])
 def test_what_may_go_on_otherwise_is_compared_at_each_start(
     tmp_path: Path, compared: list[bool], kind: type[nn.Linear], times: int
 ) -> None:

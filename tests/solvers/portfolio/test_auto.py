@@ -228,7 +228,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(moving.joint, "improved", improved)
     graph = chain(6, seed=2)
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
-    registry.solve("auto", problem, 4.0, {"seed": "7", "moves": "30", "workers": "2"}, bound_seconds=0)
+    registry.solve("auto", problem, 8.0, {"seed": "7", "moves": "30", "workers": "2"}, bound_seconds=0)
     assert asked["search"] == search.Settings(30, 7)
     assert asked["joint"] == asked["last"] == joint.Settings(seed=7)
     assert asked["offload-greedy"] == offload_greedy.Settings(seed=7)
@@ -254,7 +254,7 @@ def test_where_others_are_far_joint_begins_anew(
     monkeypatch.setattr(moving, "module_of", module_of)
     monkeypatch.setattr(moving, "_NEAR", near)
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
-    registry.solve("auto", problem, 4.0, {"seed": "7", "workers": "2", "gap": "0"}, bound_seconds=0)
+    registry.solve("auto", problem, 8.0, {"seed": "7", "workers": "2", "gap": "0"}, bound_seconds=0)
     assert sorted(asked) == seeds
 
 

@@ -243,7 +243,7 @@ def test_auto_with_links_keeps_the_schedule_where_joint_from_others_fails(
         raise ValueError("no")
 
     monkeypatch.setattr(auto_moving.joint, "improved", improved)
-    found = solved(MOVING, time_limit=1.0, gap="0")
+    found = solved(MOVING, time_limit=4.0, gap="0")
     assert found.notes == ("joint from others failed: ValueError: no",)
 
 

@@ -1,0 +1,107 @@
+"""Batches that are objects: dataclasses, nodes of PyTorch's pytrees, objects with tensors inside.
+
+registered    by its flatten and unflatten functions
+keys          an object with keys, items that can be set and a copy, like PyTorch Geometric's Data
+attributes    dataclasses and other objects, of a copy of which the tensors are replaced
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..torch_internals import pytree_node
+
+Parts = list[tuple[Any, Any]]
+
+_WHOLE = (
+    *(bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic, Enum, Tensor, nn.Module),
+    *(
+        FunctionType,
+        BuiltinFunctionType,
+        MethodType,
+        ModuleType,
+        type,
+        torch.Generator,
+        torch.dtype,
+        torch.device,
+    ),
+    *(range, slice),
+)
+
+
+def object_parts(thing: Any) -> Parts | None:
+    """The parts of an object by their keys; None if it has none, or no tensor in any."""
+    if isinstance(thing, _WHOLE):
+        return None
+    if (node := pytree_node(type(thing))) is not None:
+        children, context = node.flatten_fn(thing)
+        return [*enumerate(children), (_CONTEXT, context)]
+    if _has_keys(type(thing)):
+        listed: Any = thing.keys
+        if callable(listed):
+            listed = list(_called(listed))
+        return [(key, thing[key]) for key in listed]
+    names = _names(thing)
+    parts = [(name, getattr(thing, name)) for name in names if hasattr(thing, name)]
+    return parts if any(_has_tensor(part) for _name, part in parts) else None
+
+
+def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
+    """A copy of the object with other parts; the object itself stays as it is."""
+    if (node := pytree_node(type(thing))) is not None:
+        context = node.flatten_fn(thing)[1]
+        return node.unflatten_fn([part for key, part in parts.items() if key != _CONTEXT], context)
+    made = copy.copy(thing)
+    for key, part in parts.items():
+        if _has_keys(type(thing)):
+            made[key] = part
+        elif part is not getattr(thing, key):
+            object.__setattr__(made, key, part)  # of a frozen dataclass too
+    return made
+
+
+_CONTEXT = "(form)"
+"""The key of what a registered node's flatten function gives beside the children."""
+
+
+@cache
+def _has_keys(kind: type) -> bool:
+    """Whether instances are like a dict without being a Mapping."""
+    return all(hasattr(kind, name) for name in ("keys", "__getitem__", "__setitem__", "__copy__"))
+
+
+def _called(function: Any) -> Any:
+    return function()
+
+
+def _names(thing: Any) -> list[str]:
+    if dataclasses.is_dataclass(thing):
+        return [each.name for each in dataclasses.fields(thing)]
+    slots = (name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ()))
+    own: dict[str, Any] = getattr(thing, "__dict__", {})
+    return [*own, *slots]
+
+
+def _has_tensor(thing: Any, depth: int = 0) -> bool:
+    if isinstance(thing, Tensor):
+        return True
+    if depth > 4 or isinstance(thing, _WHOLE):
+        return False
+    if isinstance(thing, Mapping):
+        return any(_has_tensor(each, depth + 1) for each in thing.values())
+    if isinstance(thing, list | tuple):
+        return any(_has_tensor(each, depth + 1) for each in thing)
+    parts = [getattr(thing, name, None) for name in _names(thing)]
+    return any(_has_tensor(each, depth + 1) for each in parts)

@@ -1,0 +1,1 @@
+"""Values that a trace reads from Python's objects: recorded while it runs, checked before iterations."""

@@ -1,0 +1,231 @@
+"""The content of any object as something that can be compared later: containers, buffers, pickled state.
+
+Objects that can't be taken apart (functions, classes, locks, PyTorch's modules) count by their identity.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from enum import Enum
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..reach import LONGEST, is_of_library
+from ..torch_internals import no_dispatch_modes, no_torch_function, version_of
+
+LARGEST = 2**20
+"""Bytes of a buffer or an array; a larger one counts by its identity."""
+LARGEST_TENSOR = 2**16
+"""Bytes of a tensor that is compared by its values; a larger one by its version and its memory."""
+DEEPEST = 12
+
+PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    slice,
+    range,
+)
+SCALARS = (*PLAIN, np.generic, Enum, type(...), type(NotImplemented), torch.layout, torch.memory_format)
+_ENDS = (FunctionType, ModuleType, type, nn.Module)
+_BUFFERS = (bytearray, memoryview)
+
+
+class Missing:
+    """Stands for a value where there is none."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = Missing()
+
+
+class Itself:
+    """An object that counts by its identity."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __repr__(self) -> str:
+        return f"a {type(self.thing).__name__}"
+
+
+class Kind(tuple[Any, ...]):
+    """(type, parts): what an object consists of."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        kind, parts = self
+        if kind in _ENDS_OF:
+            texts = [": ".join(map(repr, each)) if kind is dict else repr(each) for each in parts]
+            return f"{_ENDS_OF[kind][0]}{', '.join(texts)}{_ENDS_OF[kind][1]}"
+        if kind in (Tensor, np.ndarray) and len(parts) > 2:
+            dtype, shape, *_device, data = parts
+            if not isinstance(data, bytes):
+                return f"{kind.__name__}{list(shape)}"
+            if kind is np.ndarray:
+                return repr(np.frombuffer(data, dtype).reshape(shape).tolist())
+            with no_dispatch_modes(), no_torch_function():
+                return repr(torch.tensor(list(data), dtype=torch.uint8).view(dtype).reshape(shape).tolist())
+        if len(parts) == 1 and issubclass(kind, SCALARS):
+            return repr(parts[0])
+        return f"{kind.__name__}({', '.join(map(repr, parts))})"
+
+
+_ENDS_OF = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
+
+
+def is_plain(thing: object) -> bool:
+    return isinstance(thing, SCALARS)
+
+
+def content(thing: Any, *, deep: bool = True, depth: int = 0, around: tuple[int, ...] = ()) -> Any:
+    """Something that is equal as long as the thing's content is. deep: attributes of instances of a user's
+    classes are content too; else these count by their identity."""
+    if isinstance(thing, float | complex | np.inexact) and thing != thing:
+        return Kind((type(thing), ("nan",)))
+    if isinstance(thing, SCALARS):
+        return thing if type(thing) in (str, bytes) else Kind((type(thing), (thing,)))
+    if isinstance(thing, Tensor):
+        return tensor_content(thing)
+    if isinstance(thing, np.ndarray) and not thing.dtype.hasobject:
+        data = thing.tobytes() if thing.nbytes <= LARGEST else Itself(thing)
+        return Kind((np.ndarray, (thing.dtype, thing.shape, data)))
+    if isinstance(thing, _ENDS) or depth > DEEPEST or id(thing) in around:
+        return Itself(thing)
+    parts = list(_parts(thing, deep=deep))
+    inner = [
+        each
+        if isinstance(each, bytes | Itself)
+        else content(each, deep=deep, depth=depth + 1, around=(*around, id(thing)))
+        for each in parts
+    ]
+    if isinstance(thing, set | frozenset):
+        return Kind((type(thing), frozenset(inner)))
+    if isinstance(thing, dict):
+        pairs = tuple(zip(inner[::2], inner[1::2], strict=True))
+        return Kind((type(thing), pairs))
+    return Kind((type(thing), tuple(inner)))
+
+
+def tensor_content(tensor: Tensor) -> Any:
+    """Values of a small tensor, else where it lies and how often it was changed."""
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return Itself(tensor)
+    form = (tensor.dtype, tuple(tensor.shape), tensor.device)
+    if tensor.nbytes > LARGEST_TENSOR:
+        return Kind((Tensor, (*form, tensor.data_ptr(), version_of(tensor))))
+    with no_dispatch_modes(), no_torch_function():
+        values = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+        return Kind((Tensor, (*form, values.contiguous().view(torch.uint8).numpy().tobytes())))
+
+
+def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
+    """Objects, bytes, or the thing itself where nothing is known of it."""
+    if isinstance(thing, dict):
+        if len(thing) > LONGEST:
+            yield Itself(thing)
+            return
+        ordered = isinstance(thing, OrderedDict)
+        for key, value in list(OrderedDict.items(thing) if ordered else dict.items(thing)):
+            yield from (key, value)
+    elif isinstance(thing, list | tuple | deque | set | frozenset):
+        yield from [Itself(thing)] if len(list(_iterated(thing))) > LONGEST else list(_iterated(thing))
+    elif isinstance(thing, np.ndarray):
+        yield from (thing.shape, thing.ravel().tolist())
+    elif (data := _bytes_of(thing)) is not None:
+        yield data if len(data) <= LARGEST else Itself(thing)
+    elif isinstance(thing, MethodType):
+        yield from (thing.__self__, Itself(thing.__func__))
+    elif isinstance(thing, weakref.ref):
+        yield Itself(thing())
+    elif isinstance(thing, ContextVar):
+        yield thing.get(MISSING)
+    elif isinstance(thing, threading.local):
+        yield vars(thing)
+    elif not deep and is_of_user_class(type(thing)):
+        yield Itself(thing)
+    else:
+        yield from _state(thing)
+
+
+def _iterated(thing: Any) -> Iterator[Any]:
+    """By the container's own type, not by a method of a user's subclass."""
+    kind = next(each for each in (list, tuple, deque, set, frozenset) if isinstance(thing, each))
+    return kind.__iter__(thing)  # type: ignore[arg-type]
+
+
+def _bytes_of(thing: Any) -> bytes | None:
+    """Of what gives its memory: bytearray, array, mmap, ctypes' values and memory that processes share."""
+    shared = (
+        getattr(thing, "get_obj", None) if type(thing).__module__ == "multiprocessing.sharedctypes" else None
+    )
+    with suppress(TypeError, ValueError, BufferError):
+        return memoryview(shared() if shared is not None else thing).tobytes()
+    return None
+
+
+def _state(thing: Any) -> Iterator[Any]:
+    """What pickling and copying take for its state; its attributes; itself if there is neither."""
+    own = getattr(thing, "__dict__", None)
+    if isinstance(own, Mapping) and own:
+        yield dict(own)
+    if isinstance(thing, Mapping):  # a library's, like an omegaconf.DictConfig
+        with suppress(Exception):
+            yield list(thing.items())
+    try:
+        made = thing.__reduce_ex__(2)
+    except Exception:  # a lock, a generator: whatever refuses to be copied
+        if not own:
+            yield Itself(thing)
+        return
+    if isinstance(made, str):
+        yield made
+        return
+    _function, arguments, *rest = made
+    yield tuple(each for each in arguments if not isinstance(each, type))
+    for each in rest:
+        if each is not None and each is not own and not callable(each):
+            yield list(each) if hasattr(each, "__next__") else each
+
+
+def is_of_user_class(kind: type) -> bool:
+    """Whether a class stands in a file that is neither a library's nor Python's own."""
+    import sys
+
+    name: Any = getattr(kind, "__module__", None)
+    if not isinstance(name, str) or name.startswith("_cython"):  # of types written in C it may be anything
+        return False
+    if name in ("builtins", "torch") or name.partition(".")[0] in sys.stdlib_module_names:
+        return name == "__main__"
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    return name == "__main__" or module is None or file is None or not is_of_library(file)

@@ -1,0 +1,186 @@
+"""Calls in an iteration that give something else each time, without a tensor: refused while it is traced."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import datetime
+import glob
+import os
+import random
+import secrets
+import sys
+import time
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import PurePath
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from ..reach import is_of_library
+from ..refusals import TraceError, at_line
+from .reader import users_place
+from .reads import Node, spell
+
+_OURS = __name__.partition(".")[0]
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
+_HARMLESS = frozenset({"getstate", "setstate", "get_state", "set_state", "seed", "spawn", "jumped"})
+_CLOCKS = frozenset(
+    {
+        *(
+            time.time,
+            time.time_ns,
+            time.perf_counter,
+            time.perf_counter_ns,
+            time.monotonic,
+            time.monotonic_ns,
+        ),
+        *(time.process_time, time.process_time_ns, time.thread_time, time.localtime, time.gmtime, time.ctime),
+    }
+)
+_BY_CHANCE = frozenset({os.urandom, uuid.uuid1, uuid.uuid4, secrets.token_bytes, secrets.choice})
+_MAKE_GENERATORS = frozenset(
+    {random.Random, np.random.default_rng, np.random.RandomState, np.random.PCG64, np.random.SeedSequence}
+)
+_LOOK_AT_FILES = frozenset(
+    {
+        *(os.stat, os.lstat, os.listdir, os.scandir, os.access, os.getcwd, os.path.exists, os.path.isfile),
+        *(os.path.isdir, os.path.getsize, os.path.getmtime, glob.glob, glob.iglob),
+    }
+)
+_OF_PATHS = frozenset({"exists", "is_file", "is_dir", "stat", "iterdir", "glob", "rglob", "cwd"})
+_READS_FILES = ("numpy", "pandas", "yaml")
+"""Libraries that read what the user's code names."""
+_DATES = (datetime.datetime, datetime.date)
+
+
+def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
+    """Raises TraceError for clocks, files, and random numbers that are not PyTorch's.
+
+    outside: the node of what was there before the iteration. A generator that is made and seeded in it gives
+    the same numbers each time."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(owner, _GENERATORS) and name not in _HARMLESS:
+        if isinstance(owner, random.SystemRandom) or outside(owner) is not None or _is_global(owner):
+            whose = "NumPy's" if type(owner).__module__.startswith("numpy") else "Python's"
+            raise TraceError(drawing(f"{whose} random numbers", users_place(at_line)))
+    elif (_is_hashable(function) and function in _BY_CHANCE) or _is_of_secrets(function):
+        raise TraceError(drawing("the system's random numbers", users_place(at_line)))
+    elif (_is_hashable(function) and function in _LOOK_AT_FILES) or (
+        isinstance(owner, PurePath) and name in _OF_PATHS
+    ):
+        raise TraceError(_reading(f"looks at files ({name})", users_place(at_line)))
+    elif (_is_hashable(function) and function in _CLOCKS) or _is_now(owner, name):
+        raise TraceError(
+            f"{users_place(at_line)}reads the clock ({name}): a plan would keep the time of now. Measure "
+            "around the step, or give the time as an input, a tensor"
+        )
+
+
+def refuse_unseeded(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Raises TraceError for a new random generator that is not seeded by the code."""
+    makes = _is_hashable(function) and function in _MAKE_GENERATORS
+    if makes and all(each is None for each in (*arguments, *keywords.values())):
+        whose = "Python's" if function is random.Random else "NumPy's"
+        raise TraceError(drawing(f"{whose} random numbers", users_place(at_line)))
+
+
+def drawing(whose: str, place: str) -> str:
+    """place: the line and what stands before the verb."""
+    return (
+        f"{place}draws {whose}, which a plan would keep as they are now: draw with PyTorch (torch.rand, "
+        "torch.randint), or outside of the model and give them as an input, a tensor"
+    )
+
+
+def refuse_iterator(node: Node | None, thing: Any) -> None:
+    """Raises TraceError for an iterator that was there before the iteration and goes on in the next."""
+    if node is not None and hasattr(type(thing), "__next__") and not isinstance(thing, type):
+        raise TraceError(
+            f"{users_place(at_line)}takes from {spell(node.path)}, a {type(thing).__name__} "
+            "that goes on in the next iteration: a plan would keep what it gives now. Take from it outside "
+            "of the model, and give that as an input"
+        )
+
+
+def _is_of_secrets(function: Any) -> bool:
+    return isinstance(function, FunctionType) and function.__module__ in ("secrets", "uuid")
+
+
+def _is_now(owner: Any, name: str) -> bool:
+    return isinstance(owner, type) and issubclass(owner, _DATES) and name in ("now", "utcnow", "today")
+
+
+def _is_global(owner: Any) -> bool:
+    return owner in (getattr(random.random, "__self__", None), getattr(np.random.rand, "__self__", None))
+
+
+def _is_hashable(thing: Any) -> bool:
+    try:
+        hash(thing)
+    except TypeError:
+        return False
+    return True
+
+
+def _reading(what: str, place: str) -> str:
+    return (
+        f"{place}{what}, of which a plan would keep what is there now: do it outside of the model, once, and "
+        "keep the result in a buffer, an attribute or an input"
+    )
+
+
+_READING: list[bool] = []
+"""Whether files may be read, of the traces that run; empty outside of them."""
+
+
+@contextmanager
+def no_files_read() -> Generator[None]:
+    """The user's code opens no file to read it: TraceError."""
+    _hook()
+    _READING.append(True)
+    try:
+        yield
+    finally:
+        _READING.pop()
+
+
+@cache
+def _hook() -> None:
+    """Python has no way to take an audit hook away: it sleeps outside of traces."""
+    sys.addaudithook(_audit)
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _READING or event != "open":
+        return
+    path, mode, _flags = arguments
+    if (
+        isinstance(mode, str)
+        and "r" in mode
+        and "+" not in mode
+        and isinstance(path, str | bytes | os.PathLike)
+    ):
+        place = _opened_at()
+        if place is not None:
+            raise TraceError(_reading(f"reads the file {os.path.basename(os.fsdecode(path))}", place))
+
+
+def _opened_at() -> str | None:
+    """The user's line, None if Python or a library opens a file for itself."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if file.startswith("<frozen") or name in ("linecache", "inspect", "tokenize"):
+            return None
+        top = name.partition(".")[0]
+        reads = top in sys.stdlib_module_names or top in _READS_FILES or name == "torch.serialization"
+        if not reads and frame.f_globals.get("__package__") != __package__:
+            return None if is_of_library(file) or top == _OURS else at_line(file, frame.f_lineno)
+        frame = frame.f_back
+    return None

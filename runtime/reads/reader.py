@@ -1,0 +1,134 @@
+"""The reader that rewritten code calls: does what the code says, and reports it to a recorder.
+
+One stands in the code of each function that is followed (rewrite.py). Outside of a trace, and on other
+threads, it only does what the code says.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+from typing import Any, Protocol
+
+
+class Recorder(Protocol):
+    """What a reader reports to. place: of the line that reads."""
+
+    @property
+    def listens(self) -> bool: ...
+    def read_name(self, function: FunctionType, name: str, value: Any, *, free: bool) -> None: ...
+    def wrote_name(self, function: FunctionType, name: str, *, free: bool, counts: bool) -> None: ...
+    def read_attribute(self, thing: Any, name: str, value: Any) -> None: ...
+    def read_item(self, thing: Any, key: Any, value: Any, *, made: bool) -> None: ...
+    def read_identity(self, thing: Any) -> None: ...
+    def read_length(self, thing: Any) -> None: ...
+    def read_membership(self, thing: Any, key: Any, value: bool) -> None: ...
+    def read_whole(self, thing: Any, *, deep: bool = False) -> None: ...
+    def wrote(self, thing: Any, key: Any, *, attribute: bool, counts: bool) -> None: ...
+    def callee(self, function: Any) -> Any: ...
+    def imported(self, function: FunctionType, module: str, level: int, name: str, value: Any) -> None: ...
+
+
+class Reader:
+    """function: the one in whose code it stands."""
+
+    def __init__(self, recorder: Recorder, function: FunctionType) -> None:
+        self._recorder, self._function = recorder, function
+        self._holders: list[tuple[Any, bool]] = []
+
+    def name(self, name: str, value: Any, free: bool) -> Any:
+        if self._recorder.listens:
+            self._recorder.read_name(self._function, name, value, free=free)
+        return value
+
+    def stored(self, name: str, free: bool, counts: bool) -> None:
+        if self._recorder.listens:
+            self._recorder.wrote_name(self._function, name, free=free, counts=counts)
+
+    def imported(self, module: str, level: int, name: str, value: Any) -> None:
+        if self._recorder.listens:
+            self._recorder.imported(self._function, module, level, name, value)
+
+    def attribute(self, thing: Any, name: str) -> Any:
+        try:
+            value = getattr(thing, name)
+        except AttributeError:
+            if self._recorder.listens:
+                self._recorder.read_attribute(thing, name, None)
+            raise
+        if self._recorder.listens:
+            self._recorder.read_attribute(thing, name, value)
+        return value
+
+    def counted(self, thing: Any, name: str) -> Any:
+        """A read for nothing but to write it again."""
+        return getattr(thing, name)
+
+    def item(self, thing: Any, key: Any) -> Any:
+        made = hasattr(type(thing), "__missing__") and key not in thing
+        value = thing[key]
+        if self._recorder.listens:
+            self._recorder.read_item(thing, key, value, made=made)
+        return value
+
+    def identity(self, thing: Any) -> Any:
+        if self._recorder.listens:
+            self._recorder.read_identity(thing)
+        return thing
+
+    def slice(self, start: Any, stop: Any, step: Any) -> slice:
+        return slice(start, stop, step)
+
+    def whole(self, thing: Any) -> Any:
+        """All of it is used: by an operator, a loop."""
+        if self._recorder.listens:
+            self._recorder.read_whole(thing)
+        return thing
+
+    def truth(self, thing: Any) -> Any:
+        if self._recorder.listens:
+            self._recorder.read_length(thing)
+        return thing
+
+    def contains(self, key: Any, thing: Any) -> bool:
+        found = key in thing
+        if self._recorder.listens:
+            self._recorder.read_membership(thing, key, found)
+        return found
+
+    def callee(self, function: Any) -> Any:
+        return self._recorder.callee(function) if self._recorder.listens else function
+
+    def place(self, thing: Any, name: str) -> Any:
+        """Whose attribute is written next."""
+        if self._recorder.listens:
+            self._recorder.wrote(thing, name, attribute=True, counts=False)
+        return thing
+
+    def counts(self, thing: Any, name: str) -> Any:
+        """Whose attribute is counted up next."""
+        if self._recorder.listens:
+            self._recorder.wrote(thing, name, attribute=True, counts=True)
+        return thing
+
+    def holder(self, thing: Any, counts: bool = False) -> Any:
+        """Whose item is written next; the key follows."""
+        self._holders.append((thing, counts))
+        return thing
+
+    def key(self, key: Any) -> Any:
+        thing, counts = self._holders.pop()
+        if self._recorder.listens:
+            self._recorder.wrote(thing, key, attribute=False, counts=counts)
+        return key
+
+
+def users_place(line: Any) -> str:
+    """line: `at_line`. Of the frame that called the reader."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__package__") == __package__:
+        frame = frame.f_back
+    return "" if frame is None else line(frame.f_code.co_filename, frame.f_lineno)

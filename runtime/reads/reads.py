@@ -1,0 +1,289 @@
+"""What a trace has read of Python's objects, looked at before each iteration: the same, or what differs.
+
+    Node     an object that was there before the trace, and what was read of it
+    Read     one of these reads: how it is made, of what, and what it gave
+    Reads    all of a trace
+
+A value that is an object is a node itself. Where an iteration finds another object in its place, it is as
+good if it is of the same type and gives the same at each of the node's reads.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from reprlib import Repr
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..reach import Path, spelled
+from ..torch_internals import make_up
+from .contents import MISSING, SCALARS, Kind, Missing, content, is_of_user_class, is_plain
+
+Fetch = Callable[[Any, Any], Any]
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_LONGEST_TEXT = 80
+
+
+@dataclass(slots=True)
+class Read:
+    """value: what `fetch(thing, key)` gave. node: of a value that is an object. place: the line that read."""
+
+    fetch: Fetch
+    key: Any
+    value: Any
+    node: Node | None
+    place: str
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """path: how code came to the object. written: keys that the iteration writes. counted: of
+    these the ones that are made of what was there. itself: code asks whether it is the same object."""
+
+    thing: Any
+    path: Path
+    reads: dict[tuple[Fetch, Any], Read] = field(default_factory=dict[tuple[Fetch, Any], Read])
+    written: set[Any] = field(default_factory=set[Any])
+    counted: set[Any] = field(default_factory=set[Any])
+    itself: bool = False
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether another object that gives the same at each read is as good."""
+        if self.itself:
+            return False
+        if isinstance(self.thing, FunctionType | MethodType) or is_of_user_class(type(self.thing)):
+            return True
+        return bool(self.reads) and not callable(self.thing)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    path: Path
+    now: Any
+    value: Any
+
+    def __str__(self) -> str:
+        found = "not there" if isinstance(self.now, Missing) else short(self.now)
+        was = "not there" if isinstance(self.value, Missing) else short(self.value)
+        return f"{spell(self.path)} is {found}; the plan is for {was}"
+
+
+class Reads:
+    """roots: the nodes that a walk starts from."""
+
+    def __init__(self, roots: Iterable[Node]) -> None:
+        self._roots = list(roots)
+        self._nodes = self._reached()
+
+    def __len__(self) -> int:
+        return sum(len(node.reads) for node in self._nodes)
+
+    def difference(self) -> Difference | None:
+        """The first read that gives something else now."""
+        replaced = False
+        for node in self._nodes:
+            thing = node.thing
+            for read in node.reads.values():
+                now = read.fetch(thing, read.key)
+                if now is read.value or same(now, read.value):
+                    continue
+                found = _compared(now, read, node.path)
+                if isinstance(found, Difference):
+                    return found
+                read.value, read.node, replaced = now, found, True
+        if replaced:
+            self._nodes = self._reached()
+        return None
+
+    def text(self) -> list[str]:
+        """Each plain value that was read, as text."""
+        rows = (
+            f"{spell((*node.path, read.key))} {read.value!r}"
+            for node in self._nodes
+            for read in node.reads.values()
+            if is_plain(read.value)
+        )
+        return sorted({row for row in rows if " at 0x" not in row})
+
+    def of_tensors(self) -> set[int]:
+        """The identities of tensors whose values are compared."""
+        return {
+            id(read.value)
+            for node in self._nodes
+            for read in node.reads.values()
+            if isinstance(read.value, Tensor)
+        }
+
+    def _reached(self) -> list[Node]:
+        """Nodes that some read leads to: the others are no longer what the code comes to."""
+        seen: dict[int, Node] = {id(node): node for node in self._roots}
+        following = [*self._roots]
+        while following:
+            for read in following.pop().reads.values():
+                if read.node is not None and id(read.node) not in seen:
+                    seen[id(read.node)] = read.node
+                    following.append(read.node)
+        return [node for node in seen.values() if node.reads]
+
+
+def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
+    """The node of another object that is as good, or what is different."""
+    where = (*path, read.key)
+    node = read.node
+    if node is None or type(now) is not type(node.thing) or isinstance(now, Missing):
+        return Difference(where, now, read.value)
+    if not node.replaceable:
+        return Difference(where, now, read.value)
+    if isinstance(now, FunctionType) and now.__code__ is not node.thing.__code__:
+        return Difference(where, now, read.value)
+    made = Node(now, node.path, written=node.written, counted=node.counted)
+    for key, each in node.reads.items():
+        there = each.fetch(now, each.key)
+        if there is each.value or same(there, each.value):
+            made.reads[key] = each
+            continue
+        found = _compared(there, each, node.path)
+        if isinstance(found, Difference):
+            return found
+        made.reads[key] = Read(each.fetch, each.key, there, found, each.place)
+    return made
+
+
+def same(now: Any, value: Any) -> bool:
+    if type(now) is not type(value):
+        return False
+    if isinstance(now, SCALARS):
+        return bool(now == value or (now != now and value != value))
+    if isinstance(now, MethodType):
+        return now.__self__ is value.__self__ and now.__func__ is value.__func__
+    return isinstance(now, Kind) and now == value
+
+
+# ── how reads are made ──────────────────────────────────────────────────────────────────────────────
+
+
+def dict_of(thing: Any) -> Any:
+    """The attributes of an object itself, not by a method of its class; None if it has none."""
+    try:
+        return object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return None
+
+
+def of_instance(thing: Any, name: str) -> Any:
+    return (dict_of(thing) or {}).get(name, MISSING)
+
+
+def of_class(thing: Any, name: str) -> Any:
+    """The entry of a class for an attribute that instances don't have; theirs where they have it now."""
+    own = dict_of(thing)
+    return own[name] if own is not None and name in own else of_bases(type(thing), name)
+
+
+def of_bases(kind: type, name: str) -> Any:
+    """The entry of a class or of one of its bases."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def of_attribute(thing: Any, name: str) -> Any:
+    """As Python reads it, by a property of a library if need be."""
+    try:
+        return getattr(thing, name)
+    except Exception:
+        return MISSING
+
+
+def of_entry(thing: dict[Any, Any], key: Any) -> Any:
+    return dict.get(thing, key, MISSING)
+
+
+class Made:
+    """The key of an entry that a dict makes when it is read, like a defaultdict's, and what it has made."""
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self.key, self.value = key, value
+
+    def __str__(self) -> str:
+        return str(self.key)
+
+
+def of_made(thing: dict[Any, Any], made: Made) -> Any:
+    """That entry; as it was made if it isn't there yet."""
+    return dict.get(thing, made.key, made.value)
+
+
+def of_item(thing: Any, key: Any) -> Any:
+    try:
+        return thing[key]
+    except Exception:
+        return MISSING
+
+
+def of_closure(function: FunctionType, place: str) -> Any:
+    """The variable of a closure by its name."""
+    try:
+        cells = function.__closure__ or ()
+        return cells[function.__code__.co_freevars.index(place)].cell_contents
+    except (ValueError, IndexError):
+        return MISSING
+
+
+def of_length(thing: Any, _key: Any) -> Any:
+    try:
+        return len(thing)
+    except TypeError:
+        return MISSING
+
+
+def of_membership(thing: Any, key: Any) -> Any:
+    try:
+        return key in thing
+    except Exception:
+        return MISSING
+
+
+def of_content(thing: Any, _key: Any) -> Any:
+    return content(thing, deep=False)
+
+
+def of_whole(thing: Any, _key: Any) -> Any:
+    return content(thing)
+
+
+def of_module(thing: nn.Module, _key: Any) -> Any:
+    """Of a PyTorch module that is no part of the one that is planned: its class, make-up and attributes."""
+    plain = {name: value for name, value in vars(thing).items() if is_plain(value) and name[0] != "_"}
+    return content((type(thing), *make_up(thing), plain))
+
+
+_UNNAMED = (of_length, of_content, of_whole, of_module)
+
+
+def spell(path: Path) -> str:
+    """`module.net.factor`, as a user would write it."""
+    return spelled(tuple(key for key in path if key is not None and not str(key).startswith("__")))
+
+
+def short(value: Any) -> str:
+    """In one line: an array or a text may have many."""
+    shown = content(value) if isinstance(value, Tensor | np.ndarray) else value
+    text = repr(shown) if isinstance(shown, Kind) else _SHORT.repr(shown)
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:40]}…{text[-35:]}"
+
+
+def all_reads(nodes: Iterable[Node]) -> Iterator[tuple[Node, Read]]:
+    for node in nodes:
+        yield from ((node, read) for read in [*node.reads.values()])

@@ -1,0 +1,528 @@
+"""Values that a model's code reads change after it was traced: refused or followed, never silently old.
+
+The oracle is eager PyTorch with the value as it is now.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import logging
+import os
+import random
+import secrets
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import memplan
+import numpy as np
+import pytest
+import torch
+from kinds_of_values import KINDS, THREAD, VARIABLE, Data, Slotted
+from memplan.planner.plain import plain_schedule
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.trace import trace
+from torch import Tensor, nn
+from transfers import unmeasured
+
+X = torch.randn(4, 3)
+FILE = Path(__file__)
+RANDOM, GENERATOR, STATE = random.Random(0), np.random.default_rng(0), np.random.RandomState(0)
+COUNT, step = 0, 0
+log = logging.getLogger(__name__)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+class Model(nn.Module):
+    """A layer's output times what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.read: Callable[[Any], Any] = lambda _self: 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) * self.read(self)).square().mean()
+
+
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model()
+
+
+def traced(module: nn.Module) -> PlannedStep:
+    iteration = Iteration(module, (X,))
+    program = trace(iteration)
+    return PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+
+
+def codes() -> list[CodeType]:
+    functions = (thing for kind in (Model, Data, Slotted) for thing in vars(kind).values())
+    return [each.__code__ for each in functions if isinstance(each, FunctionType)]
+
+
+CANNOT = {"an_iterator", "truth_of_a_tensor", "numpy_of_a_tensor"}
+"""Kinds that are refused when they are traced."""
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in CANNOT])
+def test_a_value_that_changes_is_noticed(name: str) -> None:
+    module, before = model(), codes()
+    module.read, change = KINDS[name](module)
+    planned = traced(module)
+    assert all(one is other for one, other in zip(codes(), before, strict=True))
+    for _turn in range(2):
+        assert torch.equal(planned(X).detach(), module(X))
+    change()
+    with pytest.raises(memplan.MismatchError, match="the plan is for") as refused:
+        planned(X)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", CANNOT)
+def test_a_value_that_no_trace_can_take(name: str) -> None:
+    module = model()
+    module.read, _change = KINDS[name](module)
+    with pytest.raises(memplan.MemplanError):
+        traced(module)
+
+
+@pytest.mark.parametrize("name", ["attribute", "a_set", "a_tensor_replaced", "an_object_replaced", "item"])
+def test_another_plan_follows(name: str) -> None:
+    module = model()
+    module.read, change = KINDS[name](module)
+    planned = memplan.optimize(module, X, budget="100%", solver="store-all", compare=False, keep=False)
+    planned(X)
+    change()
+    for _turn in range(2):
+        assert torch.equal(planned(X).detach(), module(X))
+    assert len(planned.plans) == 2
+
+
+def test_a_plan_for_each_value_up_to_the_limit() -> None:
+    module = model()
+    module.read = lambda self: self.alpha
+    losses: dict[float, Tensor] = {}
+    for module.alpha in (0.1, 0.2):
+        losses[module.alpha] = module(X).detach()
+    module.alpha = 0.1
+    planned = memplan.optimize(
+        module, X, budget="100%", solver="store-all", compare=False, keep=False, plans=2
+    )
+    for module.alpha in (0.1, 0.2, 0.1, 0.2):
+        assert torch.equal(planned(X).detach(), losses[module.alpha])
+    module.alpha = 0.3
+    with pytest.raises(
+        memplan.MismatchError, match=r"alpha is 0\.3; .* 2 plans .* as a tensor, among inputs"
+    ):
+        planned(X)
+
+
+# ── what changes without influence ──────────────────────────────────────────────────────────────────
+
+Kind = Callable[[Any], tuple[Callable[[Any], Any], Callable[[int], Any]]]
+HARMLESS: dict[str, Kind] = {}
+
+
+def harmless(make: Kind) -> Kind:
+    HARMLESS[make.__name__] = make
+    return make
+
+
+def nothing(_turn: int) -> None: ...
+
+
+@harmless
+def a_loop_variable_with_the_name_of_an_attribute(m):
+    m.register_buffer("step", torch.ones(1))
+
+    def change(turn):
+        global step
+        step = turn
+
+    return (lambda self: self.step), change
+
+
+@harmless
+def a_counter(m):
+    m.n, m.stats = 0, {"n": 0}
+
+    def read(self):
+        global COUNT
+        self.n += 1
+        self.stats["n"] += 1
+        self.calls = getattr(self, "calls", 0) + 1
+        COUNT = COUNT + 1
+        return 1.0
+
+    return read, lambda turn: m(X)
+
+
+@harmless
+def a_cache(m):
+    m.mask, m.table, m.size = None, {}, None
+
+    def read(self):
+        if self.mask is None:
+            self.mask = torch.ones(3)
+        if self.size is None:
+            self.size = 3
+        if 3 not in self.table:
+            self.table[3] = torch.ones(self.size)
+        return self.mask * self.table[3]
+
+    return read, lambda turn: m(X)
+
+
+@harmless
+def features_of_an_iteration(m):
+    m.features, m.losses = [], collections.deque(maxlen=3)
+
+    def read(self):
+        self.features.clear()
+        self.features.append(self.layer.bias)
+        self.losses.append(1.0)
+        self.last = self.layer.bias * 2
+        return sum(self.features) + self.last
+
+    return read, nothing
+
+
+@harmless
+def what_only_the_loop_reads(m):
+    m.factor, m.stats, m.options = 1.0, {"factor": 1.0}, Namespace(factor=1.0)
+
+    def change(turn):
+        m.epoch, m.options.step = turn, turn
+        m.stats["step"] = turn
+
+    return (lambda self: self.factor * self.stats["factor"] * self.options.factor), change
+
+
+@harmless
+def equal_ones_in_their_place(m):
+    def change(_turn):
+        m.numbers, m.data, m.function = [1.0], Data(), lambda: 1.0
+
+    change(0)
+    return (lambda self: self.numbers[0] * self.data.factor * self.function()), change
+
+
+@harmless
+def what_is_only_logged(m):
+    m.turn = 0
+
+    def read(self):
+        log.debug("turn %s", self.turn)
+        return 1.0
+
+    return read, lambda turn: setattr(m, "turn", turn)
+
+
+@harmless
+def other_entries(m):
+    m.numbers, m.names = [1.0, 0], {"a"}
+
+    def change(turn):
+        m.numbers[1] = turn
+        m.names.add(turn)
+
+    return (lambda self: self.numbers[0] if "a" in self.names and self.numbers else 0.0), change
+
+
+@harmless
+def seeded_in_the_iteration(m):
+    def read(self):
+        return float(np.random.default_rng(0).normal()) + random.Random(0).random()
+
+    return read, lambda turn: (random.random(), np.random.rand())
+
+
+@harmless
+def a_cached_property(m):
+    class Local:
+        @functools.cached_property
+        def factor(self):
+            return 2.0
+
+    m.held = Local()
+    return (lambda self: self.held.factor), nothing
+
+
+@harmless
+def objects_that_are_counted(m):
+    class Counted:
+        made = 0
+
+        def __init__(self):
+            type(self).made += 1
+            self.factor = 1.0
+
+    return (lambda self: Counted().factor), lambda turn: Counted()
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_changes_without_influence(name: str) -> None:
+    module = model()
+    module.read, change = HARMLESS[name](module)
+    planned = traced(module)
+    for turn in range(1, 4):
+        change(turn)
+        assert torch.equal(planned(X).detach(), module(X))
+
+
+# ── what an iteration counts and uses ───────────────────────────────────────────────────────────────
+
+COUNTS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {}
+
+
+def counts(make: Any) -> Any:
+    COUNTS[make.__name__] = make
+    return make
+
+
+@counts
+def in_an_attribute(m):
+    m.n = 0
+
+    def read(self):
+        self.n += 1
+        return 1.0 if self.n > 1000 else 2.0
+
+    return read
+
+
+@counts
+def in_a_ramp(m):
+    m.n = 0
+
+    def read(self):
+        beta = min(1.0, self.n / 1000)
+        self.n += 1
+        return beta
+
+    return read
+
+
+@counts
+def in_a_global(m):
+    def read(self):
+        global COUNT
+        COUNT += 1
+        return 1.0 if COUNT > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_closure(m):
+    n = 0
+
+    def read(self):
+        nonlocal n
+        n += 1
+        return 1.0 if n > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_list(m):
+    m.n = [0]
+
+    def read(self):
+        self.n[0] += 1
+        return 1.0 if self.n[0] > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_default(m):
+    def read(self, n=[0]):  # noqa: B006
+        n[0] += 1
+        return 1.0 if n[0] > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_slot(m):
+    m.held = Slotted()
+
+    def read(self):
+        self.held.factor += 1
+        return 1.0 if self.held.factor > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_thread(m):
+    def read(self):
+        THREAD.factor += 1
+        return 1.0 if THREAD.factor > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_context(m):
+    def read(self):
+        VARIABLE.set(VARIABLE.get() + 1)
+        return 1.0 if VARIABLE.get() > 12 else 2.0
+
+    return read
+
+
+@counts
+def by_a_list_s_length(m):
+    m.losses = []
+
+    def read(self):
+        self.losses.append(1.0)
+        return 1.0 if len(self.losses) > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_a_hook(m):
+    m.n = 0
+
+    def hook(_module, _given, output):
+        m.n += 1
+        return output * 2 if m.n > 12 else output
+
+    m.layer.register_forward_hook(hook)
+    return lambda self: 1.0
+
+
+@counts
+def in_a_function(m):
+    def read(self):
+        read.n = getattr(read, "n", 0) + 1
+        return 1.0 if read.n > 12 else 2.0
+
+    return read
+
+
+@counts
+def in_defaults(m):
+    def inner(n=0):
+        inner.__defaults__ = (n + 1,)
+        return n
+
+    return lambda self: 1.0 if inner() > 12 else 2.0
+
+
+@counts
+def by_a_first_iteration(m):
+    m.ready = False
+
+    def read(self):
+        if not self.ready:
+            self.ready = True
+            return 3.0
+        return 1.0
+
+    return read
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_an_iteration_counts_and_uses_is_refused(name: str) -> None:
+    module = model()
+    module.read = COUNTS[name](module)
+    with pytest.raises(memplan.MemplanError, match="which the iteration itself changes") as refused:
+        traced(module)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_count_in_a_buffer_is_followed() -> None:
+    """The way out that the refusal names."""
+    module = model()
+    module.register_buffer("n", torch.tensor(0))
+
+    def read(self: Any) -> float:
+        self.n += 1
+        return 1.0 if self.n > 3 else 2.0
+
+    module.read = read
+    eager = model()
+    eager.register_buffer("n", torch.tensor(0))
+    eager.read = read
+    planned = memplan.optimize(module, X, budget="100%", solver="store-all", compare=False, keep=False)
+    for _turn in range(6):
+        assert torch.equal(planned(X).detach(), eager(X))
+    assert len(planned.plans) == 2
+
+
+# ── chance, clocks, files ───────────────────────────────────────────────────────────────────────────
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "random": lambda _self: random.random(),
+    "uniform": lambda _self: random.uniform(0, 1),
+    "choice": lambda _self: random.choice([1.0, 2.0]),
+    "a random.Random": lambda _self: RANDOM.random(),
+    "an unseeded random.Random": lambda _self: random.Random().random(),
+    "numpy": lambda _self: float(np.random.rand()),
+    "a permutation": lambda _self: float(np.random.permutation(3)[0]),
+    "a numpy generator": lambda _self: float(GENERATOR.normal()),
+    "a numpy state": lambda _self: float(STATE.randn()),
+    "an unseeded numpy generator": lambda _self: float(np.random.default_rng().random()),
+    "the system": lambda _self: random.SystemRandom().random(),
+    "secrets": lambda _self: float(secrets.randbelow(3)),
+    "uuid": lambda _self: float(uuid.uuid4().int % 3),
+    "urandom": lambda _self: float(os.urandom(1)[0]),
+    "a layer dropped": lambda self: 1.0 if random.random() < 1e-9 else self.layer.bias,
+}
+CLOCKS: dict[str, Callable[[Any], Any]] = {
+    "time": lambda _self: time.time(),
+    "perf_counter": lambda _self: time.perf_counter(),
+    "now": lambda _self: float(datetime.now().second),
+    "open": lambda _self: float(len(open(FILE).read())),  # noqa: SIM115
+    "read_text": lambda _self: float(len(FILE.read_text())),
+    "numpy's": lambda _self: float(len(np.fromregex(FILE, r"(\d)", [("digit", "S1")]))),
+    "exists": lambda _self: float(FILE.exists()),
+    "isfile": lambda _self: float(os.path.isfile(__file__)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_that_are_not_pytorchs_are_refused(name: str) -> None:
+    module = model()
+    module.read = DRAWS[name]
+    with pytest.raises(memplan.MemplanError, match=r"test_what_code_reads\.py:\d+: draws .*torch\.rand"):
+        traced(module)
+
+
+def test_random_numbers_in_a_library_are_refused() -> None:
+    """Seen by the generator's state alone."""
+    module = model()
+    exec("import random\ndef read(self):\n    return random.random()\n", names := {})
+    module.read = names["read"]
+    with pytest.raises(memplan.MemplanError, match="the iteration draws Python's random numbers"):
+        traced(module)
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_clocks_and_files_are_refused(name: str) -> None:
+    module = model()
+    module.read = CLOCKS[name]
+    with pytest.raises(memplan.MemplanError, match=r"test_what_code_reads\.py:\d+: (reads|looks at)"):
+        traced(module)
+
+
+def test_iterators_that_the_iteration_makes() -> None:
+    module = model()
+    module.held = [1.0, 2.0]
+    module.read = lambda self: next(itertools.islice(self.held, 1, 2))
+    assert torch.equal(traced(module)(X).detach(), module(X))

@@ -185,6 +185,15 @@ def can_decompose(operator: Any) -> bool:
     return operator._can_decompose()
 
 
+def parts_of_wrapper(tensor: Tensor) -> list[Tensor]:
+    """The tensors that it is made of, if it is."""
+    if not wraps_others(tensor):
+        return []
+    wrapper: Any = tensor
+    names, _context = wrapper.__tensor_flatten__()
+    return [getattr(wrapper, name) for name in names]
+
+
 def memory_of(tensor: Tensor) -> int:
     """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives."""
     return tensor.untyped_storage()._cdata
@@ -198,6 +207,12 @@ def identity_of(generator: torch.Generator) -> int:
 def version_of(tensor: Tensor) -> int:
     """How often the tensor has been changed in place."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def set_version(tensor: Tensor, version: int) -> None:
+    """Autograd takes the tensor for one that was changed so often; nothing for one without a count (-1)."""
+    if version >= 0 and not tensor.is_inference() and tensor._version != version:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
 def has_communication_hooks(module: nn.Module) -> bool:

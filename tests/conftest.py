@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def planning_leaves_no_trace() -> None:
+    """Whatever a test plans, module, optimizer, inputs and random generators are afterwards as before."""
+    if "torch" in sys.modules and not _watched:
+        _watched.append(True)
+        no_trace = importlib.import_module("no_trace")
+        no_trace.watch_planners()
+
+
+_watched: list[bool] = []
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ Of several processes each adds up its own batches; all average the sums where th
 
 from __future__ import annotations
 
+from ..runtime.interrupts import deferred_signals
 from ..runtime.model.accumulated import accumulated
 from ..runtime.model.iteration import Inputs
 from ..runtime.run.execute import Outcome, PlannedStep
@@ -24,11 +25,12 @@ class AccumulatingStep(Step):
         return self._waiting == 0
 
     def update(self) -> None:
-        if self._waiting:
-            plan = self.plans[0]
-            updating = self._planner.parts[plan].updating
-            with updating.together(begins=False):
-                plan.norm = updating.iterate(()).norm
+        with self._alone, deferred_signals():
+            if self._waiting:
+                plan = self.plans[0]
+                updating = self._planner.parts[plan].updating
+                with updating.together(begins=False):
+                    plan.norm = updating.iterate(()).norm
 
     def recall(self) -> None:
         super().recall()

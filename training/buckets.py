@@ -21,7 +21,6 @@ from ..graphs.errors import DifferenceError, InputError, MismatchError
 from ..runtime.compare.eager import run_eager
 from ..runtime.compare.verdict import is_out_of_memory
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
-from ..runtime.model.python_state import state_put_back
 from ..runtime.model.unchanged import unchanged
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import Outcome
@@ -112,7 +111,7 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
     forms.append(buckets.resized(forms[0], size))
     device = next(iter(tensors_in(iteration.inputs).values())).device
     try:
-        with unchanged(alone, device), state_put_back(alone), _without_dropout(alone.module):
+        with unchanged(alone, device), _without_dropout(alone.module):
             plain, padded = (run_eager(alone._replace(inputs=form)) for form in forms)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

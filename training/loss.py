@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import MemplanError, MismatchError
-from ..runtime.model.iteration import Inputs, tensors_in
+from ..runtime.model.iteration import Inputs, refuse_gradients_of_inputs
 from ..runtime.model.processes import Processes
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import Outcome, PlannedStep
@@ -36,11 +36,7 @@ class Losses:
 
     def begin(self, inputs: Inputs) -> None:
         """Before an iteration with these. Raises MismatchError where its gradients could not be had."""
-        for name, tensor in tensors_in(inputs).items():
-            if tensor.requires_grad:
-                raise MismatchError(
-                    f"input {name} requires a gradient, which a plan does not compute: detach it before"
-                )
+        refuse_gradients_of_inputs(inputs)
         if not (self._updates or torch.is_grad_enabled()):
             raise MismatchError(
                 "a step under torch.no_grad() would compute its gradients for nobody: call step.evaluate"

@@ -13,19 +13,17 @@ of the budget, and what its step takes for itself must fit beside weights and gr
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
 from ..runtime.compare.peaks import resident_bytes
+from ..runtime.interrupts import deferred_signals
 from ..runtime.model.clipping import Clipping
-from ..runtime.model.iteration import Iteration
+from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
-from ..runtime.run.interrupts import interrupts_at_the_end
 from ..runtime.storage.away import bring_back
 from ..runtime.updates.counted import counted
 from ..solvers.problem import InfeasibleError
@@ -69,13 +67,26 @@ class OutsideStep(Step):
             told = f"its states and the sums of gradients {taken}; AdamW, Adam and SGD would be planned"
         warn_user(f"{kind} is not in the plan: {told}")
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The loss. An iteration that fails adds no gradients; alone in its update it leaves none."""
+    @property
+    def updated(self) -> bool:
+        return self._waiting == 0 and super().updated
+
+    def update(self) -> None:
+        with self._alone, deferred_signals():
+            try:
+                if self._waiting:
+                    self._step()
+            finally:
+                self._waiting = 0
+                self._outside.zero_grad(set_to_none=True)
+
+    def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
+        """An iteration that fails adds no gradients; alone in its update it leaves none."""
         many, processes = self._iteration.accumulate, self._iteration.processes
         if processes is not None and self._waiting + 1 == many:
             processes.check_syncs()
         try:
-            loss = super().__call__(*arguments, **keywords)
+            loss = super()._run(plan, inputs)
         except BaseException:
             if many == 1:
                 self._outside.zero_grad(set_to_none=True)
@@ -84,19 +95,6 @@ class OutsideStep(Step):
         if self._waiting == many:
             self.update()
         return loss
-
-    @property
-    def updated(self) -> bool:
-        return self._waiting == 0 and super().updated
-
-    def update(self) -> None:
-        try:
-            if self._waiting:
-                with interrupts_at_the_end():
-                    self._step()
-        finally:
-            self._waiting = 0
-            self._outside.zero_grad(set_to_none=True)
 
     @property
     def _begins(self) -> bool:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
+from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.clipping import given_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
@@ -65,6 +67,7 @@ class Step:
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
         self._synced = True
+        self._alone = RLock()  # a step is one training: threads that call it take turns
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """The loss. Without an optimizer in the plan `loss.backward()` adds the gradients to the parameters'
@@ -74,12 +77,18 @@ class Step:
         the budget, … as PlannedStep does.
         """
         checkpoint.check_loaded(self._iteration.module)
-        self.plans[0].output = None
-        inputs = self.plans[0].given(arguments, keywords)
-        self._losses.begin(inputs)
-        if self._scaling is not None:
-            inputs = self._scaling.of(inputs)
-        plan, inputs = self._plans.serving(inputs)
+        with self._alone:
+            self.plans[0].output = None
+            inputs = self.plans[0].given(arguments, keywords)
+            self._losses.begin(inputs)
+            if self._scaling is not None:
+                inputs = self._scaling.of(inputs)
+            plan, inputs = self._plans.serving(inputs)
+            with deferred_signals():
+                return self._run(plan, inputs)
+
+    def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
+        """The loss of one iteration. Nothing in it is interrupted but what computes, see interrupts.py."""
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
@@ -119,11 +128,12 @@ class Step:
         self, purpose: Purpose, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[Tensor | None, Any]:
         checkpoint.check_loaded(self._iteration.module)
-        self.plans[0].output = None
-        if purpose not in self._forward:
-            smaller = self._planner.smaller
-            self._forward[purpose] = Forward(self._iteration, purpose, self._plan, smaller, self._plans)
-        return self._forward[purpose](self.plans[0].given(arguments, keywords))
+        with self._alone:
+            self.plans[0].output = None
+            if purpose not in self._forward:
+                smaller = self._planner.smaller
+                self._forward[purpose] = Forward(self._iteration, purpose, self._plan, smaller, self._plans)
+            return self._forward[purpose](self.plans[0].given(arguments, keywords))
 
     @property
     def plans(self) -> list[PlannedStep]:
@@ -173,22 +183,25 @@ class Step:
 
     def recall(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
-        for kind in (self._plans.steps, *(forward.plans.steps for forward in self._forward.values())):
-            for step in kind:
-                step.recall()
+        with self._alone:
+            for kind in (self._plans.steps, *(forward.plans.steps for forward in self._forward.values())):
+                for step in kind:
+                    step.recall()
 
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
     ) -> None:
         """A checkpoint of module, optimizer and random numbers, read where they lie: see checkpoint.py.
         optimizer: where the plan has none. extra: what else the loop goes on from."""
-        checkpoint.save(folder, self._iteration.module, self._optimizer(optimizer), extra)
+        with self._alone:
+            checkpoint.save(folder, self._iteration.module, self._optimizer(optimizer), extra)
 
     def load(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Go on from a checkpoint. extra: what has a `load_state_dict`, by name; the rest is returned."""
-        return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
+        with self._alone:
+            return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
 
     def at_home(self) -> AbstractContextManager[None]:
         """A block in which `state_dict()` and pickles have weights and states where they lie, on the CPU."""
@@ -213,7 +226,9 @@ class Step:
 
     def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)
-        return self._plans.replace(plan, self._planner.smaller(iteration, plan, budget))
+        with open_to_signals(first_interrupt=True):  # to solve takes long, and the iteration has not begun
+            smaller = self._planner.smaller(iteration, plan, budget)
+        return self._plans.replace(plan, smaller)
 
 
 def _device(iteration: Iteration) -> torch.device:

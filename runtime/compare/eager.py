@@ -17,8 +17,8 @@ from torch import Tensor
 from ..below_autograd import without_autocast
 from ..model.accumulated import SUM, note_accumulated
 from ..model.iteration import Iteration, Scaled, differentiated, forward, scale_of, unscaled
-from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState, state_put_back
-from ..model.unchanged import changing, copies, unchanged
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState
+from ..model.unchanged import Before, changed_by, changing, copies, unchanged
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
 from ..torch_internals import uncompiled
@@ -158,7 +158,7 @@ def compare(
     turns: the iterations, where they are not all the step's: those of an update over several batches. Only
     the step itself updates; what is left in the sums at the end is compared too.
 
-    The module, all that its code can reach and the generators are afterwards as they were. Where plain eager
+    All that the iterations can change is afterwards as it was (model/unchanged.py). Where plain eager
     differs, it is compared on the path for `torch.compile` if the trace took it, and without the model's own
     checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
     count as equal. A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
@@ -197,7 +197,7 @@ def _planned(
     iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep]
 ) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
     """What the turns make, the outcome of each, and the names of what updates change."""
-    with _alone(iteration, step):
+    with _alone(iteration, step, step.program):
         outcomes = [each.run(iteration.inputs) for each in turns]
         for each in {*turns}:
             each.recall()
@@ -219,16 +219,17 @@ def _eager(
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
                 del sums[name]
             since = since or PythonState(iteration, tensors=True)
-        everything = _everything(iteration, step.program, outcomes)
+        everything = _everything(iteration, step.program, outcomes, before.changed())
         everything |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
-        steady = since is not None and not since.changes() and not before.drawn()
-        return everything, before.changes(), steady
+        steady = since is not None and not since.changes() and not before.state.drawn()
+        return everything, before.state.changes(), steady
 
 
 @contextmanager
-def _alone(iteration: Iteration, step: PlannedStep) -> Generator[PythonState]:
-    """Iterations that leave no trace, the first of them the first of its update."""
-    with unchanged(iteration, step.program.device), state_put_back(iteration) as before:
+def _alone(iteration: Iteration, step: PlannedStep, program: Program | None = None) -> Generator[Before]:
+    """Iterations that leave no trace, the first of them the first of its update. program: theirs; None for
+    eager's."""
+    with unchanged(iteration, step.program.device, program) as before:
         if iteration.updates is not None:
             note_accumulated(iteration.updates.optimizer, None)
         yield before
@@ -316,7 +317,10 @@ def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
     return eager._replace(gradients={name: eager.gradients[name] for name in program.gradients})
 
 
-def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome]) -> dict[str, Tensor]:
+def _everything(
+    iteration: Iteration, program: Program, outcomes: list[Outcome], changed: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """changed: names of parameters that have changed, beside those that the program changes."""
     *before, last = outcomes
     named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
     norms = [outcome.norm for outcome in outcomes if outcome.norm is not None]
@@ -324,9 +328,11 @@ def _everything(iteration: Iteration, program: Program, outcomes: list[Outcome])
     losses = {name: tensor for name, tensor in named.items() if tensor is not None}
     there = dict(iteration.module.named_buffers())
     buffers = {name: there[name].clone() for name in program.buffers}
+    parameters = dict(iteration.module.named_parameters())
+    of_forward = {name: parameters[name] for name in (*changed_by(program), *changed) if name in parameters}
     named = {f"{name}{_GRADIENT}": tensor for name, tensor in last.gradients.items()}
     outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
-    return losses | outputs | named | buffers | copies(changing(iteration))
+    return losses | outputs | named | buffers | copies(of_forward | changing(iteration))
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...graphs.errors import InputError
+from ...graphs.errors import InputError, MismatchError
 from ...graphs.transformations.updates import When
 from ..program.outputs import Output, Wanted, output_of
 from .batch_objects import object_parts, with_parts
@@ -97,6 +97,15 @@ def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inpu
     if isinstance(inputs, dict) and TARGETS in inputs:
         raise InputError("targets are given twice: as an input of the module and for the loss function")
     return Labelled(inputs, targets)
+
+
+def refuse_gradients_of_inputs(inputs: Inputs) -> None:
+    """Raises MismatchError for an input that requires a gradient."""
+    for name, tensor in tensors_in(inputs).items():
+        if tensor.requires_grad:
+            raise MismatchError(
+                f"input {name} requires a gradient, which a plan does not compute: detach it before"
+            )
 
 
 def scale_of(inputs: Inputs) -> Tensor | None:

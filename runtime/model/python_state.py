@@ -38,8 +38,9 @@ from ..reach import (
     reachable,
     spelled,
 )
-from ..torch_internals import version_of
-from .iteration import Iteration
+from ..torch_internals import FakeTensor
+from .iteration import Iteration, tensors_in
+from .saved import SavedTensor
 
 _LARGEST = 2**26
 """Bytes of an array; a larger one is data."""
@@ -56,8 +57,9 @@ class _Noted(NamedTuple):
 
 
 class PythonState:
-    """All that the iteration's code can reach, as it is now. Of tensors: those that attributes of the module
-    hold, which are neither parameters nor buffers."""
+    """All that the iteration's code can reach, as it is now. tensors: those too that attributes, containers
+    and closures hold, and that are neither parameters, buffers nor inputs; of those that only code reaches
+    the ones that are no data."""
 
     def __init__(self, iteration: Iteration, *, tensors: bool) -> None:
         self._things: list[_Noted] = [*_of_generators()]
@@ -75,10 +77,7 @@ class PythonState:
         for name in sorted(modules):
             self._things += _of_module(name)
         if tensors:
-            own = {id(tensor) for tensor in (*iteration.module.parameters(), *iteration.module.buffers())}
-            attributes = reachable({"module": iteration.module})
-            held = ((path, thing) for path, thing in attributes if isinstance(thing, Tensor))
-            self._things += [_of_tensor(path, thing) for path, thing in held if id(thing) not in own]
+            self._things += _of_tensors(iteration, roots)
 
     def changes(self) -> list[str]:
         """The paths of what is different now."""
@@ -292,15 +291,22 @@ def _of_array(path: Path, thing: np.ndarray[Any, Any]) -> _Noted:
     )
 
 
+def _of_tensors(iteration: Iteration, roots: dict[str, Any]) -> Iterable[_Noted]:
+    """The tensors that attributes of the module hold, and the smaller ones that its code alone reaches."""
+    module, inputs = iteration.module, tensors_in(iteration.inputs)
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *inputs.values())}
+    held = {id(thing) for _path, thing in reachable({"module": module}) if isinstance(thing, Tensor)}
+    for path, thing in reachable(roots, parts_with_code):
+        if not isinstance(thing, Tensor) or isinstance(thing, FakeTensor) or id(thing) in own:
+            continue
+        if id(thing) in held or thing.nbytes <= _LARGEST:
+            yield _of_tensor(path, thing)
+
+
 def _of_tensor(path: Path, thing: Tensor) -> _Noted:
-    known, version = thing.detach().clone(), version_of(thing)
+    known = SavedTensor(thing)
 
-    def put_back() -> None:
-        if thing.shape == known.shape:
-            with torch.no_grad():
-                thing.copy_(known)
-
-    return _Noted(path, lambda: [] if version_of(thing) == version else [""], put_back)
+    return _Noted(path, lambda: [""] if known.has_changed() else [], known.put_back)
 
 
 def _of_state(path: Path, whose: str, read: Callable[[], Any], write: Callable[[Any], Any]) -> _Noted:

@@ -1,51 +1,101 @@
-"""Iterations that leave no trace: what they change is put back."""
+"""Iterations that leave no trace: whatever they can change is put back.
+
+    Python's state       attributes, containers, closures, random generators, tensors among them
+    tensors              parameters, frozen ones too, buffers, inputs, the optimizer's states
+    the optimizer        which states it has, the numbers of its groups
+    `.grad`              of tensors that are no parameters of the module: those of a loss function
+    generators           of PyTorch, on the host and on the device
+
+after success, an exception and Ctrl-C alike.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..calls.randomness import restore_generator, save_generator
-from ..torch_internals import buffers_of
-from .accumulated import accumulated, note_accumulated
+from ..interrupts import deferred_signals, open_to_signals
+from ..program.program import Program
+from ..reach import parts_with_code, reachable
 from .iteration import Iteration, tensors_in
+from .python_state import PythonState
+from .saved import SavedGradients, SavedOptimizer, SavedTensor
+
+
+class Before:
+    """What was there before. state: Python's. tensors: those that are copied, by name."""
+
+    def __init__(self, state: PythonState, tensors: Mapping[str, SavedTensor]) -> None:
+        self.state, self.tensors = state, tensors
+
+    def changed(self) -> list[str]:
+        """The names of the tensors that are different now."""
+        return [name for name, tensor in self.tensors.items() if tensor.has_changed()]
 
 
 @contextmanager
-def unchanged(iteration: Iteration, device: torch.device) -> Generator[None]:
-    """Afterwards buffers, inputs, what updates change, and random generators are what they were.
+def unchanged(
+    iteration: Iteration, device: torch.device, program: Program | None = None
+) -> Generator[Before]:
+    """Put back all that the iterations within change.
 
-    Where an iteration that moves tensors has failed before its end, those that it lost stay empty.
+    program: what they run. Then of parameters, buffers, inputs and states only those are copied that its
+    operations change. Without one, as for eager PyTorch, all are.
+
+    Where an iteration that moves tensors has failed before its end, those that it lost have their values of
+    before, too.
     """
+    with deferred_signals():
+        generators = {each: save_generator(each) for each in {torch.device("cpu"), device}}
+        state = PythonState(iteration, tensors=True)
+        optimizer = None if iteration.updates is None else SavedOptimizer(iteration.updates.optimizer)
+        tensors = {
+            name: SavedTensor(tensor, keep_memory=program is None)
+            for name, tensor in _changeable(iteration, program).items()
+        }
+        gradients = SavedGradients(_of_loss(iteration))
+        steps: list[Callable[[], None]] = [
+            state.put_back,
+            *([] if optimizer is None else [optimizer.put_back]),
+            *(tensor.put_back for tensor in tensors.values()),
+            gradients.put_back,
+            *(partial(restore_generator, each, numbers) for each, numbers in generators.items()),
+        ]
+        try:
+            with open_to_signals(first_interrupt=True):
+                yield Before(state, tensors)
+        finally:
+            _run_all(steps)
+
+
+def residents_of(iteration: Iteration) -> dict[str, Tensor]:
+    """The module's parameters and buffers, the inputs and the optimizer's states, by name."""
     module = iteration.module
-    devices = {torch.device("cpu"), device}
-    states = {each: save_generator(each) for each in devices}
-    places = [(part, name) for part in module.modules() for name in buffers_of(part)]
-    buffers = [(part, name, buffers_of(part)[name]) for part, name in places]
-    tensors = [*module.buffers(), *tensors_in(iteration.inputs).values()]
-    clones = [(tensor, tensor.clone()) for tensor in tensors]
-    weights = changing(iteration)
-    known = copies(weights)
-    sums = iteration.updates and accumulated(iteration.updates.optimizer)
-    try:
-        yield
-    finally:
-        _put_back(iteration, weights, known)
-        if iteration.updates is not None:
-            note_accumulated(iteration.updates.optimizer, sums)
-        for part, name, buffer in buffers:
-            buffers_of(part)[name] = buffer
-        with torch.no_grad():
-            for tensor, copy in clones:
-                if tensor.shape == copy.shape:
-                    tensor.copy_(copy)
-        for each, state in states.items():
-            restore_generator(each, state)
+    found: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found |= {f"the input {name}": tensor for name, tensor in tensors_in(iteration.inputs).items()}
+    if iteration.updates is not None:
+        found |= _states_of(iteration.module, iteration.updates.optimizer)
+    return found
+
+
+def _states_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """And the numbers of its groups that are tensors."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    rows = {names.get(id(x), "a parameter of others"): row for x, row in optimizer.state.items()}
+    rows |= {f"group {number}": group for number, group in enumerate(optimizer.param_groups)}
+    return {
+        f"{name}.{key}": value
+        for name, row in rows.items()
+        for key, value in row.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def changing(iteration: Iteration) -> dict[str, Tensor]:
@@ -63,22 +113,45 @@ def changing(iteration: Iteration) -> dict[str, Tensor]:
     return found
 
 
+def changed_by(program: Program) -> list[str]:
+    """The parameters and buffers in whose memory operations of the program write, by name."""
+    changed = {storage for operation in program.operations for storage in operation.mutates}
+    named = {**program.parameters, **program.buffers}
+    return [name for name, value in named.items() if program.values[value].storage in changed]
+
+
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """In host memory, where there is most room."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def _put_back(iteration: Iteration, tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> None:
-    """The weights and states as they were; states that were not there go."""
-    if iteration.updates is None:
-        return
-    kept = {id(tensor) for tensor in tensors.values()}
-    for parameter, row in list(iteration.updates.optimizer.state.items()):
-        for state in [state for state, there in row.items() if id(there) not in kept]:
-            del row[state]
-        if not row:
-            del iteration.updates.optimizer.state[parameter]
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            if tensor.shape == known[name].shape:
-                tensor.copy_(known[name])
+def _changeable(iteration: Iteration, program: Program | None) -> dict[str, Tensor]:
+    """What iterations can change. Of the optimizer's states all: an update changes them, or none is there."""
+    found = residents_of(iteration)
+    if program is None:
+        return found
+    changed = {storage for operation in program.operations for storage in operation.mutates}
+    named = {**program.parameters, **program.buffers}
+    named |= {f"the input {name}": value for name, value in program.inputs.items()}
+    same = {name for name, value in named.items() if program.values[value].storage not in changed}
+    return {name: tensor for name, tensor in found.items() if name not in same}
+
+
+def _of_loss(iteration: Iteration) -> list[Tensor]:
+    """Tensors that eager's backward gives a gradient beside the module's: parameters of a loss function."""
+    own = {id(tensor) for tensor in (*iteration.module.parameters(), *tensors_in(iteration.inputs).values())}
+    roots = {"module": iteration.module, "loss_fn": iteration.loss_fn}
+    found = (thing for _path, thing in reachable(roots, parts_with_code) if isinstance(thing, Tensor))
+    return [tensor for tensor in found if tensor.requires_grad and id(tensor) not in own]
+
+
+def _run_all(steps: list[Callable[[], None]]) -> None:
+    """Each of them, whatever the others raise. Raises what the first that fails raises."""
+    errors: list[BaseException] = []
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

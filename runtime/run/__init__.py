@@ -1,4 +1,4 @@
 """Iterations of a schedule in the place of forward and backward.
 
-Doors: cycle, execute, inputs, interrupts, over_plan, recovery, stopwatch.
+Doors: cycle, execute, inputs, over_plan, recovery, stopwatch.
 """

@@ -18,6 +18,7 @@ from ...planner.simulator.simulate import simulate
 from ..below_autograd import as_traced
 from ..code.code import generate, is_plain
 from ..device.choice import device_of
+from ..interrupts import deferred_signals, open_to_signals
 from ..model.captured import Attributes
 from ..model.granted import Granted
 from ..model.iteration import Inputs, Iteration
@@ -35,7 +36,6 @@ from ..values_used import BUFFERS, INPUTS
 from .custody import Custody
 from .cycle import Cycle, Terms
 from .inputs import Expected, OtherValuesError, UsedValuesError
-from .interrupts import interrupts_at_the_end
 from .over_plan import Watch
 from .owners import Owners
 from .recovery import Recovery
@@ -143,7 +143,7 @@ class PlannedStep:
 
         Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
         """
-        with interrupts_at_the_end():
+        with deferred_signals():
             outcome = self.iterate(self.given(arguments, keywords))
             self.accumulate(outcome.gradients)
         return cast("Tensor", outcome.loss)
@@ -152,7 +152,7 @@ class PlannedStep:
         """As a call with these, but the gradients are the caller's: each on its parameter's device."""
         self.count_gradients()
         self.output = None
-        with interrupts_at_the_end():
+        with deferred_signals():
             outcome = self.run(inputs)
             self.norm = outcome.norm
             if outcome.gradients:
@@ -247,7 +247,7 @@ class PlannedStep:
         given = self.check(inputs)
         self.check_unchanged()
         tensors = self._owners.tensors()
-        with interrupts_at_the_end():
+        with deferred_signals():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
             with self._recovery.around(residents):
@@ -258,11 +258,11 @@ class PlannedStep:
                 if self._stopwatch is not None:
                     self._stopwatch.lap()
                 rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
-                with self._watch.iteration(), as_traced(self.program.device), rooms:
+                with self._watch.iteration(), as_traced(self.program.device), rooms, open_to_signals():
                     results = self._run(residents, settings)
-            outcome = self._outcome(results)
-            if self._optimizer is not None:
-                self._optimizer.end(skipped=outcome.infinite)
+                outcome = self._outcome(results)
+                if self._optimizer is not None:  # the last that can fail: from here on it is as after it
+                    self._optimizer.end(skipped=outcome.infinite)
         return outcome
 
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:

@@ -16,7 +16,7 @@ from ...graphs.errors import MemplanError
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
 from ..model.granted import refuse, refuse_layout
-from ..model.iteration import Iteration, scale_of, tensors_in
+from ..model.iteration import Iteration, refuse_gradients_of_inputs, scale_of, tensors_in
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
@@ -50,6 +50,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
         refuse_layout(f"input {name}", tensor)
     if torch.is_anomaly_enabled():
         warn_user("torch.autograd's anomaly mode is on: a plan's backward does not look for NaN")
+    if iteration.trains:
+        refuse_gradients_of_inputs(iteration.inputs)
     bring_back(iteration.module.buffers())
     bring_back(filter(_shares_memory, iteration.module.parameters()))
     failed: list[tuple[int, Exception]] = []

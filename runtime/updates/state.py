@@ -56,6 +56,7 @@ class OptimizerState:
         self._new = False
         self._counts = any("exp_avg" in states for states in self._names.values())
         self._made: list[tuple[str, str]] = []
+        self._counted: list[Tensor] = []
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._fixed = [fixed(group) for group in self._optimizer.param_groups]
 
@@ -101,7 +102,7 @@ class OptimizerState:
         """
         self._begun = self._accumulated()
         rows = self._rows()
-        self._made = []
+        self._made, self._counted = [], []
         try:
             made = {self._make(name, row) for name, row in rows.items()}
         except BaseException:
@@ -126,6 +127,10 @@ class OptimizerState:
 
     def undo(self) -> None:
         """The iteration is as if it had not begun: the states that it made are not there."""
+        for count in self._counted:
+            count -= 1
+        self._counted = []
+        note_accumulated(self._optimizer, self._begun)
         for name, state in self._made:
             weight = self._module.get_parameter(name)
             self._optimizer.state[weight].pop(state, None)
@@ -148,6 +153,7 @@ class OptimizerState:
         if self._counts:
             for row in self._rows().values():
                 row[COUNT] += 1
+                self._counted.append(row[COUNT])
 
     def forget_sums(self) -> None:
         """The update begins anew with the next batch."""

@@ -1,0 +1,136 @@
+"""Signals while an iteration runs: what Python does about them waits where state would be left in between.
+
+Python runs a signal's handler between any two of its instructions, and a handler may raise: Ctrl-C, a timeout
+by SIGALRM. Between the first update of a weight and the count of the last one that would leave weights of one
+iteration beside counts of another.
+
+    with deferred_signals():          handlers wait until the end of the block
+        …                             what begins an iteration
+        with open_to_signals():       they run at once; Ctrl-C only when it comes a second time
+            …                         what computes, and is undone or given up if it fails
+        …                             what ends it
+
+Once a handler has raised, all others wait for the end of the outermost block: what puts things in order after
+its exception is not interrupted by the next one. A block within an open one is closed again, and runs what
+has come when it ends.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from enum import Enum
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class _State(Enum):
+    CLOSED = 0
+    OPEN = 1
+    OPEN_TO_ALL = 2
+
+
+@contextmanager
+def deferred_signals() -> Generator[None]:
+    """Run the handlers of signals that come within the block after it. Python runs handlers in the main
+    thread alone, so in another one nothing is done."""
+    if current_thread() is not main_thread():
+        yield
+    elif _outermost:
+        with _outermost[0].set(_State.CLOSED):
+            yield
+        _outermost[0].run_those_that_came()
+    else:
+        deferral = _Deferral()
+        try:
+            deferral.begin()
+            yield
+        finally:
+            deferral.end()
+
+
+@contextmanager
+def open_to_signals(*, first_interrupt: bool = False) -> Generator[None]:
+    """Run handlers at once within the block. first_interrupt: that of a first Ctrl-C too, which else waits
+    for the end of `deferred_signals`."""
+    if current_thread() is not main_thread() or not _outermost:
+        yield
+        return
+    with _outermost[0].set(_State.OPEN_TO_ALL if first_interrupt else _State.OPEN):
+        yield
+
+
+class _Deferral:
+    def __init__(self) -> None:
+        self._state = _State.CLOSED
+        self._has_raised = self._ended = False
+        self._came: list[int] = []
+        self._handlers: dict[int, Handler] = {}
+
+    @contextmanager
+    def set(self, state: _State) -> Generator[None]:
+        self._state, before = state, self._state
+        try:
+            yield
+        finally:
+            self._state = before
+
+    def begin(self) -> None:
+        _outermost.append(self)
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, self._note)
+
+    def end(self) -> None:
+        """Put the handlers back, then run those whose signals came. Raises what the first of them raises."""
+        self._ended = True  # before all else: one that can't be put back passes its signals on
+        _outermost.clear()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        errors: list[BaseException] = []
+        for number in dict.fromkeys(self._came):
+            try:
+                self._handlers[number](number, None)
+            except BaseException as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def run_those_that_came(self) -> None:
+        """In an open block, after a closed one within it."""
+        for number in dict.fromkeys(self._came):
+            if not self._waits(number):
+                self._came = [other for other in self._came if other != number]
+                self._run(number, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        first = number not in self._came
+        if not self._ended and self._waits(number) and (first or not self._is_open):
+            self._came.append(number)
+        else:
+            self._run(number, frame)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._state != _State.CLOSED and not self._has_raised
+
+    def _waits(self, number: int) -> bool:
+        """Whether its handler does, if it is the first such signal."""
+        return not self._is_open or (self._state == _State.OPEN and number == signal.SIGINT)
+
+    def _run(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._handlers[number](number, frame)
+        except BaseException:
+            self._has_raised = True
+            raise
+
+
+_outermost: list[_Deferral] = []
+"""The deferral in force, if there is one."""

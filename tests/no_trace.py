@@ -1,0 +1,101 @@
+"""A digest of all that planning may not change, and planners that compare it before and after.
+
+It shares no code with what puts things back (runtime/model/unchanged.py). Tensors whose values a schedule has
+moved away are left out: to read them would bring them back.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import wraps
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from memplan.runtime.model.iteration import tensors_in
+from memplan.runtime.storage.away import hold_of
+from memplan.training import optimize, plan
+
+PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def digest(iteration: Any) -> dict[str, Any]:
+    """By what it is of: the bytes, form, memory and version counter of each tensor, plain values, and the
+    states of random generators."""
+    module, found = iteration.module, dict[str, Any]()
+    for name, parameter in module.named_parameters():
+        found[f"parameter {name}"] = of_tensor(parameter)
+        found[f"gradient of {name}"] = None if parameter.grad is None else of_tensor(parameter.grad)
+    for name, buffer in module.named_buffers():
+        found[f"buffer {name}"] = of_tensor(buffer)
+    for name, tensor in tensors_in(iteration.inputs).items():
+        found[f"input {name}"] = of_tensor(tensor)
+    for path, part in module.named_modules():
+        found[f"mode of {path}"] = part.training
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                found[f"attribute {path}.{name}"] = of_tensor(value)
+            elif isinstance(value, PLAIN):
+                found[f"attribute {path}.{name}"] = value
+    if iteration.updates is not None:
+        found |= of_optimizer(iteration.updates.optimizer)
+    found["torch's numbers"] = torch.get_rng_state().numpy().tobytes()
+    found["Python's numbers"] = random.getstate()
+    found["NumPy's numbers"] = repr(np.random.get_state())
+    return found
+
+
+def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    found: dict[str, Any] = {"optimizer's attributes": sorted(vars(optimizer))}
+    for number, (parameter, row) in enumerate(optimizer.state.items()):
+        found[f"state {number}"] = (id(parameter), sorted(row))
+        for name, value in row.items():
+            found[f"state {number}.{name}"] = of_value(value)
+    for number, group in enumerate(optimizer.param_groups):
+        found[f"group {number}"] = {
+            name: of_value(value) for name, value in group.items() if name != "params"
+        }
+    return found
+
+
+def of_value(value: Any) -> Any:
+    return of_tensor(value) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def of_tensor(tensor: torch.Tensor) -> Any:
+    if hold_of(tensor) is not None or hasattr(type(tensor), "__tensor_flatten__"):
+        return id(tensor)
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        return id(tensor)
+    version = None if tensor.is_inference() else tensor._version
+    there = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    bytes_ = there.view(torch.uint8).numpy().tobytes()
+    form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+    return id(tensor), form, tensor.data_ptr(), version, sha256(bytes_).hexdigest()
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    names = [*before, *(name for name in after if name not in before)]
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+def watch_planners() -> None:
+    """From now on whatever plans raises AssertionError where it has changed something."""
+    plan.Planner.__call__ = watched(plan.Planner.__call__, 1)
+    optimize.check_ignored = watched(optimize.check_ignored, 0)
+
+
+def watched(function: Any, position: int) -> Any:
+    """position: of the iteration among its arguments."""
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        before = digest(arguments[position])
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            changed = differences(before, digest(arguments[position]))
+            assert not changed, f"planning has changed {', '.join(changed)}"
+
+    return call

@@ -11,6 +11,7 @@ are for in torch 2.10.0, 2.13.0 and 2.15.0.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import OrderedDict, defaultdict, deque
@@ -27,6 +28,7 @@ from torch._C._autograd import (
     _enable_profiler,
     _get_current_graph_task_keep_graph,
     _prepare_profiler,
+    _profiler_enabled,
 )
 from torch._C._profiler import (
     ProfilerActivity,
@@ -433,6 +435,21 @@ def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:
     made = torch.empty(0, dtype=dtype, device=device)
     torch._C._set_throw_on_mutable_data_ptr(made)
     return made
+
+
+def profiler_is_on() -> bool:
+    """Whether PyTorch's one profiler records, for whichever thread."""
+    return _profiler_enabled() or bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
+
+
+def profiler_is_prepared() -> bool:
+    """Whether it warms up, between `prepare_trace` and `start_trace`: it does not say so itself. Looks at all
+    objects of the process."""
+    kind = torch.autograd.profiler.profile
+    ours = (each for each in gc.get_objects() if type(each) is kind)
+    return any(
+        getattr(each, "entered", False) and getattr(each, "kineto_results", None) is None for each in ours
+    )
 
 
 def record_allocations() -> None:

@@ -49,8 +49,8 @@ class Plans:
                 except OtherShapeError as error:
                     refused = refused or error
                 else:
-                    self.steps.remove(step)
-                    self.steps.insert(0, step)
+                    # At once: a signal in between would leave a list without the step.
+                    self.steps[:] = [step, *(other for other in self.steps if other is not step)]
                     return step, given
             if len(self.steps) < self._most:
                 if isinstance(refused, OtherValuesError) and not self._said:

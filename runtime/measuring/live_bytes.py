@@ -6,6 +6,9 @@ costs about 10 µs. What a library takes behind the allocator's back (oneDNN's s
 is no storage and does not count. On CUDA it is what the allocator itself counts, in whole
 blocks of 512 bytes.
 
+PyTorch has one profiler for all threads: to start it ends the user's, whose record is lost then. So where
+that is on, nothing is counted on the CPU.
+
 Both count from the start. On the CPU a block that was there before counts neither when it stays nor, unless
 it is named, when it goes.
 """
@@ -18,9 +21,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
+from ...graphs.errors import InputError
 from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
-from ..torch_internals import record_allocations, recorded_allocations
+from ..torch_internals import (
+    profiler_is_on,
+    profiler_is_prepared,
+    record_allocations,
+    recorded_allocations,
+)
 
 T = TypeVar("T")
 
@@ -51,12 +60,19 @@ def live_peak(
     device: str | torch.device | Device = "cpu",
     there: Mapping[int, int] | None = None,
 ) -> Peak[T]:
-    """Run `call` once and report its peak. It may count itself; no other profiler may be active.
+    """Run `call` once and report its peak. It may count itself. Raises InputError where the user's profiler
+    is on.
 
     there: address and bytes of blocks, made under an earlier `live_peak`, that the call may give back.
     """
     device = device_of(device)
     return _counted(call, device) if isinstance(device, StreamDevice) else _cpu_peak(call, there or {})
+
+
+def check_profiler(device: str | torch.device | Device = "cpu") -> None:
+    """Raises InputError where the user's profiler is on, or about to be. Once, before much is counted."""
+    if not isinstance(device_of(device), StreamDevice) and profiler_is_prepared():
+        raise InputError(_TAKEN)
 
 
 def blocks_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
@@ -82,7 +98,15 @@ _counting: list[list[Block]] = []
 """The events of the counts that are open, the outermost first: PyTorch records for one at a time."""
 
 
+_TAKEN = (
+    "a plan is measured with PyTorch's profiler, of which there is one, and yours is on: plan before it "
+    "starts (call the step once with a batch of each shape), or after it has ended"
+)
+
+
 def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
+    if not _counting and profiler_is_on():
+        raise InputError(_TAKEN)
     _collect()
     blocks: list[Block] = []
     _counting.append(blocks)

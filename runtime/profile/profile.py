@@ -25,7 +25,7 @@ from ..compare.verdict import verdict
 from ..device.choice import check_device, device_of
 from ..device.threads import as_updates_run, update_threads
 from ..fusion.choice import COMPILED, chosen
-from ..measuring.live_bytes import live_peak
+from ..measuring.live_bytes import check_profiler, live_peak
 from ..measuring.measure import Measurement, measure
 from ..measuring.stand_ins import StandIns, signature
 from ..model.file import load_model_file
@@ -87,8 +87,9 @@ def measure_program(
     """Per operation its measurement; equal signatures share one.
 
     tensors: those of inputs, buffers and constants, by value. They and the random generator stay
-    as they are.
+    as they are. Raises InputError where the user's profiler is on.
     """
+    check_profiler(program.device)
     stand_ins = StandIns(program, tensors)
     known: dict[Hashable, Measurement] = {}
     measured: list[Measurement] = []

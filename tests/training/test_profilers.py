@@ -1,0 +1,83 @@
+"""The user's profiler is left alone: a plan that has to be measured meanwhile is refused, in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import memplan
+import pytest
+import torch
+from torch import nn, profiler
+
+LINE = "a plan is measured with PyTorch's profiler, of which there is one, and yours is on"
+
+
+def made(**options):
+    module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    return memplan.optimize(
+        module,
+        torch.randn(32, 16),
+        loss_fn=lambda output: output.square().mean(),
+        budget="100%",
+        time_limit=1,
+        **({"keep": False} | options),
+    )
+
+
+def recording():
+    return profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True)
+
+
+def test_a_batch_of_a_new_shape_is_refused_and_the_profile_is_whole(tmp_path):
+    step = made()
+    with recording() as profile:
+        step(torch.randn(32, 16)).backward()
+        with pytest.raises(memplan.MemplanError, match=LINE):
+            step(torch.randn(24, 16))
+        step(torch.randn(32, 16)).backward()
+    assert any("mm" in each.key for each in profile.key_averages())
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert (tmp_path / "trace.json").stat().st_size > 0
+    step(torch.randn(24, 16)).backward()
+
+
+def test_optimize_itself_is_refused():
+    with recording(), pytest.raises(memplan.MemplanError, match=LINE):
+        made()
+
+
+def test_the_advice_works():
+    step = made()
+    step(torch.randn(24, 16)).backward()
+    with recording() as profile:
+        step(torch.randn(24, 16)).backward()
+    assert profile.key_averages()
+
+
+def test_one_that_warms_up_counts_too(tmp_path):
+    """In a process of its own: PyTorch crashes where its trace is taken away in the midst of that."""
+    script = f"""
+import torch
+from torch import profiler
+import sys
+sys.path.insert(0, {str(__file__.rpartition("/")[0])!r})
+from test_profilers import LINE, made
+import memplan
+step = made()
+schedule = profiler.schedule(wait=0, warmup=1, active=1)
+with profiler.profile(activities=[profiler.ProfilerActivity.CPU], schedule=schedule) as profile:
+    for rows in (24, 32):
+        try:
+            step(torch.randn(rows, 16)).backward()
+        except memplan.MemplanError as error:
+            assert LINE in str(error)
+            print("refused")
+        profile.step()
+profile.export_chrome_trace({str(tmp_path / "trace.json")!r})
+step(torch.randn(24, 16)).backward()
+print("whole")
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["refused", "whole"]

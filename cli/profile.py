@@ -101,13 +101,16 @@ def profile(
 
 
 def _measured(model: str, device: str, optimizer: Choice | None, output: Output, *, compiling: bool) -> Graph:
+    from ..runtime.compare.cost import below_baseline
     from ..runtime.compare.verdict import warning
     from ..runtime.profile.profile import profile as measure
 
     with model_code(model, device), output.progress("profiling") as progress:
         graph = measure(model, device, progress, optimizer, compiling=compiling)
-    if line := warning(graph.source["eager"]):
-        output.note(f"warning: {line}")
+    eager: Any = graph.source["eager"]
+    for line in (warning(eager), below_baseline(eager, baseline(graph).peak)):
+        if line is not None:
+            output.note(f"warning: {line}")
     return graph
 
 
@@ -135,4 +138,6 @@ def _source_rows(source: Any) -> list[Row]:
         rows.append(
             ("eager", f"losses, {what} of 3 iterations {equal if eager['equal'] else 'not compared'}")
         )
+        if "peak" in eager:
+            rows.append(("eager takes", f"{duration(eager['seconds'])}, peak {spelled(eager['peak'])}"))
     return rows

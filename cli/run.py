@@ -102,7 +102,9 @@ def run(
             document, rows = trained(*made[:4], steps, checkpoint, every, predicted, output)
         output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
         return
+    from ..runtime.compare.cost import Cost
     from ..runtime.compare.side_by_side import side_by_side, spans
+    from ..runtime.compare.worse import worse_in_both
 
     with _planned(held, graph_path, model, device, disk, layout, output) as (
         _file,
@@ -117,6 +119,10 @@ def run(
             say("timing each step")
             subject, peaks = subject_of(held, replay), _peaks(found.planned.peaks)
             write_trace([planned(subject), measured(subject, spans(iteration, step), peaks)], trace_path)
+    if found.eager is not None:
+        eager = Cost(found.eager.peak_bytes, found.eager.seconds)
+        if line := worse_in_both(found.planned.peak_bytes, found.planned.seconds, eager):
+            output.note(f"warning: {line}")
     output.result(
         {
             "predicted": predicted,

@@ -15,9 +15,12 @@ from ..graphs.machine import Links, Machine
 from ..planner.budget import Budget
 from ..planner.plain import baseline, plain_schedule
 from ..planner.simulator.part import part_of
+from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
+from ..runtime.compare.cost import Cost, below_baseline
 from ..runtime.compare.grounds import grounds
-from ..runtime.compare.verdict import NOT_COMPARED, compared
+from ..runtime.compare.verdict import as_source, compared, warning
+from ..runtime.compare.worse import worse_than_eager
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
 from ..runtime.model.iteration import Iteration
@@ -106,7 +109,7 @@ class Planner:
         plan = kept.plan or self._made(iteration, program, size)
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
-        steady = self._compared(iteration, step, plan, kept)
+        steady = self._compared(iteration, step, plan, kept, first=size is None)
         self._asked[step] = kept.asked
         if kept.plan is None:
             self.keep(step, plan)
@@ -138,17 +141,34 @@ class Planner:
         known = plan is not None and base is not None and vouched(self.folder, plan, asked, base)
         return _Kept(asked, plan, base, vouched=known and self.compare is None)
 
-    def _compared(self, iteration: Iteration, step: PlannedStep, plan: Plan, kept: _Kept) -> bool:
-        """Whether a comparison was made that need not be made again."""
+    def _compared(
+        self, iteration: Iteration, step: PlannedStep, plan: Plan, kept: _Kept, *, first: bool
+    ) -> bool:
+        """Whether a comparison was made that need not be made again. first: the plan is that of `optimize`,
+        which may refuse it: training that goes on is not stopped because eager would take less."""
         if kept.vouched:
             self.book.compared_before()
-        elif self.compare is not False:
-            with self.book.phase("compare"):
-                same = compared(iteration, step, plan.graph, self._in_turn(iteration, step), plan.compiled)
-            if same is None:
-                warn_user(NOT_COMPARED)
-            return same is not None and same.steady
-        return False
+            return False
+        if self.compare is False:
+            return False
+        with self.book.phase("compare"):
+            same = compared(iteration, step, plan.graph, self._in_turn(iteration, step), plan.compiled)
+            if same is not None and same.eager is not None and first and iteration.trains:
+                self._weigh(iteration, step, plan, same.eager)
+        line = warning(as_source(same))
+        if line is not None:
+            warn_user(line)
+        return same is not None and same.steady and line is None
+
+    def _weigh(self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost) -> None:
+        """Warn where eager takes less than the baseline. Raises InputError where the plan is worse in memory
+        and in time."""
+        machine = self.machine_of(plan)
+        peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
+        if line := worse_than_eager(iteration, step, peak, eager):
+            raise InputError(line)
+        if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
+            warn_user(line)
 
     def _solver(self, iteration: Iteration) -> str:
         return self.solver if iteration.trains else FORWARD

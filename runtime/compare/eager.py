@@ -25,6 +25,7 @@ from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..trace.pretence import compiling, without_checkpoints
 from ..updates.averaged import first_values
+from .cost import Cost, EagerCost
 from .updates import scaled_update, update
 
 CYCLE = 3
@@ -52,6 +53,7 @@ class Comparison(NamedTuple):
     steady: eager drew no random numbers but PyTorch's, and changed nothing in Python's state any more once it
     had run: as far as it can be seen, its later iterations are like these.
     compiled: of compiled operations, how exact they are; they are compared with themselves without a plan.
+    eager: what an iteration of eager takes, None where that was not measured.
     """
 
     first: str | None
@@ -63,6 +65,7 @@ class Comparison(NamedTuple):
     suspects: tuple[str, ...] = ()
     steady: bool = False
     compiled: str | None = None
+    eager: Cost | None = None
 
     @property
     def equal(self) -> bool:
@@ -170,19 +173,23 @@ def compare(
         inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
         return compare(iteration._replace(inputs=inputs), step, turns)
     plainly = partial(_eager, iteration, step, [each is step for each in turns])
+    measuring = EagerCost(step.program) if set(turns) == {step} else None
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):
         for plain in (False, True):
             with compiling(flag), without_checkpoints() if plain else nullcontext():
-                eager, changes, steady = plainly()
-            comparison = _difference(eager, planned)._replace(compiling=flag, plain=plain, steady=steady)
+                eager, changes, steady = plainly(None if flag or plain else measuring)
+            comparison = _difference(eager, planned)._replace(
+                compiling=flag, plain=plain, steady=steady, eager=measuring and measuring.cost
+            )
             if comparison.equal:
                 return comparison
             found = found or comparison._replace(suspects=_suspects(iteration, changes))
             if not plain:
                 found = _within_its_own(lambda: plainly()[0], eager, planned, of_updates) or found
                 if found.equal:
-                    return found._replace(compiling=flag, steady=steady)
+                    cost = measuring and measuring.cost
+                    return found._replace(compiling=flag, steady=steady, eager=cost)
     assert found is not None
     return found
 
@@ -205,7 +212,10 @@ def _planned(
 
 
 def _eager(
-    iteration: Iteration, step: PlannedStep, updating: Sequence[bool]
+    iteration: Iteration,
+    step: PlannedStep,
+    updating: Sequence[bool],
+    measuring: EagerCost | None = None,
 ) -> tuple[dict[str, Tensor], list[str], bool]:
     """What eager makes, the paths of all that it changes in Python's state, and whether it is `steady`.
     updating: by iteration."""
@@ -215,7 +225,9 @@ def _eager(
     since: PythonState | None = None
     with _alone(iteration, step) as before:
         for last in updating:
-            outcomes.append(_left(iteration, step.program, run_eager(iteration, sums, firsts, last=last)))
+            run = partial(run_eager, iteration, sums, firsts, last=last)
+            outcome = run() if measuring is None else measuring.run(run)
+            outcomes.append(_left(iteration, step.program, outcome))
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
                 del sums[name]
             since = since or PythonState(iteration, tensors=True)

@@ -24,10 +24,16 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
 
     equal: in loss, gradients and buffers, and where weights are updated in these and the optimizer's states;
     bitwise, or, where plain PyTorch differs from itself, within its `spread`. null where memory did not
-    suffice to compare. compiling, plain: see `Comparison`; there only where true.
+    suffice to compare. compiling, plain: see `Comparison`; there only where true. peak, seconds: what an
+    iteration of eager takes.
     """
     step = PlannedStep(iteration, program, plain_schedule(graph))
     comparison = compared(iteration, step, graph)
+    return as_source(comparison)
+
+
+def as_source(comparison: Comparison | None) -> dict[str, Any]:
+    """The verdict as a graph's `source` has it."""
     if comparison is None:
         return {"equal": None}
     found: dict[str, Any] = {"equal": True, "tensors": comparison.compared}
@@ -36,6 +42,8 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     for word in ("compiling", "plain"):
         if getattr(comparison, word):
             found[word] = True
+    if comparison.eager is not None:
+        found |= {"peak": comparison.eager.peak_bytes, "seconds": comparison.eager.seconds}
     return found
 
 

@@ -6,7 +6,7 @@ from iterations import EXAMPLES, example
 from memplan.graphs.errors import DifferenceError, InputError
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.validate import validate
-from memplan.planner.plain import plain_schedule
+from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare import verdict as verdicts
 from memplan.runtime.compare.eager import Comparison
@@ -39,7 +39,9 @@ def test_a_profile_says_where_it_comes_from_and_how_good_it_is(model, tmp_path):
     assert (source["kind"], source["device"], source["threads"]) == ("torch", "cpu", 1)
     assert source["torch"] == torch.__version__
     assert source["fingerprint"].startswith("sha256:")
-    assert source["eager"] == {"equal": True, "tensors": 5}
+    assert {key: source["eager"][key] for key in ("equal", "tensors")} == {"equal": True, "tensors": 5}
+    assert source["eager"]["peak"] == baseline(graph).peak
+    assert source["eager"]["seconds"] > 0
     assert set(source["measured"]) == {"signatures", "spread", "spread_by_time"}
     assert verdicts.warning(source["eager"]) is None
     save_graph(graph, tmp_path / "tiny.json")

@@ -1,0 +1,201 @@
+"""What `optimize` says of eager PyTorch: that it takes less than the baseline, or differs from run to run.
+
+A plan that is worse in memory and in time is refused; one that is better in either is not, whatever else the
+machine does.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import memplan
+import pytest
+import torch
+from memplan.runtime.compare import worse
+from memplan.runtime.compare.cost import Cost, below_baseline
+from memplan.runtime.compare.worse import worse_in_both
+from memplan.runtime.measuring.live_bytes import live_peak
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(6)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x.square().mean()
+
+
+class Plain(Checkpointed):
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+X = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
+
+
+def said(module, x=X, **options):
+    """What `optimize` warns of, and the step."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        options = {"budget": "100%", "keep": False, "time_limit": 1} | options
+        step = memplan.optimize(module, x, **options)
+    return [str(each.message) for each in found if issubclass(each.category, UserWarning)], step
+
+
+def eager_peak(module):
+    """By hand: what an iteration takes above weights and batch, and these."""
+
+    def run():
+        module(X).backward()
+        module.zero_grad()
+
+    run()
+    there = sum(parameter.nbytes for parameter in module.parameters()) + X.nbytes
+    return there + live_peak(run).peak_bytes
+
+
+def test_a_model_with_checkpoints_of_its_own_takes_less_than_the_baseline(monkeypatch):
+    monkeypatch.setattr("memplan.training.plan.worse_than_eager", lambda *_: None)
+    module = Checkpointed()
+    lines, step = said(module)
+    (line,) = [line for line in lines if "of the baseline" in line]
+    assert line.startswith(f"eager PyTorch takes {eager_peak(module):,} B")
+    assert f"of the baseline of {step.plan.figures.peak:,} B" in line
+    assert said(Plain())[0] == []
+
+
+def timed(monkeypatch, *rounds):
+    """The rounds' seconds, eager's before the plan's; the first round is not counted."""
+    following = iter([1.0, 1.0, *(second for one in rounds for second in one)])
+    monkeypatch.setattr(worse, "_seconds", lambda *_: next(following))
+
+
+def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch):
+    """Eager takes less by its checkpoints; and less time, as if the plan were slow."""
+    timed(monkeypatch, *[(1.0, 1.2)] * 6, (1.0, 0.9))
+    line = r"worse than eager PyTorch in both memory and time: .* give a budget below (?P<bytes>[\d,]+) bytes"
+    module = Checkpointed()
+    with pytest.raises(memplan.MemplanError, match=line) as refused:
+        memplan.optimize(module, X, budget="100%", keep=False, time_limit=1)
+    assert f"eager {eager_peak(module):,} B" in str(refused.value)
+    below = eager_peak(module) - 1
+    assert said(Checkpointed(), budget=below)[1].plan.figures.peak <= below
+    assert said(Plain())[0] == []
+
+
+@pytest.mark.parametrize(
+    "rounds", [[(1.0, 1.2)] * 5 + [(1.0, 0.9)] * 2, [(1.0, 1.06)] * 7, [(1.0, 0.9)] * 7], ids=str
+)
+def test_one_that_is_slower_now_and_then_is_not(monkeypatch, rounds):
+    timed(monkeypatch, *rounds)
+    lines, _ = said(Checkpointed())
+    assert "of the baseline" in lines[0]
+
+
+def test_new_shapes_of_a_training_that_runs_are_not_refused(monkeypatch):
+    module = Checkpointed()
+    _, step = said(module, budget=eager_peak(module) - 1)
+    monkeypatch.setattr("memplan.training.plan.worse_than_eager", lambda *_: "worse")
+    step(X[:100]).backward()
+
+
+def test_noise_makes_no_plan_worse():
+    """Other threads keep the cores busy: a plan as fast as eager stays accepted."""
+    over, ones = threading.Event(), torch.ones(100, 100)
+
+    def busy():
+        while not over.is_set():
+            ones.mm(ones)
+
+    threads = [threading.Thread(target=busy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            said(Checkpointed())
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("plan", "eager", "is_worse"),
+    [
+        ((1000, 1.0), Cost(900, 0.8), True),
+        ((1000, 1.0), Cost(900, 1.0), False),
+        ((1000, 1.0), Cost(1000, 0.5), False),
+        ((1000, 1.0), Cost(995, 0.5), False),
+        ((800, 2.0), Cost(900, 0.5), False),
+        ((2000, 0.5), Cost(900, 0.6), False),
+    ],
+)
+def test_only_worse_in_both_is_worse(plan, eager, is_worse):
+    assert (worse_in_both(*plan, eager) is not None) == is_worse
+
+
+def test_below_the_baseline_is_by_more_than_a_rounding():
+    assert below_baseline({"peak": 951}, 1000) is None
+    assert "95% of the baseline" in (below_baseline({"peak": 950}, 1000) or "")
+    assert below_baseline({}, 1000) is None
+
+
+class FromRunToRun(nn.Module):
+    """Differs by a rounding, as sums over threads do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return _Unsteady.apply(self.layer(x)).square().mean()
+
+
+class _Unsteady(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(_ctx, x):
+        if isinstance(x, torch._subclasses.FakeTensor):
+            return x * 1.0
+        _Unsteady.calls += 1
+        return x * (1.0 + 1.2e-7 * (_Unsteady.calls % 4))
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient
+
+
+def test_operations_that_differ_from_run_to_run_are_told():
+    lines, _ = said(FromRunToRun())
+    (line,) = [line for line in lines if "run again" in line]
+    assert line.startswith("equal to plain PyTorch within what that differs from itself, run again: up to ")
+
+
+def test_they_are_told_at_each_start(tmp_path):
+    for _ in range(2):
+        lines, _step = said(FromRunToRun(), keep=tmp_path)
+        assert any("run again" in line for line in lines)
+
+
+def test_rounds_take_turns(monkeypatch):
+    """So that what else the machine does meets both."""
+    module, order = Checkpointed(), []
+    monkeypatch.setattr(worse, "run_eager", lambda _iteration: order.append("eager"))
+    monkeypatch.setattr("memplan.training.plan.worse_than_eager", lambda *_: None)
+    _, step = said(module)
+    plan = step.plans[0]
+    monkeypatch.setattr(plan, "run", lambda _inputs: order.append("plan"))
+    iteration = step._iteration._replace(inputs=(X,))
+    worse.worse_than_eager(iteration, plan, 2**30, Cost(1, 1.0))
+    assert order == ["eager", "plan"] * 4

@@ -57,6 +57,7 @@ class OptimizerState:
         self._counts = any("exp_avg" in states for states in self._names.values())
         self._made: list[tuple[str, str]] = []
         self._counted: list[Tensor] = []
+        self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._fixed = [fixed(group) for group in self._optimizer.param_groups]
 
@@ -102,7 +103,7 @@ class OptimizerState:
         """
         self._begun = self._accumulated()
         rows = self._rows()
-        self._made, self._counted = [], []
+        self._made, self._counted, self._ends = [], [], False
         try:
             made = {self._make(name, row) for name, row in rows.items()}
         except BaseException:
@@ -130,7 +131,9 @@ class OptimizerState:
         for count in self._counted:
             count -= 1
         self._counted = []
-        note_accumulated(self._optimizer, self._begun)
+        if self._ends:
+            note_accumulated(self._optimizer, self._begun)
+        self._ends = False
         for name, state in self._made:
             weight = self._module.get_parameter(name)
             self._optimizer.state[weight].pop(state, None)
@@ -144,6 +147,7 @@ class OptimizerState:
         if skipped:
             self.undo()
             return
+        self._ends = True
         if self._adds:
             batches = 0 if self._begun is None else self._begun.batches
             note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new, *self._process))
@@ -157,6 +161,7 @@ class OptimizerState:
 
     def forget_sums(self) -> None:
         """The update begins anew with the next batch."""
+        self._ends = False
         note_accumulated(self._optimizer, None)
         for row in self._rows().values():
             row.pop(SUM, None)

@@ -13,6 +13,7 @@ strangers_drawn.py, which says which packages they need.
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -44,28 +45,27 @@ def strangers(*, drawn=True):
     }
 
 
-def row_of(make, time_limit, pipe):
+def row_of(make, options, pipe):
     """What a child sends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    from strangers_training import outcome
+    from strangers_training import BUDGETS, LOOPS, outcome
 
-    pipe.send(outcome(make, time_limit))
+    loops, budgets = (("in the plan",), BUDGETS[1:]) if options.once else (LOOPS, BUDGETS)
+    pipe.send(outcome(make, options.time_limit, loops, budgets))
 
 
 def run(make, options):
     """The row of a model, made in a process of its own, which shares what is imported here."""
-    from strangers_training import CRASH, died
+    from strangers_training import CRASH, SLOW, died
 
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=row_of, args=(make, options.time_limit, there))
+    child = context.Process(target=row_of, args=(make, options, there))
     start = time.perf_counter()
     child.start()
     there.close()
     try:
-        row = (
-            here.recv() if here.poll(options.timeout) else {"ended": {"outcome": CRASH, "why": "out of time"}}
-        )
+        row = here.recv() if here.poll(options.timeout) else {"ended": {"outcome": SLOW, "why": ""}}
     except EOFError:
         child.join()
         row = {"ended": {"outcome": CRASH, "why": died(child.exitcode)}}
@@ -111,12 +111,16 @@ def main():
     parser.add_argument("--machine", default="unnamed machine", help="as the page names it")
     parser.add_argument("--state", default="unnamed state", help="of the code, as the page names it")
     parser.add_argument("--time-limit", type=float, default=0.3, help="seconds to solve in")
+    parser.add_argument("--once", action="store_true", help="AdamW in the plan alone, 100 % of the memory")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()
     warm()
+    models = [*in_turn(strangers())]
+    gc.collect()
+    gc.freeze()  # else each child's collections copy the memory of all that is imported here
     rows = [json.loads(line) for line in read(options.rows)]
     done = {(row["family"], row["model"]) for row in rows}
-    for family, name, make in in_turn(strangers()):
+    for family, name, make in models:
         if (family, name) in done or (options.only and not {family, name} & {*options.only}):
             continue
         row = {"family": family, "model": name, "state": options.state, **run(make, options)}

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from datetime import date
 
 from strangers import loops_of, strangers
-from strangers_training import CRASH, LATER, NO_MODEL, REFUSED, WORKS, WRONG
+from strangers_training import CRASH, LATER, NO_MODEL, REFUSED, SLOW, WORKS, WRONG
 
 HEAD = """# Models that nobody tuned memplan for
 
@@ -19,12 +19,13 @@ by eager PyTorch. Compared, bit by bit: losses, gradients, weights, optimizer st
 | refused | `optimize` raises one line. |
 | refused later | The first batch is planned and another is refused. |
 | wrong | Something differs from eager PyTorch's, or the peak is above the predicted one. |
-| crash | Another exception, a signal, or more than the time that a model has. |
+| crash | Another exception or a signal. |
+| out of time | More seconds than a model has here; as many as `--timeout` says. |
 
 The worse of its two loops is a model's outcome. The budget is 80 % of the baseline's peak; if that has no
 schedule it is 100 %, and then any memory at all.
 """
-WORST = (CRASH, WRONG, REFUSED, LATER, WORKS)
+WORST = (CRASH, WRONG, SLOW, REFUSED, LATER, WORKS)
 
 
 def worst(row):
@@ -63,8 +64,12 @@ def facts(rows):
         yield f"Of those that work, {len(plans)} needed more plans than one: {names}."
     once = [row for row in rows if worst(row)["outcome"] in (WORKS, LATER)]
     yield f"On the first batch alone {len(once)} of {len(rows)} ({len(once) / len(rows):.1%}) work."
-    higher = [row for row in working if row["outside"]["peak"] > row["eager"]["eager_peak"]]
-    yield f"For {len(higher)} of those that work the plan's peak is above eager PyTorch's: the budget was"
+    once = [row for row in rows if "outside" not in row and "ended" not in row]
+    if once:
+        yield f"{len(once)} models were trained by one loop alone, with AdamW in the plan and 100 % of the memory."
+    both = [row for row in working if "outside" in row]
+    higher = [row for row in both if row["outside"]["peak"] > row["eager"]["eager_peak"]]
+    yield f"For {len(higher)} of {len(both)} that work in both loops the plan's peak is above eager PyTorch's: the budget was"
     yield "100 % or more of a baseline that is above it."
 
 

@@ -22,14 +22,8 @@ from memplan.solvers.problem import InfeasibleError
 BATCHES, SOLVER = 10, "search"
 BUDGETS = ("80%", "100%", 10**10)
 """The first for which all batches have a schedule; the last is any memory at all."""
-WORKS, REFUSED, LATER, WRONG, CRASH, NO_MODEL = (
-    "works",
-    "refused",
-    "refused later",
-    "wrong",
-    "crash",
-    "no model",
-)
+WORKS, REFUSED, LATER, WRONG = "works", "refused", "refused later", "wrong"
+CRASH, SLOW, NO_MODEL = "crash", "out of time", "no model"
 LOOPS = {"outside": False, "in the plan": True}
 """Where AdamW is: whether `optimize` has the optimizer."""
 
@@ -154,20 +148,18 @@ def eager(make, batches):
     return result, {"eager_peak": held + peak, "eager_seconds": timed(lambda: step(batches[-1]))}
 
 
-def planned(make, batches, budget, *, in_plan, time_limit):
+def planned(make, batches, budget, *, compare, in_plan, time_limit):
     """The results of the same loop by `optimize`, and facts for the row. Raises what `optimize` and the step
     raise; a LaterError has the number of the batch."""
     iteration = start(make)
     training = Training(iteration)
-    given = {"loss_fn": iteration.loss_fn}
+    given = {"loss_fn": iteration.loss_fn, "compare": compare, "time_limit": time_limit}
     first, targets = parts(batches[0])
     if targets is not None:
         given["targets"] = targets
     if in_plan:
         given["optimizer"] = training.optimizer
-    run = optimize(
-        iteration.module, first, budget=budget, solver=SOLVER, time_limit=time_limit, keep=False, **given
-    )
+    run = optimize(iteration.module, first, budget=budget, solver=SOLVER, keep=False, **given)
     begin()
 
     def step(batch):
@@ -216,14 +208,14 @@ def parts(batch):
     return inputs, batch.targets if isinstance(batch, Labelled) else None
 
 
-def judged(make, batches, expected, *, in_plan, time_limit):
+def judged(make, batches, expected, *, budgets, **options):
     """The row of one loop."""
-    for budget in BUDGETS:
+    for budget in budgets:
         row = {"budget": budget}
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                found, facts = planned(make, batches, budget, in_plan=in_plan, time_limit=time_limit)
+                found, facts = planned(make, batches, budget, **options)
         except LaterError as later:
             if isinstance(later.error, InfeasibleError) and budget != BUDGETS[-1]:
                 continue
@@ -253,7 +245,7 @@ def judged(make, batches, expected, *, in_plan, time_limit):
     raise AssertionError
 
 
-def outcome(make, time_limit):
+def outcome(make, time_limit, loops=LOOPS, budgets=BUDGETS):
     """By loop, the row; or {"no model": …} where eager PyTorch can't train it."""
     try:
         start(make)
@@ -262,9 +254,15 @@ def outcome(make, time_limit):
     except Exception as error:
         return {NO_MODEL: " ".join(f"{type(error).__name__}: {error}".split())[:300]}
     found = {"eager": facts}
-    for loop, in_plan in LOOPS.items():
-        found[loop] = judged(make, batches, expected, in_plan=in_plan, time_limit=time_limit)
-    if any(found[loop]["outcome"] == WRONG for loop in LOOPS):
+    compare = None
+    for loop in loops:
+        options = {"budgets": budgets, "compare": compare, "in_plan": LOOPS[loop], "time_limit": time_limit}
+        found[loop] = judged(make, batches, expected, **options)
+        if (
+            found[loop]["outcome"] == WORKS
+        ):  # one loop was compared by `optimize`, the next by this file alone
+            budgets, compare = budgets[budgets.index(found[loop]["budget"]) :], False
+    if any(found[loop]["outcome"] == WRONG for loop in loops):
         repeated, _facts = eager(make, batches)
         unsteady = [name for name in expected if differs(expected[name], repeated[name])]
         if unsteady:

@@ -72,7 +72,7 @@ def facts(rows):
         yield f"{len(once)} models were trained by one loop alone: AdamW in the plan, 100 % of the memory."
     both = [row for row in working if "outside" in row]
     higher = [row for row in both if row["outside"]["peak"] > row["eager"]["eager_peak"]]
-    yield f"{len(both)} work in both loops. For {len(higher)} of these the plan's peak is above eager's, since"
+    yield f"{len(both)} work in both loops. For {len(higher)} of these the plan has the higher peak, since"
     yield "the baseline of which the budget is a share is above it."
 
 

@@ -343,13 +343,14 @@ class Recording:
 
     def _reporting(self, function: Any) -> Any:
         refuse_call(function, self._outside)
-        if function in (eval, exec):
+        if function is eval or function is exec:
             self.unwatched.append(f"{users_place(at_line)}what {function.__name__} runs")
             return function
-        special = _SPECIAL.get(function) if _is_hashable(function) else None
+        hashable = _is_hashable(function)  # a function of ctypes is not
+        special = _SPECIAL.get(function) if hashable else None
         if special is not None:
             return partial(special, self)
-        if function in _ONLY_IDENTITY:
+        if hashable and function in _ONLY_IDENTITY:
             return function
         return partial(self._called, function)
 

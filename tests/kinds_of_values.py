@@ -1151,6 +1151,16 @@ KINDS |= {
     "numpy_of_a_tensor": tensor(lambda self: float(self.held.numpy())),
     "equal": tensor(lambda self: 3.0 if torch.equal(self.held, torch.tensor(3.0)) else 1.0),
     "int_of_a_tensor": tensor(lambda self: float(int(self.held))),
+    "requires_grad": tensor(
+        lambda self: 3.0 if self.held.requires_grad else 1.0, lambda t: t.requires_grad_()
+    ),
+    "version_of_a_tensor": tensor(lambda self: 1.0 + self.held._version, lambda t: t.add_(0)),
+    "grad_of_a_tensor": tensor(
+        lambda self: 1.0 if self.held.grad is None else 3.0, lambda t: setattr(t, "grad", torch.ones(()))
+    ),
+    "what_a_tensor_carries": tensor(
+        lambda self: getattr(self.held, "factor", 1.0), lambda t: setattr(t, "factor", 3.0)
+    ),
     "a_tensor_replaced": lambda m: (
         setattr(m, "held", torch.tensor(1.0))
         or (lambda self: self.held.item(), lambda: setattr(m, "held", torch.tensor(3.0)))
@@ -1170,3 +1180,21 @@ KINDS |= {
         or (lambda self: 1.0 if self.one is self.two else 3.0, lambda: setattr(m, "two", m.one.clone()))
     ),
 }
+
+
+@kind
+def what_a_weight_carries(m):
+    m.layer.weight.factor = 1.0
+
+    def change():
+        m.layer.weight.factor = 3.0
+
+    return (lambda self: self.layer.weight.factor), change
+
+
+@kind
+def what_a_weight_carries_later(m):
+    def change():
+        m.layer.weight.factor = 3.0
+
+    return (lambda self: getattr(self.layer.weight, "factor", 1.0)), change

@@ -12,11 +12,11 @@ good if it is of the same type and gives the same at each of the node's reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from reprlib import Repr
-from types import FunctionType, MethodType
-from typing import Any
+from types import FunctionType, MappingProxyType, MethodType
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -77,18 +77,27 @@ class Difference:
         return f"{spell(self.path)} is {found}; the plan is for {was}"
 
 
-class Reads:
-    """roots: the nodes that a walk starts from."""
+class OfBatch(Protocol):
+    """What was read of a batch's tensors as objects, see stand_ins.py."""
 
-    def __init__(self, roots: Iterable[Node]) -> None:
+    def difference(self, tensors: Mapping[str, Tensor]) -> Difference | None: ...
+
+
+class Reads:
+    """roots: the nodes that a walk starts from. of_batch: what was read of the batch's tensors as objects."""
+
+    def __init__(self, roots: Iterable[Node], of_batch: OfBatch | None = None) -> None:
+        self.of_batch = of_batch
         self._roots = list(roots)
         self._nodes = self._reached()
 
     def __len__(self) -> int:
         return sum(len(node.reads) for node in self._nodes)
 
-    def difference(self) -> Difference | None:
-        """The first read that gives something else now."""
+    def difference(self, inputs: Mapping[str, Tensor] = MappingProxyType({})) -> Difference | None:
+        """The first read that gives something else now. inputs: the batch's tensors."""
+        if self.of_batch is not None and (found := self.of_batch.difference(inputs)) is not None:
+            return found
         replaced = False
         for node in self._nodes:
             thing = node.thing

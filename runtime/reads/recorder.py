@@ -30,6 +30,7 @@ from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
@@ -72,13 +73,14 @@ from .reads import (
     spell,
 )
 from .rewrite import rewritten, with_reader
+from .stand_ins import OfBatch, StandIns
 
 NOT_GIVEN = object()
 _OURS = __name__.partition(".")[0]
 _CACHED: Any = type(functools.cache(len))
 _SKIPPED = (*SCALARS, FakeTensor)
 _LOOKS_AT_FRAMES = {super, locals, dir, globals, vars}
-_ONLY_IDENTITY: set[Any] = {isinstance, issubclass, type, id, callable, super, print, hash, repr}
+_ONLY_IDENTITY: set[Any] = {isinstance, issubclass, type, callable, super, print, hash, repr}
 _CODE_OF_ANY = (FunctionType, MethodType, BuiltinFunctionType, type, nn.Module, partial, _CACHED)
 
 
@@ -103,8 +105,14 @@ def _quietly(report: Callable[Concatenate[Recording, _Given], _Made]) -> Callabl
 class Recording:
     """From `begin` to `end`. own: the modules that are planned, whose parts are looked at anyway."""
 
-    def __init__(self, module: nn.Module, others: Mapping[str, Any]) -> None:
-        """others: the roots beside the module, by name: a loss function, inputs that are no tensors."""
+    def __init__(
+        self,
+        module: nn.Module,
+        others: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """others: the roots beside the module, by name: a loss function. tensors: the batch's."""
+        self.stand_ins = StandIns(OfBatch(tensors))
         self._module, self._others = module, dict(others)
         planned = [each for each in (module, *self._others.values()) if isinstance(each, nn.Module)]
         self._own = {id(part) for each in planned for part in each.modules()}
@@ -176,7 +184,10 @@ class Recording:
         led = {id(read.node) for node in roots for read in node.reads.values() if read.node is not None}
         tops = [node for node in roots if id(node) not in led]
         self._seen, self._before, self._alive = {}, set(), []
-        return Reads(tops or roots)
+        batch = self.stand_ins.batch
+        batch.forget()
+        self.stand_ins = StandIns(batch)
+        return Reads(tops or roots, batch)
 
     # ── what readers report ─────────────────────────────────────────────────────────────────────────
 
@@ -206,7 +217,10 @@ class Recording:
 
     @_quietly
     def read_attribute(self, thing: Any, name: str, value: Any) -> None:
-        if isinstance(thing, (*_SKIPPED, Tensor)):
+        if isinstance(thing, Tensor):
+            self._read_of_tensor(thing, name, value)
+            return
+        if isinstance(thing, _SKIPPED):
             return
         self.see(value)
         if type(thing) is super:
@@ -236,6 +250,17 @@ class Recording:
                     self._node_of(vars(thing)[register][name], (*node.path, name))
                     return
         self._record(node, *self._source(thing, name))
+
+    def _read_of_tensor(self, tensor: Any, name: str, value: Any) -> None:
+        """An attribute that the user has put on it, or a state that is none of its content."""
+        if isinstance(tensor, FakeTensor) or self.stand_ins.is_own(tensor):
+            if (own := self.stand_ins.read(tensor, name)) is not None:
+                self._record(self._node(own[0], ("module", *own[1].split("."))), of_attribute, name)
+            return
+        node = self._outside(tensor)
+        state = is_plain(value) or value is None or not hasattr(Tensor, name) or name == "grad"
+        if node is not None and name not in _OF_CONTENT and state:
+            self._record(node, of_attribute, name)
 
     @_quietly
     def read_item(self, thing: Any, key: Any, value: Any, *, made: bool = False) -> None:
@@ -307,13 +332,18 @@ class Recording:
             self._node_of(each, (*node.path, ""))
             self.see(each)
 
-    def read_identity(self, thing: Any) -> None:
-        """Another object is not as good."""
+    def read_identity(self, thing: Any) -> Any:
+        """Another object is not as good. The one to compare in its place."""
         if (node := self._nodes.get(id(thing))) is not None:
             node.itself = True
+        return self.stand_ins.identity(thing)
 
     @_quietly
     def wrote(self, thing: Any, key: Any, *, attribute: bool, counts: bool) -> None:
+        if isinstance(thing, Tensor) and attribute:
+            if (own := self.stand_ins.wrote(thing, key)) is not None:
+                self._wrote(self._node(own[0], ("module", *own[1].split("."))), key, counts=counts)
+            return
         if isinstance(thing, (*_SKIPPED, Tensor)) or not _is_hashable(key):
             return
         if (node := self._outside(thing)) is not None:
@@ -415,11 +445,16 @@ class Recording:
         self.wrote(thing, name, attribute=True, counts=False)
         delattr(thing, name)
 
+    def _id(self, thing: Any) -> int:
+        return id(self.read_identity(thing) if isinstance(thing, Tensor) else thing)
+
     def _vars(self, thing: Any) -> dict[str, Any]:
-        own = vars(thing)
+        if isinstance(thing, Tensor):
+            self.read_attribute(thing, "__dict__", None)
+        own: Any = vars(thing)
         if (node := self._outside(thing)) is not None and isinstance(own, dict):
             self._node(own, node.path)
-        return own  # type: ignore[return-value]
+        return own
 
     def _len(self, thing: Any) -> int:
         self.read_length(thing)
@@ -793,6 +828,8 @@ def _is_number(value: Any) -> bool:
 _RUNS = (property, FunctionType, classmethod, staticmethod, functools.cached_property)
 _ORDINARY: set[Callable[..., Any]] = {object.__getattribute__, ModuleType.__getattribute__}
 _MAKING = frozenset({"__init__", "__new__", "__repr__", "__init_subclass__", "__set_name__"})
+_OF_CONTENT = frozenset({"shape", "dtype", "device", "ndim", "layout", "itemsize", "nbytes", "is_cuda"})
+"""Attributes of tensors that their content tells too."""
 _ONLY_WRITES = frozenset({"append", "extend", "add", "clear", "appendleft", "insert", "discard", "update"})
 """Methods of containers that add to them or empty them."""
 _SPECIAL: dict[Any, Callable[..., Any]] = {
@@ -803,6 +840,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     object.__getattribute__: Recording._ordinary,
     object.__setattr__: Recording._setattr,
     vars: Recording._vars,
+    id: Recording._id,
     len: Recording._len,
     bool: Recording._len,
     os.getenv: Recording._getenv,

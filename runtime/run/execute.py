@@ -182,7 +182,9 @@ class PlannedStep:
         given = self._expected.read(inputs)
         if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
             raise UsedValuesError(other)
-        if found := self._granted.other_values() or (self.program.reads and self.program.reads.difference()):
+        if found := self._granted.other_values() or (
+            self.program.reads and self.program.reads.difference(given)
+        ):
             raise OtherValuesError(str(found))
         return list(given.values())
 

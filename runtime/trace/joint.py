@@ -108,7 +108,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     made: list[_Results] = []
     captured = Captured(flat, calls, iteration)
-    recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn})
+    recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn}, tensors_in(iteration.inputs))
     used: list[ValuesUsed | None] = []
     own = held_generators(iteration)
     generators = Generators(own)
@@ -117,6 +117,12 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
         following = iter(tensors)
         groups = [{name: next(following) for name in group} for group in given]
+        own_tensors = (
+            (name, real, fakes[name])
+            for reals, fakes in zip(given[:2], groups[:2], strict=True)
+            for name, real in reals.items()
+        )
+        recording.stand_ins.put(own_tensors, groups[2].items())
         with captured, generators, autocast_cache(caches):
             run = _ForwardBackward(iteration, *groups, given=given, way=way)
             made[:] = [run.results()]

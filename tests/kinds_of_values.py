@@ -18,9 +18,11 @@ import fractions
 import functools
 import itertools
 import json
+import logging
 import multiprocessing
 import operator
 import os
+import queue
 import sys
 import threading
 import types
@@ -1198,3 +1200,28 @@ def what_a_weight_carries_later(m):
         m.layer.weight.factor = 3.0
 
     return (lambda self: getattr(self.layer.weight, "factor", 1.0)), change
+
+
+@kind
+def a_logger_s_level(m):
+    log = logging.getLogger("a_log_of_a_user")
+    log.setLevel(20)
+    return (lambda self: 3.0 if log.isEnabledFor(10) else 1.0), lambda: log.setLevel(10)
+
+
+@kind
+def a_lock(m):
+    m.held = threading.Lock()
+    return (lambda self: 3.0 if self.held.locked() else 1.0), lambda: m.held.acquire()
+
+
+@kind
+def an_event(m):
+    m.held = threading.Event()
+    return (lambda self: 3.0 if self.held.is_set() else 1.0), lambda: m.held.set()
+
+
+@kind
+def a_queue(m):
+    m.held = queue.SimpleQueue()
+    return (lambda self: 1.0 + self.held.qsize()), lambda: m.held.put(1)

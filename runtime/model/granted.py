@@ -101,9 +101,18 @@ class Granted:
         self._device = program.device.type
         self._autocast = self._autocast_now()
         self._own_autocast = iteration.autocast
+        self._defaults = _defaults()
 
     def other_values(self) -> str | None:
-        """In words, the first plain attribute that has changed of those that libraries read."""
+        """In words, the first that has changed of PyTorch's defaults and of the plain attributes that
+        libraries read."""
+        if (now := _defaults()) != self._defaults:
+            what, there, then = next(
+                (what, there, then)
+                for what, there, then in zip(_DEFAULTS, now, self._defaults, strict=True)
+                if there != then
+            )
+            return f"PyTorch's default {what} is {there}; the plan is for {then}"
         for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
             own = part.__dict__
             if len(own) == size and all(own.get(each, _NONE) == value for each, value in known.items()):
@@ -164,6 +173,14 @@ class Granted:
         if not torch.is_autocast_enabled(self._device):
             return None
         return torch.get_autocast_dtype(self._device)
+
+
+_DEFAULTS = ("dtype", "device")
+
+
+def _defaults() -> tuple[torch.dtype, torch.device]:
+    """What `torch.zeros(3)` in forward makes."""
+    return torch.get_default_dtype(), torch.get_default_device()
 
 
 def form_of(tensor: Tensor, like: Value) -> Value:

@@ -46,6 +46,7 @@ from ..refusals import TraceError, at_line, warn_user
 from ..torch_internals import MODULE_REGISTERS, FakeTensor
 from .contents import LARGEST, MISSING, SCALARS, Kind, content, is_of_user_class, is_plain
 from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unseeded
+from .getters import Call, call_of, of_call
 from .reader import Reader, users_place
 from .reads import (
     Fetch,
@@ -165,6 +166,8 @@ class Recording:
             if now is read.value or same(now, read.value):
                 continue
             self._own_state.add(id(read))
+            if read.fetch is of_call and (not read.key.method or isinstance(now, bool)):
+                continue  # it was inside of a `with` that switches it
             if _is_number_to_count(node, read) and type(now) is type(read.value):
                 raise TraceError(_counted((*node.path, read.key), read.value, now, read.place))
         for node, (before, place) in self._grown.items():
@@ -239,7 +242,9 @@ class Recording:
         if isinstance(thing, ModuleType):
             file = getattr(thing, "__file__", None)
             if file is None or is_of_library(file) or _is_ours(thing.__name__):
-                if value is not None:
+                if value is None or isinstance(value, bool | int | float | str):
+                    self._record(node, of_attribute, name)  # a switch of the library's
+                else:
                     self._node_of(value, (*node.path, name))
                 return
             self._record(node, of_instance, name, vars(thing).get(name, MISSING))
@@ -395,6 +400,8 @@ class Recording:
                 entry = isinstance(receiver, dict) and type(receiver).get is dict.get
                 self._record(node, of_entry if entry else of_item, arguments[0])
                 return self._result(function(*arguments, **keywords), node, arguments[0])
+        if (call := call_of(function, arguments, keywords)) is not None:
+            return self._told(function, call)
         if receiver is not None and name not in _ONLY_WRITES:
             self.read_whole(receiver, deep=True)
         if not isinstance(function, _CODE_OF_ANY):
@@ -410,6 +417,15 @@ class Recording:
         refuse_unseeded(function, arguments, keywords)
         result = function(*arguments, **keywords)
         return self._result(result, node, f"{name}()")
+
+    def _told(self, function: Any, call: Call) -> Any:
+        """The answer of a call that changes nothing."""
+        result = function(*call.arguments, **dict(call.keywords))
+        path = (f"{function.__module__}.{function.__name__}",)
+        node = self._outside(function.__self__) if call.method else self._node(function, path)
+        if node is not None and is_plain(result):
+            self._record(node, of_call, call, result)
+        return result
 
     def _result(self, result: Any, node: Node | None, key: Any) -> Any:
         self.see(result)

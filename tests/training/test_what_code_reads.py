@@ -9,9 +9,11 @@ import collections
 import functools
 import itertools
 import logging
+import math
 import os
 import random
 import secrets
+import threading
 import time
 import uuid
 from argparse import Namespace
@@ -124,6 +126,75 @@ def test_a_plan_for_each_value_up_to_the_limit() -> None:
         memplan.MismatchError, match=r"alpha is 0\.3; .* 2 plans .* as a tensor, among inputs"
     ):
         planned(X)
+
+
+# ── switches of PyTorch ─────────────────────────────────────────────────────────────────────────────
+
+
+def _matmuls() -> Any:
+    return torch.backends.cuda.matmul
+
+
+SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = {
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float32, torch.float64),
+    "device": (torch.get_default_device, torch.set_default_device, None, "meta"),
+    "warn_only": (
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        lambda warns: torch.use_deterministic_algorithms(False, warn_only=warns),
+        *(False, True),
+    ),
+    "deterministic": (
+        *(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, False, True),
+    ),
+    "precision": (
+        *(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest", "medium"),
+    ),
+    "threads": (torch.get_num_threads, torch.set_num_threads, 1, 2),
+    "cudnn": (
+        lambda: torch.backends.cudnn.deterministic,
+        lambda on: setattr(torch.backends.cudnn, "deterministic", on),
+        *(False, True),
+    ),
+    "tf32": (lambda: _matmuls().allow_tf32, lambda on: setattr(_matmuls(), "allow_tf32", on), False, True),
+    "attention": (*(torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp, True, False),),
+    "autocast": (lambda: torch.is_autocast_cache_enabled(), torch.set_autocast_cache_enabled, True, False),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_that_code_reads(name: str) -> None:
+    tell, switch, first, then = SWITCHES[name]
+    module = model()
+    switch(first)
+    before = tell()
+    module.read = lambda self: 1.0 if tell() == before else 3.0
+    planned = traced(module)
+    try:
+        for _turn in range(2):
+            assert torch.equal(planned(X).detach(), module(X))
+        switch(then)
+        with pytest.raises(memplan.MismatchError, match="the plan is for"):
+            planned(X)
+    finally:
+        switch(first)
+    assert torch.equal(planned(X).detach(), module(X))
+
+
+def test_a_default_dtype_that_nothing_reads() -> None:
+    """`torch.ones(3)` in forward depends on it: another plan follows."""
+    module = model()
+    module.read = lambda self: (torch.ones(3) / 3).to(torch.float64)
+    planned = memplan.optimize(module, X, budget="100%", solver="store-all", compare=False, keep=False)
+    losses = []
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            losses.append(planned(X).detach())
+            assert torch.equal(losses[-1], module(X))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(planned.plans) == 2
+    assert not torch.equal(losses[0], losses[1])
 
 
 # ── what changes without influence ──────────────────────────────────────────────────────────────────
@@ -267,6 +338,32 @@ def objects_that_are_counted(m):
             self.factor = 1.0
 
     return (lambda self: Counted().factor), lambda turn: Counted()
+
+
+@harmless
+def switches_that_the_iteration_sets(m):
+    m.lock = threading.Lock()
+
+    def read(self):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), self.lock:
+            states = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), self.lock.locked())
+        return 2.0 if states == (False, True, True) and torch.is_grad_enabled() else 1.0
+
+    return read, nothing
+
+
+@harmless
+def switches_that_nothing_reads(m):
+    def change(turn):
+        torch.set_printoptions(precision=turn)
+        torch.backends.cudnn.benchmark = turn % 2 == 1
+
+    return (lambda self: 1.0 if torch.compiler.is_compiling() else 2.0), change
+
+
+@harmless
+def numbers_of_a_library(m):
+    return (lambda self: math.pi * torch.pi * np.e), nothing
 
 
 @pytest.mark.parametrize("name", HARMLESS)

@@ -1,0 +1,61 @@
+"""Calls that tell a state and change none (switches, locks, loggers): made anew before each iteration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple
+
+from .contents import MISSING, is_plain
+
+_TELLS = re.compile(r"^_?(get|is|are|current)_|_enabled$|^initial_seed$")
+_NEVER = re.compile(
+    "available|built|supported|capability"  # the machine's, which stay
+    "|compiling|export|scripting|tracing|anomaly|multithreading"  # others while a trace runs
+    "|grad_enabled|inference_mode"  # each step sees to these itself
+)
+_OF_OBJECTS = frozenset(
+    {
+        *("locked", "is_set", "isEnabledFor", "getEffectiveLevel", "hasHandlers", "qsize", "empty", "full"),
+        *("is_alive", "done", "running", "cancelled", "initial_seed"),
+    }
+)
+"""Methods of Python's and of C's objects."""
+
+
+class Call(NamedTuple):
+    """The key of a read: what was called with. method: of the object; empty where it is called itself."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        shown = [*map(repr, self.arguments), *(f"{name}={value!r}" for name, value in self.keywords)]
+        return f"{self.method}({', '.join(shown)})" if self.method else "__call__"
+
+
+def call_of(function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Call | None:
+    """The call, if it tells a state of PyTorch's or of the object whose method it is."""
+    if not all(map(is_plain, (*arguments, *keywords.values()))):
+        return None
+    name = getattr(function, "__name__", "")
+    given = arguments, tuple(keywords.items())
+    if name in _OF_OBJECTS and not is_of_torch(function):
+        return Call(name, *given)
+    tells = _TELLS.search(name) and not _NEVER.search(name)
+    return Call("", *given) if tells and is_of_torch(function) else None
+
+
+def is_of_torch(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or ""
+    return isinstance(function, FunctionType | BuiltinFunctionType) and module.partition(".")[0] == "torch"
+
+
+def of_call(thing: Any, call: Call) -> Any:
+    try:
+        function = getattr(thing, call.method) if call.method else thing
+        return function(*call.arguments, **dict(call.keywords))
+    except Exception:
+        return MISSING

@@ -21,13 +21,14 @@ from .size_search import Found
 from .size_tables import batch_table, between, gpu_table, kind_table, module_table, rate, size
 
 
-def trial_document(one: Trial, found: Found | None = None) -> dict[str, Any]:
-    """found: where the trial is one of its batches."""
+def trial_document(one: Trial, constant: int, found: Found | None = None) -> dict[str, Any]:
+    """constant: bytes that libraries keep outside the plan. found: where the trial is one of its batches."""
     figures = one.figures
     span = None if found is None else found.spans.get(one.batch)
     return {
         "batch": one.batch,
         "budget": one.budget,
+        "device_budget": one.budget + constant,
         "fits": figures is not None,
         "floor": one.floor,
         "baseline_peak": one.plain.peak,
@@ -49,8 +50,10 @@ def trial_document(one: Trial, found: Found | None = None) -> dict[str, Any]:
 
 
 def document_of(found: Found, subject: Subject) -> dict[str, Any]:
+    constant = found.room.constant
+
     def told(one: Trial | None) -> dict[str, Any] | None:
-        return one and trial_document(one, found)
+        return one and trial_document(one, constant, found)
 
     return {
         "gpu": found.preset.gpu.name,
@@ -59,14 +62,14 @@ def document_of(found: Found, subject: Subject) -> dict[str, Any]:
         "optimizer": subject.optimizer,
         "budget": found.room.limit,
         "reserve": found.room.reserve,
-        "constant": found.room.constant,
-        "batches": [trial_document(one, found) for one in sorted(found.trials, key=lambda one: one.batch)],
+        "constant": constant,
+        "batches": [told(one) for one in sorted(found.trials, key=lambda one: one.batch)],
         "largest_batch": told(found.largest),
         "largest_unplanned": told(found.unplanned),
         "fastest_batch": told(found.fastest),
-        "smallest_budget": found.least and trial_document(found.least),
+        "smallest_budget": found.least and trial_document(found.least, constant),
         "breakdown": found.parts and _parts_document(found.parts),
-        "pinning": found.pinning and trial_document(found.pinning),
+        "pinning": found.pinning and trial_document(found.pinning, constant),
         "interrupted": found.interrupted,
     }
 
@@ -159,8 +162,9 @@ def pinning(found: Found) -> str | None:
 def nothing_fits(found: Found) -> str:
     one, least, room = found.trials[0], found.least, found.room
     kept = room.constant
-    needs = f"the smallest budget found is {spelled(least.budget + kept)}" if least else "no budget was found"
+    needs = f": the smallest budget found is {spelled(least.budget + kept)}" if least else ""
     kind = "with" if offloads(found.preset.machine) else "without"
     floor = f"the minimum memory {kind} offloading is {spelled(one.floor + kept)}"
-    line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}: {needs}; {floor}"
+    tried = "" if one.hopeless else " by any plan found"
+    line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}{tried}{needs}; {floor}"
     return "; ".join(filter(None, (line, pinning(found))))

@@ -3,8 +3,8 @@ first of them needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from ..planner.sizing import (
     given_batches,
     largest_batch,
     smallest_budget,
+    tightened,
     trial,
 )
 from ..solvers.problem import InfeasibleError, Problem
@@ -152,6 +153,15 @@ class Found:
         return batch in self.spans and self.spans[batch].high > self.room.limit
 
 
+@contextmanager
+def _interruptible(found: Found) -> Generator[None]:
+    """Ctrl-C ends what is within, and is noted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        found.interrupted = True
+
+
 @dataclass
 class Search:
     """On one GPU. estimates: the model's graphs. known: what was found for them, on other GPUs as well.
@@ -174,23 +184,22 @@ class Search:
 
     def _once(self, batches: list[int] | None) -> Found:
         found = Found(self.preset, self.room)
-        try:
-            first = self._first(batches)
-            for one in self._tried(batches, first):
-                found.trials.append(one)
-            if not batches:
-                self._sharpen(found)
-            for one in found.fitting:
-                found.spans[one.batch] = self._span(one)
-            if found.fastest is not None:
-                found.parts = self._parts(found.fastest)
-            if not self.brief:
-                self._least(found, first)
-                self._keep_least(found, first)
-            self._pinning(found)
-        except KeyboardInterrupt:
-            found.interrupted = True
+        with _interruptible(found):
+            self._asked(found, batches)
+        self._agree(found)
+        with _interruptible(found):
+            if not found.interrupted:
+                self._pinning(found)
         return found
+
+    def _asked(self, found: Found, batches: list[int] | None) -> None:
+        first = self._first(batches)
+        for one in self._tried(batches, first):
+            found.trials.append(one)
+        if not batches:
+            self._sharpen(found)
+        if not self.brief:
+            self._least(found, first)
 
     def _first(self, batches: list[int] | None) -> int:
         """The smallest batch to try. Raises MemplanError, that of the first try."""
@@ -295,21 +304,24 @@ class Search:
             for better in smallest_budget(graph, machine, start, solve):
                 found.least = better
 
-    def _keep_least(self, found: Found, first: int) -> None:
-        """The schedule of the smallest budget found, where the solver finds none with all its time: what is
-        printed as found is not refused."""
-        if found.least is None or found.fitting:
-            return
+    def _agree(self, found: Found) -> None:
+        """What is printed is the best of all schedules found, whichever question each one answered: a solver
+        that runs out of time may find nothing for a batch, or a budget, that another's schedule fits."""
         machine, known = self.ask.any_size, self.known
-        one = trial(
-            self._graph(first),
-            machine,
-            first,
-            self.room.planned,
-            lambda graph, budget: known.best(graph, machine, budget),
-        )
-        if one.figures is not None:
-            found.trials[0], found.spans[first], found.parts = one, self._span(one), self._parts(one)
+        for place, one in enumerate(found.trials):
+            if one.figures is None:
+                kept: Solve = lambda graph, budget: known.best(graph, machine, budget)  # noqa: E731
+                found.trials[place] = trial(self._graph(one.batch), machine, one.batch, one.budget, kept)
+                if found.trials[place].figures is not None:
+                    found.hasty.add(one.batch)
+        if found.least is not None:
+            graph = self._graph(found.least.batch)
+            schedule, figures = known.least(graph, machine)
+            found.least = tightened(graph, machine, replace(found.least, schedule=schedule, figures=figures))
+        for one in found.fitting:
+            found.spans[one.batch] = self._span(one)
+        if found.fastest is not None:
+            found.parts = self._parts(found.fastest)
 
     def _pinning(self, found: Found) -> None:
         refused = [one.batch for one in found.trials if not (one.figures or one.hopeless)]

@@ -64,6 +64,12 @@ def verdict(one: Trial, found: Found) -> str:
     return f"{words}; most samples/s: train with this" if one is found.fastest else words
 
 
+def unfit(found: Found) -> str:
+    """The words where no batch fits: below the minimum memory none can, else none was found."""
+    proven = all(one.hopeless for one in found.trials)
+    return "does not fit" if proven else "does not fit by any plan found"
+
+
 def gpu_table(found: list[Found]) -> Cells:
     """A row a GPU."""
     heads = ["to use", "no plan", "largest", "train with", "expected", "high", "time", "samples/s", "gpu"]
@@ -82,7 +88,7 @@ def _gpu(found: Found) -> list[str]:
     ]
     marked = found.fastest
     if marked is None or marked.figures is None:
-        return [*first, *"----", f"{found.preset.name}: does not fit"]
+        return [*first, *"----", f"{found.preset.name}: {unfit(found)}"]
     span = found.spans.get(marked.batch)
     needs = [size(span.expected), size(span.high)] if span else [*"--"]
     words = f"{found.preset.name}{'' if marked.plain_fits else ': with a plan'}"
@@ -164,7 +170,7 @@ def _sections(found: Found, *, several: bool) -> Iterator[Section]:
 def _line(found: Found) -> str:
     marked = found.fastest
     if marked is None or marked.figures is None:
-        return "It does not fit."
+        return f"It {unfit(found)}."
     plan = "without a plan" if marked.plain_fits else "with a plan"
     times = between(time_span(marked.figures.time), duration)
     return (

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf, isqrt
+from math import isqrt
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine, Memory
@@ -75,15 +75,22 @@ class Known:
 
     def best(self, graph: Graph, machine: Machine, budget: int) -> Schedule | None:
         """The fastest of those that this graph's sizes allow; None where there is none."""
-        best, least = None, inf
+        replayed = self._replayed(graph, machine, budget)
+        return min(replayed, key=lambda pair: pair[1].time, default=(None, None))[0]
+
+    def least(self, graph: Graph, machine: Machine) -> tuple[Schedule, Figures]:
+        """The one that needs the least device memory, the baseline among them."""
+        plain = plain_schedule(graph), baseline(graph)
+        replayed = self._replayed(graph, machine, None)
+        return min((plain, *replayed), key=lambda pair: pair[1].least_budget)
+
+    def _replayed(
+        self, graph: Graph, machine: Machine, budget: int | None
+    ) -> Iterator[tuple[Schedule, Figures]]:
         for operations, schedule in self._found:
-            if operations != len(graph.operations):
-                continue
-            with suppress(InvalidScheduleError):
-                figures = simulate(graph, schedule, budget=budget, machine=machine).figures
-                if figures.time < least:
-                    best, least = schedule, figures.time
-        return best
+            if operations == len(graph.operations):
+                with suppress(InvalidScheduleError):
+                    yield schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
 
     def before(self, machine: Machine, solve: Solve) -> Solve:
         """A plain schedule that fits, or the fastest of those known, or else what the solver finds, which is
@@ -143,7 +150,7 @@ def smallest_budget(
 ) -> Iterator[Trial]:
     """first: one with a schedule. Better and better ones: the last is at most `tolerance` above a budget for
     which none was found."""
-    best, failed = _tightened(graph, machine, first), first.floor - 1
+    best, failed = tightened(graph, machine, first), first.floor - 1
     yield best
     while best.budget - failed > max(1.0, tolerance * failed):
         middle = max(failed + 1, isqrt(max(failed, 1) * best.budget))
@@ -151,7 +158,7 @@ def smallest_budget(
         if found.schedule is None:
             failed = middle
         else:
-            best = _tightened(graph, machine, found)
+            best = tightened(graph, machine, found)
             yield best
 
 
@@ -182,7 +189,7 @@ def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> It
             return
 
 
-def _tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
+def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
     """The same schedule within the least budget that it is valid for."""
     assert found.figures is not None
     return _within(graph, machine, found.figures.least_budget, found)

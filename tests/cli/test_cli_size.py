@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from memplan.planner.simulator.simulate import Figures
 from memplan.planner.sizing import Trial
 from memplan.runtime.model.file import ModelFile
 from memplan.runtime.profile.estimates import Estimates
+from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry import run as registry
 
 Plan = Callable[..., Result]
@@ -193,6 +195,42 @@ def test_nothing_fits(plan: Plan) -> None:
     assert line.startswith("plan: error: batch 1 does not fit within 9,000,000 B")
     assert f"the smallest budget found is {told['smallest_budget']['budget'] + KEPT:,} B" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("entry", ["build", "deep", "norm"])
+@pytest.mark.parametrize(("budget", "seed"), [("9MB", 0), ("29MB", 1), ("33MB", 2)])
+def test_what_is_refused_agrees_with_the_smallest_budget(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, entry: str, budget: str, seed: int
+) -> None:
+    """The solver runs out of time for each batch's first question, and some more: what others find
+    holds for these too."""
+    real, random, seen = registry.solve, Random(seed), set[int]()
+
+    def solve(solver: str, problem: Problem, *arguments: Any) -> Any:
+        batch = int(problem.graph.tensors.bytes.sum())
+        if batch not in seen or random.random() < 1 / 4:
+            seen.add(batch)
+            raise InfeasibleError(solver, problem.budget, None, 0)
+        return real(solver, problem, *arguments)
+
+    monkeypatch.setattr(registry, "solve", solve)
+    words = ("--solver", "tw-remat", "--budget", budget, "--batch", "1024,2048,4096", "--json")
+    result = plan("size", f"model.py:{entry}", "--gpu", "rtx3060", *words)
+    told = json.loads(result.stdout)
+    least, batches = told["smallest_budget"], told["batches"]
+    first = batches[0]
+    assert result.exit_code == (0 if any(one["fits"] for one in batches) else 3)
+    assert first["batch"] == least["batch"] == 1024
+    assert least["device_budget"] == least["budget"] + told["constant"] <= first["baseline_peak"] + KEPT
+    assert first["fits"] == (least["device_budget"] <= told["budget"])
+    if first["fits"]:
+        assert least["device_budget"] <= first["peak"] + KEPT
+        assert first["needs"]["expected"] == first["peak"] + KEPT
+        assert told["breakdown"] is not None
+    if result.exit_code:
+        assert f"the smallest budget found is {least['device_budget']:,} B" in result.stderr
+    fitting = [one["fits"] for one in batches]
+    assert fitting == sorted(fitting, reverse=True)  # a schedule of a batch is one of every smaller batch
 
 
 def test_pinned_memory_that_forbids_a_batch_is_named(plan: Plan) -> None:

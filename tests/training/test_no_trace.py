@@ -200,15 +200,14 @@ def test_the_first_evaluation_and_another_shape_count_once():
 
 
 def test_a_counter_that_is_not_compared_equal_is_told():
-    """Eager changes a frozen weight otherwise than the trace: that is a difference of its own."""
+    """Eager changes a frozen weight that the trace leaves alone: that is a difference of its own."""
 
     class Grows(Base):
         def extend(self):
-            self.calls, self.count = 0, nn.Parameter(torch.zeros(1), requires_grad=False)
+            self.count = nn.Parameter(torch.zeros(1), requires_grad=False)
 
         def change(self, x):
-            self.calls += 1
-            if self.calls > 1:
+            if type(x) is torch.Tensor:  # a trace has tensors without data, of another type
                 self.count.data.add_(1)
             return x
 

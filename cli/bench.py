@@ -50,6 +50,7 @@ from .completion import corpora as corpus_names
 from .exits import Exit
 from .options import (
     FILE,
+    SECONDS,
     allowance_argument,
     output_options,
     seconds_argument,
@@ -99,7 +100,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 )
 @click.option(
     "--time-limit",
-    type=float,
+    type=SECONDS,
     callback=seconds_argument,
     default=60.0,
     show_default=True,
@@ -108,7 +109,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 )
 @click.option(
     "--bound-time",
-    type=float,
+    type=SECONDS,
     callback=allowance_argument,
     default=registry.BOUND_SECONDS,
     show_default=True,

@@ -12,9 +12,10 @@ import click
 from ..comparison.trials import Contender, Instance, contender, instance
 from ..graphs.errors import InputError, MissingPackageError
 from ..graphs.files.files import graph_files, load_graph, save_graph
+from ..graphs.units import FEW_BYTES
 from ..instances.catalogue import CATALOGUE, Entry, corpora, corpus
 from ..planner.bounds import least_memory
-from ..planner.budget import FEW_BYTES, Budget, parse_budget
+from ..planner.budget import Budget, parse_budget
 from ..solvers.registry import run as registry
 from .options import with_gap
 from .output import Output

@@ -13,8 +13,8 @@ import click
 
 from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix
-from ..graphs.units import parse_bytes
-from ..planner.budget import Budget, parse_budget
+from ..graphs.units import span_readings
+from ..planner.budget import Budget, parse_budget, parse_reserve
 from .completion import completing, machines, solvers
 from .output import Output
 
@@ -72,10 +72,10 @@ def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
     """Callback of --reserve."""
     try:
-        return None if text is None else parse_bytes(text)
+        return None if text is None else parse_reserve(text)
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -101,6 +101,21 @@ def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[s
             raise click.BadParameter(f"{key.strip()!r} is given twice", ctx, param)
         settings[key.strip()] = value
     return settings
+
+
+class Seconds(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]: generic since click 8.5
+    """A number of seconds; a time with another unit is refused with the seconds that it may stand for."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        readings = span_readings(value) if isinstance(value, str) else None
+        if readings is not None:
+            self.fail(f"{value!r} has a unit, and this is a number of seconds: write {readings}", param, ctx)
+        return click.FLOAT.convert(value, param, ctx)
+
+
+SECONDS = Seconds()
 
 
 def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:

@@ -24,6 +24,7 @@ from .bench_arguments import budgets_argument, check_budgets, table_argument
 from .exits import Exit
 from .options import (
     FILE,
+    SECONDS,
     allowance_argument,
     output_options,
     seconds_argument,
@@ -52,14 +53,14 @@ BARS = 30
 @solver_option
 @click.option(
     "--time-limit",
-    type=float,
+    type=SECONDS,
     callback=seconds_argument,
     metavar="S",
     help="Seconds for each budget.  [default: as long as the solver takes]",
 )
 @click.option(
     "--bound-time",
-    type=float,
+    type=SECONDS,
     callback=allowance_argument,
     default=registry.BOUND_SECONDS,
     show_default=True,

@@ -14,7 +14,8 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset, find_machine, find_preset, presets
 from ..graphs.transformations.updates import When
-from ..planner.budget import FEW_BYTES, Budget, spelled
+from ..graphs.units import FEW_BYTES
+from ..planner.budget import Budget, spelled
 from ..planner.outlook import usable
 from ..planner.sizing import LARGEST, Known
 from ..report.origin import made
@@ -25,6 +26,7 @@ from .exits import Exit, NothingFitsError
 from .models import model_code
 from .options import (
     FILE,
+    SECONDS,
     budget_option,
     machine_option,
     output_options,
@@ -92,7 +94,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @solver_option
 @click.option(
     "--time-limit",
-    type=float,
+    type=SECONDS,
     callback=seconds_argument,
     metavar="S",
     help="Seconds for each question to the solver.  [default: 6, more for large models]",
@@ -119,7 +121,7 @@ def size(
     gpu: str,
     machine_path: Path | None,
     budget: Budget | None,
-    reserve: int | None,
+    reserve: Budget | None,
     batches: list[int] | None,
     length: int | None,
     dtype: str | None,
@@ -171,18 +173,19 @@ def _presets(text: str) -> list[Preset]:
 
 
 def _room(
-    preset: Preset, machine_path: Path | None, budget: Budget | None, reserve: int | None, output: Output
+    preset: Preset, machine_path: Path | None, budget: Budget | None, reserve: Budget | None, output: Output
 ) -> tuple[Preset, Room]:
     """The preset with the machine that is meant, and the bytes to use there."""
     from ..runtime.profile.workspace import constant_bytes
 
     machine = find_machine(machine_path) if machine_path else preset.machine
     limit = _limit(machine, budget, output)
-    if budget is not None and reserve is None:
-        reserve = 0
-    left = usable(limit, reserve)
+    if reserve is not None:
+        reserve.check_reserve_meant(FEW_BYTES)
+    free = reserve.size if reserve is not None else None if budget is None else 0
+    left = usable(limit, free)
     if not left:
-        raise InputError(f"--reserve {reserve or 0:,} B leaves nothing of {spelled(limit)}")
+        raise InputError(f"--reserve {free or 0:,} B leaves nothing of {spelled(limit)}")
     return replace(preset, machine=machine), Room(left, constant_bytes(preset.gpu), limit - left)
 
 
@@ -190,7 +193,7 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     """Device bytes: the budget, or the device's capacity where that is less or no budget is given."""
     capacity = machine.device_capacity
     if budget is not None:
-        budget.check_meant(FEW_BYTES)
+        budget.check_meant(FEW_BYTES, shares=False)
     if budget is not None and budget.size is None:
         raise InputError(f"{budget.text!r}: a percentage is of a plain peak, which is another for each batch")
     if budget is None or budget.size is None:

@@ -38,6 +38,7 @@ from .figures import (
 )
 from .options import (
     FILE,
+    SECONDS,
     allowance_argument,
     budget_option,
     destination_option,
@@ -68,7 +69,7 @@ _CLAIMS = {
 @click.argument("graph", type=FILE)
 @budget_option
 @solver_option
-@click.option("--time-limit", type=float, callback=seconds_argument, metavar="S", help="Seconds.")
+@click.option("--time-limit", type=SECONDS, callback=seconds_argument, metavar="S", help="Seconds.")
 @click.option(
     "--gap",
     metavar="0.5%|0.005",
@@ -85,7 +86,7 @@ _CLAIMS = {
 )
 @click.option(
     "--bound-time",
-    type=float,
+    type=SECONDS,
     default=registry.BOUND_SECONDS,
     show_default=True,
     metavar="S",
@@ -125,7 +126,7 @@ def solve(
     settings: dict[str, str],
     bound_time: float,
     addresses: bool | None,
-    reserve: int | None,
+    reserve: Budget | None,
     machine_path: Path | None,
     destination: Path | None,
     log_path: Path | None,
@@ -156,10 +157,13 @@ def solve(
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
     whole = wanted.bytes_of(plain.peak, loaded.resident_bytes)
     if reserve is None:
-        reserve = 0 if wanted.size is None else int(loaded.source.get("constant", 0))
-    if reserve and reserve >= whole:
-        raise InputError(f"--reserve {reserve:,} B leaves nothing of the budget, {whole:,} B")
-    problem = Problem(loaded, whole - reserve, machine)
+        free = 0 if wanted.size is None else int(loaded.source.get("constant", 0))
+    else:
+        reserve.check_reserve_meant(least_memory(loaded))
+        free = reserve.size or 0
+    if free and free >= whole:
+        raise InputError(f"--reserve {free:,} B leaves nothing of the budget, {whole:,} B")
+    problem = Problem(loaded, whole - free, machine)
     if addresses is None:
         addresses = str(loaded.source.get("device", "cpu")) != "cpu"
     try:
@@ -192,18 +196,14 @@ def solve(
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
             "arena": arena_document(solution.layout),
-            "reserve": reserve,
+            "reserve": free,
             "schedule": written.name,
         },
         labelled(
             [
                 graph_row(loaded),
                 ("budget", wanted.echo(plain.peak, loaded.resident_bytes)),
-                *(
-                    [("reserve", f"{spelled(reserve)}, {spelled(problem.budget)} are left")]
-                    if reserve
-                    else []
-                ),
+                *([("reserve", f"{spelled(free)}, {spelled(problem.budget)} are left")] if free else []),
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget),
                 *arena_rows(solution.layout, problem.budget),

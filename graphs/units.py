@@ -20,6 +20,17 @@ _LARGEST = 2**62
 _SLOWEST = 1e-9
 _LONGEST = 3600.0
 _SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6")}
+_SPANS = {
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    **{unit: float(s) for unit, s in _SECONDS.items()},
+}
+_SPAN = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(sorted(_SPANS, key=len, reverse=True))})\s*", re.ASCII)
+_BARE = re.compile(rf"\s*({_NUMBER})\s*", re.ASCII)
+FEW_BYTES = 1000
+"""A number without a unit that is below this is more likely a share, or a number of gigabytes, than bytes."""
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(_SECONDS)})\s*", re.ASCII)
 
 
@@ -53,6 +64,25 @@ def parse_seconds(value: object) -> float:
     if not 0 <= seconds <= _LONGEST:
         raise InputError(f"{value!r} is not a time between 0 and {_LONGEST:g} s")
     return seconds
+
+
+def bare_number(value: object) -> float | None:
+    """The number that has no unit, in a text or not; None for anything else."""
+    if isinstance(value, str):
+        match = _BARE.fullmatch(value)
+        return float(match[1]) if match else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def span_readings(text: str) -> str | None:
+    """'60 for 1 minute, 0.001 for 1 millisecond': the seconds that a time with a unit may stand for; None
+    where it is none."""
+    match = _SPAN.fullmatch(text.lower())
+    if not match:
+        return None
+    number, unit = match.groups()
+    seconds = f"{float(number) * _SPANS[unit]:g}"
+    return f"{seconds} for minutes, {float(number) / 1000:g} for milliseconds" if unit == "m" else seconds
 
 
 def format_bytes(count: int) -> str:

@@ -12,12 +12,9 @@ from fractions import Fraction
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
-from ..graphs.units import format_bytes, parse_bytes
+from ..graphs.units import FEW_BYTES, format_bytes, parse_bytes
 
-_BARE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*", re.ASCII)
-FEW_BYTES = 1000
-"""A number without a unit that is below this is more likely a share, or a number of gigabytes, than bytes."""
-
+_BARE = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+)\s*", re.ASCII)
 _PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%(a?)\s*", re.ASCII)
 
 
@@ -31,12 +28,18 @@ class Budget:
     percent: Fraction = Fraction(0)
     of_activations: bool = False
 
-    def check_meant(self, least: int) -> None:
-        """least: bytes that any schedule of the graph needs. Raises InputError where this is a few bytes,
-        without a unit, and fewer."""
+    def check_meant(self, least: int, *, shares: bool = True) -> None:
+        """least: bytes that any schedule of the graph needs. shares: percentages are taken too. Raises
+        InputError where this is a few bytes, without a unit, and fewer."""
         bare = _BARE.fullmatch(self.text)
         if self.size is not None and bare and self.size < min(FEW_BYTES, least):
-            raise InputError(_both_readings(bare[1], self.size))
+            raise InputError(_both_readings(bare[1], self.size, shares=shares))
+
+    def check_reserve_meant(self, least: int) -> None:
+        """The same of bytes to leave free: of a graph that needs as much as graphs of real models do."""
+        bare = _BARE.fullmatch(self.text)
+        if bare and self.size and self.size < FEW_BYTES <= least:
+            raise InputError(_reserve_readings(bare[1]))
 
     def bytes_of(self, plain_peak: int, resident: int) -> int:
         """The budget in bytes; parts of a byte are dropped. resident: bytes that stay throughout."""
@@ -71,14 +74,32 @@ def parse_budget(text: str) -> Budget:
     return budget
 
 
-def _both_readings(number: str, size: int | None = None) -> str:
-    """Of a number without a unit that can't be meant. size: the bytes that it stands for."""
+def parse_reserve(text: str) -> Budget:
+    """Bytes to leave free, 0 too. Raises InputError like parse_budget."""
+    bare = _BARE.fullmatch(text)
+    if bare and Fraction(bare[1]).denominator > 1:
+        raise InputError(_reserve_readings(bare[1]))
+    return Budget(text, size=parse_bytes(text))
+
+
+def _reserve_readings(number: str) -> str:
+    size = Fraction(number)
+    said = "a reserve without a unit is bytes, whole ones"
+    if size.denominator == 1:
+        said = f"that is {size} byte{'' if size == 1 else 's'}, which no device would notice"
+    exact = f", or {size}B for bytes" if size.denominator == 1 else ""
+    return f"reserve {number}: {said}: write {number}GB{exact}"
+
+
+def _both_readings(number: str, size: int | None = None, *, shares: bool = True) -> str:
+    """Both ways to write a number without a unit that can't be meant. size: the bytes that it stands for."""
     share = f"{float(Fraction(number) * 100):g}%" if Fraction(number) < 1 else f"{number}%"
     said = "a budget without a unit is bytes, whole ones"
     if size is not None:
         said = f"that is {size} byte{'' if size == 1 else 's'}, less than any schedule of the graph needs"
     bytes_ = "" if size is None else f", {size}B for bytes"
-    ways = f"write {share} for a share of the baseline's peak, or a unit, like {number}GB{bytes_}"
+    share = f"{share} for a share of the baseline's peak, or " if shares else ""
+    ways = f"write {share}a unit, like {number}GB{bytes_}"
     return f"budget {number}: {said}: {ways}"
 
 

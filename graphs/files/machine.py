@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from ..errors import InputError
 from ..machine import Link, Links, Machine, Memory, Updates
-from ..units import parse_rate, parse_seconds
+from ..units import FEW_BYTES, bare_number, parse_rate, parse_seconds
 from .documents import read_document
 from .fields import Row, check_fields, mapping, size
 
@@ -27,9 +27,47 @@ _UPDATES = ("device", "host", "device_fused", "host_fused")
 def load_machine(path: Path) -> Machine:
     """Raises InputError with one line: the file, the field, the fault."""
     try:
-        return machine_from_document(read_document(path))
+        document = read_document(path)
+        machine = machine_from_document(document)
+        _check_meant(cast(Row, document))
+        return machine
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+_SLOW = 1e6
+"""Bytes a second: no link or processor of a machine that trains is as slow."""
+_LONG = 1.0
+"""Seconds: no copy waits so long before it begins."""
+
+
+def _check_meant(document: Row) -> None:
+    """Raises ValueError where a file's number without a unit is more likely of gigabytes, or microseconds:
+    rates, and beside rates capacities. With a unit, also B/s, any number holds."""
+    rows = {**document.get("updates", {}), **document.get("links", {})}
+    for name, row in rows.items():
+        link: Row = cast(Row, row) if isinstance(row, dict) else {"rate": row}
+        for field in ("rate", "pageable"):
+            rate = bare_number(link.get(field))
+            if rate is not None and rate < _SLOW:
+                unit, said = "GB/s" if rate < FEW_BYTES else "MB/s", f"{rate:.10g}"
+                raise ValueError(
+                    f"field {name!r}: {said} without a unit is {said} bytes a second, slower than any: "
+                    f"write {said}{unit}, or {said}B/s"
+                )
+        latency = bare_number(link.get("latency"))
+        if latency is not None and latency >= _LONG:
+            said = f"{latency:.10g}"
+            raise ValueError(f"field {name!r}: latency {said} is in seconds: write {said}us, or {said}s")
+    for memory in Memory:
+        for field, value in cast(Row, document.get(memory.word) or {}).items() if rows else ():
+            size = bare_number(value)
+            if size is not None and 0 < size < FEW_BYTES:
+                said = f"{size:.10g}"
+                raise ValueError(
+                    f"field '{memory.word}.{field}': {said} without a unit is bytes: "
+                    f"write {said}GB, or {said}B"
+                )
 
 
 def machine_from_document(document: object) -> Machine:

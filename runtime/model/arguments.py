@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError
 from ...graphs.folders.cache import cache_folder
 from ...graphs.transformations.updates import When
+from ...graphs.units import FEW_BYTES, bare_number
 from ...planner.budget import Budget, parse_budget
 from ..program.outputs import Wanted
 from .batch_objects import object_parts
 from .clipping import Clipping, given_norm
-
-_LEAST_BYTES = 1000
 
 
 def check_module(module: object) -> None:
@@ -48,13 +47,15 @@ def given_inputs(inputs: Any) -> tuple[Any, ...] | dict[str, Any]:
 def given_budget(budget: Any) -> Budget:
     if isinstance(budget, float) and 0 < budget <= 1:
         raise InputError(
-            f"budget={budget} is no number of bytes: a share of the plain peak is {budget:.0%}, in quotes"
+            f"budget={budget} is no number of bytes: a share of the plain peak is {budget:.0%}, in quotes; "
+            f"bytes have a unit, like '{budget}GB'"
         )
     parsed = parse_budget(str(budget))
-    if parsed.size is not None and parsed.size < _LEAST_BYTES and parsed.text.strip().isdecimal():
+    number = bare_number(parsed.text)
+    if number is not None and parsed.size is not None and parsed.size < FEW_BYTES:
         raise InputError(
-            f"budget={budget!r} is {parsed.size} bytes: write '{parsed.text.strip()}%' for a share of the "
-            "plain peak, or a unit, like '12GB'"
+            f"budget={budget!r} is {parsed.size} bytes: write '{number:g}%' for a share of the "
+            f"plain peak, or a unit, like '{number:g}GB'"
         )
     return parsed
 

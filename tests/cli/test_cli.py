@@ -150,6 +150,21 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     ),
     "folder-as-graph": (["solve", "folder.json", "--budget", "1GB"], 2, "cannot be read: it is a folder"),
     "half-a-file": (["solve", "half.json", "--budget", "1GB"], 2, "half.json: line 1: not JSON"),
+    "time-limit-in-minutes": (
+        ["solve", "chain.json", "--budget", "60%", "--time-limit", "1m"],
+        2,
+        "'1m' has a unit, and this is a number of seconds: write 60 for minutes, 0.001 for milliseconds",
+    ),
+    "bound-time-in-hours": (
+        ["bench", "chain.json", "--bound-time", "0.5h"],
+        2,
+        "'0.5h' has a unit, and this is a number of seconds: write 1800",
+    ),
+    "reserve-of-a-byte": (
+        ["solve", "chain.json", "--budget", "60%", "--reserve", "1"],
+        2,
+        "reserve 1: that is 1 byte, which no device would notice: write 1GB, or 1B for bytes",
+    ),
     "negative-time-limit": (
         ["solve", "chain.json", "--budget", "60%", "--time-limit", "-1"],
         2,

@@ -202,7 +202,7 @@ def test_nothing_fits(plan: Plan) -> None:
 def test_what_is_refused_agrees_with_the_smallest_budget(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, entry: str, budget: str, seed: int
 ) -> None:
-    """The solver runs out of time for each batch's first question, and some more: what others find
+    """The solver runs out of time for each batch's first question, and some more: what is found for others
     holds for these too."""
     real, random, seen = registry.solve, Random(seed), set[int]()
 
@@ -310,6 +310,10 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch
         (["model.py", "--gpu", "a100", "--dtype", "float16"], "--dtype is for a Hugging Face configuration"),
         (["no.json", "--gpu", "a100"], "no.json: no such file"),
         (["model.py", "--gpu", "a100", "--reserve", "900GiB"], "leaves nothing of"),
+        (["model.py", "--gpu", "a100", "--reserve", "1"], "reserve 1: that is 1 byte, which no device"),
+        (["model.py", "--gpu", "a100", "--budget", "12"], "needs: write a unit, like 12GB, 12B for bytes"),
+        (["model.py", "--gpu", "a100", "--time-limit", "2h"], "this is a number of seconds: write 7200"),
+        (["model.py", "--gpu", "a100", "--machine", "slow.yaml"], "write 12GB/s, or 12B/s"),
         (["model.py", "--gpu", "a100", "-o", "page.pdf"], "the suffix must be .html"),
         (["model.py:even", "--gpu", "a100", "--batch", "2,3"], "batch 3: model.py:22: even(batch=3) fails"),
         (["model.py:fixed", "--gpu", "a100", "--batch", "4"], "batch 4: "),
@@ -318,6 +322,7 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_a_wrong_call_is_one_line(plan: Plan, arguments: list[str], line: str) -> None:
+    Path("slow.yaml").write_text("device: {capacity: 12GB}\nlinks: {d2h: 12, h2d: 12}\n")
     Path("typo.yaml").write_text("linsk: {d2h: 1e9}\n")
     Path("any.yaml").write_text("links: {d2h: 1e9, h2d: 1e9}\n")
     result = plan("size", *arguments)

@@ -112,6 +112,18 @@ def test_a_copy_takes_the_latency_and_its_bytes() -> None:
         ({"host": {"pinned": -1}}, "field 'host.pinned': -1"),
         ({"device": {"pinned": 1}}, "unknown field 'pinned'"),
         ([], "a machine must be a mapping"),
+        (
+            {"links": {"h2d": 12}},
+            "field 'h2d': 12 without a unit is 12 bytes a second, slower than any: write 12GB/s, or 12B/s",
+        ),
+        ({"links": {"d2h": {"rate": "12e9", "pageable": 5000}}}, "write 5000MB/s, or 5000B/s"),
+        ({"links": {"disk_read": "3.5"}}, "write 3.5GB/s, or 3.5B/s"),
+        ({"updates": {"device": 16.6}}, "field 'device': 16.6 without a unit"),
+        ({"links": {"h2d": {"rate": 12e9, "latency": 20}}}, "latency 20 is in seconds: write 20us, or 20s"),
+        (
+            {"links": {"h2d": 12e9}, "host": {"capacity": 64}},
+            "field 'host.capacity': 64 without a unit is bytes: write 64GB, or 64B",
+        ),
     ],
 )
 def test_a_malformed_machine_is_one_line(document: object, line: str, tmp_path: Path) -> None:
@@ -121,6 +133,19 @@ def test_a_malformed_machine_is_one_line(document: object, line: str, tmp_path: 
     assert line in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "m.yaml"))
     assert "\n" not in str(error.value)
+
+
+def test_numbers_with_a_unit_are_taken_at_their_word(tmp_path: Path) -> None:
+    document = {
+        "links": {"h2d": "12B/s", "d2h": {"rate": "5B/s", "latency": "20s"}},
+        "host": {"capacity": "64B"},
+    }
+    write_document(document, tmp_path / "m.yaml")
+    machine = load_machine(tmp_path / "m.yaml")
+    assert (machine.links.h2d, machine.links.d2h) == (Link(12.0), Link(5.0, 20.0))
+    assert machine.host_capacity == 64
+    write_document({"device": {"capacity": 7}}, tmp_path / "m.yaml")  # a refusal by size names it anyway
+    assert load_machine(tmp_path / "m.yaml") == Machine(7)
 
 
 # ── presets ─────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, unet
-from memplan.planner.budget import parse_budget
+from memplan.planner.budget import parse_budget, parse_reserve
 from memplan.planner.plain import baseline
 
 
@@ -55,6 +55,8 @@ def test_what_is_no_budget(text: str) -> None:
         ("0.6", "60%"),
         ("1.5", "1.5%"),
         ("7", "7%"),
+        ("5e1", "5e1%"),
+        ("6e-1", "60%"),
     ],
 )
 def test_a_number_that_can_not_be_meant_is_refused_with_both_readings(text: str, ways: str) -> None:
@@ -72,3 +74,24 @@ def test_bytes_that_a_graph_could_have_are_bytes() -> None:
     parse_budget("60%").check_meant(10**9)
     with pytest.raises(InputError, match="that is 89 bytes, less than any schedule of the graph needs"):
         parse_budget("89").check_meant(90)
+
+
+@pytest.mark.parametrize(
+    ("text", "ways"),
+    [("1", "that is 1 byte, which no device would notice: write 1GB, or 1B for bytes"),
+     ("0.5", "a reserve without a unit is bytes, whole ones: write 0.5GB"),
+     ("2e2", "write 2e2GB, or 200B for bytes")],
+)  # fmt: skip
+def test_a_reserve_that_can_not_be_meant_is_refused_with_both_readings(text: str, ways: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_reserve(text).check_reserve_meant(10**6)
+    assert str(refused.value).endswith(ways)
+
+
+def test_bytes_to_leave_free_that_a_graph_could_notice() -> None:
+    parse_reserve("0").check_reserve_meant(10**9)
+    parse_reserve("1B").check_reserve_meant(10**9)
+    parse_reserve("1000").check_reserve_meant(10**9)
+    parse_reserve("1").check_reserve_meant(90)
+    with pytest.raises(InputError, match="not a number of bytes"):
+        parse_reserve("7%")

@@ -28,7 +28,13 @@ def test_one_tensor_a_list_and_names_are_inputs(inputs):
     ("options", "line"),
     [
         ({"budget": 0.8}, "budget=0.8 is no number of bytes: a share of the plain peak is 80%, in quotes"),
+        ({"budget": 0.6}, "a share of the plain peak is 60%, in quotes; bytes have a unit, like '0.6GB'"),
         ({"budget": "80"}, "budget='80' is 80 bytes: write '80%' for a share"),
+        ({"budget": 12}, "12 is 12 bytes: write '12%' for a share of the plain peak, or a unit, like '12GB'"),
+        ({"budget": 12.0}, "budget=12.0 is 12 bytes: write '12%'"),
+        ({"budget": "1e2"}, "budget='1e2' is 100 bytes: write '100%'"),
+        ({"budget": 1.5}, "write 1.5% for a share of the baseline's peak, or a unit, like 1.5GB"),
+        ({"time_limit": "1m"}, "time_limit='1m': it is the solver's seconds, above 0"),
         ({"budget": 0}, "must be above 0"),
         ({"budget": "much"}, "'much' is not a number of bytes"),
         ({"update": "before"}, "update='before': an update is 'in-backward' or 'after'"),

@@ -27,7 +27,7 @@ from .models import model_code
 from .options import (
     FILE,
     SECONDS,
-    budget_option,
+    budget_argument,
     machine_option,
     output_options,
     reserve_argument,
@@ -66,7 +66,9 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     help="The GPU, like rtx3060, several, or all that plan machine --list knows.",
 )
 @machine_option
-@budget_option
+@click.option(
+    "--budget", callback=budget_argument, metavar="12GB|11.5GiB", help="Device memory to use, in bytes."
+)
 @click.option(
     "--reserve",
     callback=reserve_argument,

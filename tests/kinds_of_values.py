@@ -1153,6 +1153,14 @@ KINDS |= {
     "numpy_of_a_tensor": tensor(lambda self: float(self.held.numpy())),
     "equal": tensor(lambda self: 3.0 if torch.equal(self.held, torch.tensor(3.0)) else 1.0),
     "int_of_a_tensor": tensor(lambda self: float(int(self.held))),
+    "sum_of_a_tensor": tensor(lambda self: (self.held * 2).sum().item() / 2),
+    "any_of_a_tensor": tensor(lambda self: 3.0 if (self.held > 2).any() else 1.0),
+    "a_slice_of_a_tensor": tensor(lambda self: float(self.held.reshape(1)[0])),
+    "index_by_a_tensor": tensor(lambda self: [0.0, 1.0, 2.0, 3.0][self.held.long()]),
+    "places_in_a_tensor": tensor(lambda self: 1.0 + 2 * len((self.held > 2).reshape(1).nonzero())),
+    "array_of_a_tensor": tensor(lambda self: float(np.asarray(self.held))),
+    "list_of_what_follows": tensor(lambda self: (self.held + 0).tolist()),
+    "equal_to_what_follows": tensor(lambda self: 3.0 if torch.equal(self.held, torch.ones(()) * 3) else 1.0),
     "requires_grad": tensor(
         lambda self: 3.0 if self.held.requires_grad else 1.0, lambda t: t.requires_grad_()
     ),
@@ -1225,3 +1233,48 @@ def an_event(m):
 def a_queue(m):
     m.held = queue.SimpleQueue()
     return (lambda self: 1.0 + self.held.qsize()), lambda: m.held.put(1)
+
+
+@kind
+def a_loop_over_a_tensor(m):
+    m.held = torch.tensor([True, False])
+    return (lambda self: sum(1.0 for each in self.held if each)), lambda: m.held.fill_(True)
+
+
+@kind
+def a_mask_in_an_attribute(m):
+    m.held = torch.tensor([True, False, True])
+    return (lambda self: self.layer.bias[self.held].sum()), lambda: m.held.fill_(True)
+
+
+@kind
+def a_tensor_in_a_slot(m):
+    m.held = Slotted()
+    m.held.factor = torch.tensor([1.0, 2.0])
+
+    def change():
+        m.held.factor = torch.tensor([3.0, 2.0])
+
+    return (lambda self: self.held.factor.max().item()), change
+
+
+@kind
+def in_a_circle(m):
+    m.held = Plain()
+    m.held.owner = m
+    m.factor = 1.0
+
+    def change():
+        m.factor = 3.0
+
+    return (lambda self: self.held.owner.factor), change
+
+
+@kind
+def in_a_function_that_knows_the_module(m):
+    m.factor = torch.tensor(1.0)
+
+    def change():
+        m.factor = torch.tensor(3.0)
+
+    return (lambda _self: m.factor.item()), change

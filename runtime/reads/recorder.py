@@ -183,14 +183,12 @@ class Recording:
             if read.key in node.written or id(read) in self._own_state or not _holds(node, read):
                 node.reads.pop((read.fetch, read.key), None)
         roots = [node for node in self._nodes.values() if node.reads]
-        # each node is a root: one that no read leads to was found by a call that reports nothing
-        led = {id(read.node) for node in roots for read in node.reads.values() if read.node is not None}
-        tops = [node for node in roots if id(node) not in led]
+        tops = _tops(roots)
         self._seen, self._before, self._alive = {}, set(), []
         batch = self.stand_ins.batch
         batch.forget()
         self.stand_ins = StandIns(batch)
-        return Reads(tops or roots, batch)
+        return Reads(tops, batch)
 
     # ── what readers report ─────────────────────────────────────────────────────────────────────────
 
@@ -741,6 +739,24 @@ class Recording:
                         self._record(node, of_class, name)
                     elif isinstance(of_bases(type(thing), name), MemberDescriptorType):
                         self._record(node, of_attribute, name)
+
+
+def _tops(nodes: list[Node]) -> list[Node]:
+    """Nodes from which reads lead to all of them: those that no read leads to were found by a call that
+    reports nothing. Of a circle (a part that knows its module) that nothing else leads to, the first."""
+    led = {id(read.node) for _node, read in all_reads(nodes) if read.node is not None}
+    tops: list[Node] = []
+    reached: set[int] = set()
+    for node in (*(each for each in nodes if id(each) not in led), *nodes):
+        if id(node) in reached:
+            continue
+        tops.append(node)
+        following = [node]
+        while following:
+            if id(each := following.pop()) not in reached:
+                reached.add(id(each))
+                following += [read.node for read in each.reads.values() if read.node is not None]
+    return tops
 
 
 def _reporting_code(code: CodeType) -> CodeType | None:

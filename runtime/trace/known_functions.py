@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED
+from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED, FakeTensor
 from .assembled import ASSEMBLES, assembled
 from .known_values import KnownValues
 
@@ -108,7 +108,9 @@ def _list(values: KnownValues, _func: Any, tensor: Tensor) -> Any:
 
 def _array(values: KnownValues, _func: Any, tensor: Tensor, *_others: Any, **_more: Any) -> Any:
     known = values.told(tensor)
-    return None if known is None else known
+    if known is not None and not isinstance(tensor, FakeTensor):
+        known.flags.writeable = False  # in eager PyTorch it is the tensor's own memory
+    return known
 
 
 _WAYS: dict[str, Callable[..., Any]] = {

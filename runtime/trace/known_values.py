@@ -5,7 +5,8 @@ branch on such values (`if (positions == 0).all():`), and the trace may follow, 
 from buffers and from inputs of whole numbers or bits (lengths, indices, masks) is known too where the trace
 is to use it: then each answer is noted, and looked at again before every iteration (values_used.py). What
 parameters or inputs of real numbers have a part in stays unknown, and code that asks for it is refused: it
-could go another way in the next iteration.
+could go another way in the next iteration. Small tensors from outside, an attribute's, are constants of the
+plan, compared before each iteration by reads/reads.py: they are known.
 
 Beside each fake tensor made of nothing but known values and numbers, the real one is kept.
 """
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from ..calls.randomness import draws
 from ..model.captured import users_line
+from ..reads.contents import LARGEST_TENSOR
 from ..torch_internals import (
     ASKS_FOR_A_NUMBER,
     UNIQUE,
@@ -101,7 +103,7 @@ class KnownValues(TorchDispatchMode):
             return made
         known = func in _SHAPE_ALONE or all(map(self._is_known, tensors))
         known = known and not draws(func, args, kwargs)
-        if known and func in _ASKS:
+        if known and func in _ASKS and (any(isinstance(each, FakeTensor) for each in tensors) or not tensors):
             for tensor in tensors:
                 self._tell(tensor)
             return self._really(func, args, kwargs)
@@ -169,6 +171,11 @@ class KnownValues(TorchDispatchMode):
         return self.__torch_dispatch__(func, (), args)
 
     def _is_known(self, tensor: Tensor) -> bool:
+        if tensor not in self._known and _is_outside(tensor):
+            aten.detach.default(tensor)  # what notes such tensors sees it here, at the user's line
+            with no_dispatch_modes():
+                real = tensor.detach().to("cpu", copy=True)
+            [self._known[tensor]] = self.tape.call(torch.clone, (real,), {}, [real], changes=False)
         return tensor in self._known and memory_of(tensor) not in self._spoilt
 
     def _keep(self, made: Any, func: Any, args: Any, kwargs: Any, *, changes: bool) -> None:
@@ -187,6 +194,8 @@ class KnownValues(TorchDispatchMode):
         def put(leaf: Any) -> Any:
             if isinstance(leaf, torch.device):
                 return torch.device("cpu")
+            if isinstance(leaf, Tensor) and leaf in self._known and not isinstance(leaf, FakeTensor):
+                return self._known[leaf]
             if isinstance(leaf, FakeTensor):
                 blank = func in _SHAPE_ALONE or not self._is_known(leaf)
                 return Blank(tuple(leaf.shape), leaf.dtype) if blank else self._known[leaf]
@@ -198,6 +207,8 @@ class KnownValues(TorchDispatchMode):
         def real(leaf: Any) -> Any:
             if isinstance(leaf, torch.device):
                 return torch.device("cpu")
+            if isinstance(leaf, Tensor) and leaf in self._known and not isinstance(leaf, FakeTensor):
+                return self.tape.tensors[self._known[leaf].number]
             if isinstance(leaf, FakeTensor):
                 if self._is_known(leaf):
                     return self.tape.tensors[self._known[leaf].number]
@@ -214,6 +225,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterable[Tensor]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = kwargs.get(argument.name) if place >= len(args) else args[place]
             yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
+
+
+def _is_outside(tensor: Tensor) -> bool:
+    """Whether it is a real one whose values are compared before each iteration."""
+    plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized
+    return plain and tensor.device.type != "meta" and tensor.nbytes <= LARGEST_TENSOR
 
 
 def _is_small(made: Any) -> bool:

@@ -134,3 +134,33 @@ def test_inputs_whose_identity_nothing_asks_for() -> None:
     for batch in ((x, y), (x, x), (y, y)):
         assert torch.equal(step(*batch).detach(), module(*batch))
     assert len(step.plans) == 1
+
+
+def test_numbers_written_into_a_tensor_s_memory_are_refused() -> None:
+    """In eager PyTorch they stay in the attribute."""
+
+    def read(_x: Tensor) -> float:
+        numbers = module.held.numpy()
+        numbers[0] += 1
+        return float(numbers[0])
+
+    module = Model(read)
+    module.held = torch.ones(1)
+    with pytest.raises(memplan.MemplanError, match=r"test_tensors_as_objects\.py:\d+: .*read-only"):
+        planned(module, carrying())
+
+
+def test_columns_that_a_tensor_names() -> None:
+    """As pytorch_tabnet's embeddings: a loop over a tensor of bits in an attribute."""
+
+    def read(x: Tensor) -> Tensor:
+        columns = [x[:, i] if each else x[:, i].square() for i, each in enumerate(module.which)]
+        return torch.stack(columns, 1)
+
+    module = Model(read)
+    module.which = torch.tensor([True, False, True])
+    x = carrying()
+    step = planned(module, x)
+    for which in ([True, False, True], [False, False, True]):
+        module.which = torch.tensor(which)
+        assert torch.equal(step(x).detach(), module(x))

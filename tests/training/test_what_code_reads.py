@@ -71,7 +71,7 @@ def codes() -> list[CodeType]:
     return [each.__code__ for each in functions if isinstance(each, FunctionType)]
 
 
-CANNOT = {"an_iterator", "truth_of_a_tensor", "numpy_of_a_tensor"}
+CANNOT = {"an_iterator"}
 """Kinds that are refused when they are traced."""
 
 

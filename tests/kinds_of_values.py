@@ -1278,3 +1278,48 @@ def in_a_function_that_knows_the_module(m):
         m.factor = torch.tensor(3.0)
 
     return (lambda _self: m.factor.item()), change
+
+
+def getter(read):
+    """A number that a function written in C reads of the module."""
+
+    def make(m):
+        m.held = Plain()
+        m.table = {"factor": 1.0}
+
+        def change():
+            m.held.factor = m.table["factor"] = 3.0
+
+        return read, change
+
+    return make
+
+
+KINDS |= {
+    "attrgetter": getter(lambda self: operator.attrgetter("held.factor")(self)),
+    "attrgetter_of_two": getter(lambda self: operator.attrgetter("held.factor", "training")(self)[0]),
+    "itemgetter": getter(lambda self: operator.itemgetter("factor")(self.table)),
+    "itemgetter_and_attrgetter": getter(
+        lambda self: operator.itemgetter("factor")(operator.attrgetter("table")(self))
+    ),
+    "methodcaller": getter(lambda self: operator.methodcaller("get", "factor", 2.0)(self.table)),
+    "methodcaller_of_a_module": getter(
+        lambda self: operator.methodcaller("told", scale=1.0)(HasMethod(self))
+    ),
+    "reduce_of_getattr": getter(lambda self: functools.reduce(getattr, ["held", "factor"], self)),
+    "map_of_getattr": getter(lambda self: next(map(getattr, [self.held], ["factor"]))),
+    "map_of_attrgetter": getter(lambda self: next(iter(map(operator.attrgetter("held.factor"), [self])))),
+    "key_of_max": getter(lambda self: max([self], key=operator.attrgetter("held.factor")).held.factor),
+    "partial_of_getattr": getter(lambda self: functools.partial(getattr, self.held)("factor")),
+    "partial_of_getattr_of_a_module": getter(
+        lambda self: functools.partial(operator.attrgetter("held.factor"), self)()
+    ),
+}
+
+
+class HasMethod:
+    def __init__(self, module):
+        self.module = module
+
+    def told(self, scale):
+        return self.module.held.factor * scale

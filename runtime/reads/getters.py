@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .contents import MISSING, is_plain
 
@@ -59,3 +61,39 @@ def of_call(thing: Any, call: Call) -> Any:
         return function(*call.arguments, **dict(call.keywords))
     except Exception:
         return MISSING
+
+
+# ── calls that read what they are given by a name or a key of their own ─────────────────────────────
+
+
+class Reporter(Protocol):
+    """Python's ways to read, reported."""
+
+    def reported_attribute(self, thing: Any, name: str) -> Any: ...
+    def reported_item(self, thing: Any, key: Any) -> Any: ...
+    def callee(self, function: Any) -> Any: ...
+
+
+READERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller, functools.partial)
+CALL_THEIR_ARGUMENTS = frozenset({"builtins", "functools", "_functools", "itertools"})
+"""Modules whose functions call what they are given: `map`, `sorted`, `reduce`."""
+
+
+def reporting(function: Any, to: Reporter) -> Any:
+    """One of READERS, with what it reads reported."""
+    if isinstance(function, functools.partial):
+        return functools.partial(to.callee(function.func), *function.args, **function.keywords)
+    make, made_of = function.__reduce__()
+    if isinstance(function, operator.methodcaller):
+        keywords = make.keywords if isinstance(make, functools.partial) else {}
+        name, *given = (*make.args, *made_of) if isinstance(make, functools.partial) else made_of
+        return lambda thing: to.callee(to.reported_attribute(thing, name))(*given, **keywords)  # pyright: ignore
+
+    def read(thing: Any, key: Any) -> Any:
+        if isinstance(function, operator.itemgetter):
+            return to.reported_item(thing, key)
+        return functools.reduce(to.reported_attribute, key.split("."), thing)
+
+    if len(made_of) == 1:
+        return lambda thing: read(thing, made_of[0])  # pyright: ignore
+    return lambda thing: tuple(read(thing, key) for key in made_of)  # pyright: ignore

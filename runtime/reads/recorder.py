@@ -17,6 +17,7 @@ import functools
 import gc
 import importlib.util
 import linecache
+import operator
 import os
 import sys
 from collections import deque
@@ -46,7 +47,7 @@ from ..refusals import TraceError, at_line, warn_user
 from ..torch_internals import MODULE_REGISTERS, FakeTensor
 from .contents import LARGEST, MISSING, SCALARS, Kind, content, is_of_user_class, is_plain
 from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unseeded
-from .getters import Call, call_of, of_call
+from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, reporting
 from .reader import Reader, users_place
 from .reads import (
     Fetch,
@@ -383,9 +384,15 @@ class Recording:
         special = _SPECIAL.get(function) if hashable else None
         if special is not None:
             return partial(special, self)
+        if _reads_by_itself(function):
+            return reporting(function, self)
         if hashable and function in _ONLY_IDENTITY:
             return function
         return partial(self._called, function)
+
+    def _passed(self, thing: Any) -> Any:
+        """An argument that Python itself will call, like `sorted`'s key."""
+        return self.callee(thing) if _reads_by_itself(thing) or _is_special(thing) else thing
 
     def _called(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         receiver = getattr(function, "__self__", None)
@@ -413,6 +420,9 @@ class Recording:
             emptied = name == "clear"  # what is added to it from here on is of this iteration
             self._grown.setdefault(node, (None if emptied else content(receiver, deep=False), ""))
         refuse_unseeded(function, arguments, keywords)
+        if getattr(function, "__module__", None) in CALL_THEIR_ARGUMENTS:
+            arguments = tuple(map(self._passed, arguments))
+            keywords = {key: self._passed(each) for key, each in keywords.items()}
         result = function(*arguments, **keywords)
         return self._result(result, node, f"{name}()")
 
@@ -441,6 +451,21 @@ class Recording:
             raise
         self.read_attribute(thing, name, value)
         return value
+
+    def reported_attribute(self, thing: Any, name: str) -> Any:
+        return self._getattr(thing, name)
+
+    def reported_item(self, thing: Any, key: Any) -> Any:
+        made = hasattr(type(thing), "__missing__") and key not in thing
+        value = thing[key]
+        self.read_item(thing, key, value, made=made)
+        return value
+
+    def _is(self, one: Any, other: Any) -> bool:
+        return self.read_identity(one) is self.read_identity(other)
+
+    def _is_not(self, one: Any, other: Any) -> bool:
+        return not self._is(one, other)
 
     def _ordinary(self, thing: Any, name: str) -> Any:
         value = object.__getattribute__(thing, name)
@@ -857,6 +882,17 @@ def _is_number(value: Any) -> bool:
     return issubclass(type(value), Number)
 
 
+def _reads_by_itself(function: Any) -> bool:
+    """Whether it is one of READERS; a partial that has such a one to call."""
+    if isinstance(function, partial):
+        return _reads_by_itself(function.func) or _is_special(function.func)
+    return isinstance(function, READERS)
+
+
+def _is_special(function: Any) -> bool:
+    return isinstance(function, BuiltinFunctionType) and function in _SPECIAL
+
+
 _RUNS = (property, FunctionType, classmethod, staticmethod, functools.cached_property)
 _ORDINARY: set[Callable[..., Any]] = {object.__getattribute__, ModuleType.__getattribute__}
 _MAKING = frozenset({"__init__", "__new__", "__repr__", "__init_subclass__", "__set_name__"})
@@ -873,6 +909,8 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     object.__setattr__: Recording._setattr,
     vars: Recording._vars,
     id: Recording._id,
+    operator.is_: Recording._is,
+    operator.is_not: Recording._is_not,
     len: Recording._len,
     bool: Recording._len,
     os.getenv: Recording._getenv,

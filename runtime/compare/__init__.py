@@ -1,4 +1,4 @@
 """A planned iteration beside plain PyTorch's.
 
-Doors: accuracy, compiled, eager, grounds, peaks, side_by_side, verdict.
+Doors: accuracy, compiled, cost, eager, grounds, peaks, side_by_side, verdict, worse.
 """

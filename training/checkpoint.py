@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.files.documents import regular_size
+from ..runtime.interrupts import deferred_signals
 from ..runtime.refusals import warn_user
 from ..runtime.storage.home import replace_at_home
 from .digests import FORMAT, Digests, read_digests, write_digests
@@ -44,7 +45,6 @@ from .tensor_file import (
     verify_tensors,
     write_tensors,
 )
-from .uninterrupted import run_uninterrupted
 
 MODEL, OPTIMIZER, REST = "model.safetensors", "optimizer.safetensors", "rest.pt"
 _NEW = ".new-"
@@ -151,10 +151,12 @@ def load(
         for name, part in parts.items():
             before[name] = pytree.tree_map_only(Tensor, _copied, part.state_dict())
             _load_part(place, name, part, found[name])
-        run_uninterrupted(replace)
+        with deferred_signals():
+            replace()
     except BaseException as error:
         if not begun:
-            run_uninterrupted(lambda: _put_back(parts, before, numbers))
+            with deferred_signals():
+                _put_back(parts, before, numbers)
         elif module in _half_loaded:
             what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise MemplanError(f"{place}: replacing the values has failed: {what}; {_HALF}") from error

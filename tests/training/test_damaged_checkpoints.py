@@ -23,7 +23,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import MemplanError
-from memplan.training import checkpoint, digests, uninterrupted
+from memplan.training import checkpoint, digests
 from torch import Tensor, nn
 
 MODEL, OPTIMIZER, REST = checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.REST
@@ -457,20 +457,6 @@ def test_signals_at_any_moment(two: tuple[Files, Files, bytes], tmp_path: Path) 
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, own)
     assert seen <= {before, two[2]}
-
-
-def test_work_that_is_abandoned_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-
-    class Thread(uninterrupted.Thread):
-        def start(self) -> None:
-            super().start()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(uninterrupted, "Thread", Thread)
-    with pytest.raises(KeyboardInterrupt):
-        uninterrupted.run_uninterrupted(lambda: done.append(1))
-    assert not done
 
 
 def test_values_that_can_not_be_replaced_refuse_until_a_load_ends_well(

@@ -116,6 +116,7 @@ class _Worker:
     def ask(self, kind: str, program: Program, chosen: Mapping[str, Any], stopped: bool) -> None:
         """stopped: HiGHS is to stop at once, with what it finds by then."""
         self.number += 1
+        (self.folder / "incumbent.npy").unlink(missing_ok=True)  # a slow worker would do it too late
         save_question(self.folder / "question", program, {**chosen, "stopped": stopped})
         self.dialogue.say(f"{kind} {self.number}")
 

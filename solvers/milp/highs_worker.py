@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -183,8 +182,6 @@ def main() -> None:
             word, question = questions.get(timeout=IDLE_SECONDS)
         except Empty:
             os._exit(0)  # not through the interpreter's end: a thread waits for standard input
-        with suppress(FileNotFoundError):
-            os.remove("incumbent.npy")
         try:
             program, chosen = load_question(Path("question"))
             if chosen["stopped"]:

@@ -287,6 +287,18 @@ def test_highs_that_does_not_stop_is_ended_and_what_it_found_is_kept(
         assert (result.outcome, result.objective, result.x) == (Outcome.UNKNOWN, None, None)
 
 
+def test_what_highs_found_for_the_question_before_is_no_answer(deaf: Callable[[bool], None]) -> None:
+    """The worker is so slow that it has not begun when it is ended."""
+    deaf(False)
+    worker = highs._Worker()  # pyright: ignore[reportPrivateUsage]
+    np.save(worker.folder / "incumbent.npy", np.ones(7))
+    highs._idle[os.getpid()] = [worker]  # pyright: ignore[reportPrivateUsage]
+    model = Model()
+    model.column(cost=1.0, integer=True)
+    result = milp.solve(model.program(), time_limit=0.1)
+    assert (result.outcome, result.x) == (Outcome.UNKNOWN, None)
+
+
 def test_highs_that_crashes_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "crashing.py").write_text("import os, sys\nsys.stdin.readline(); os.abort()")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

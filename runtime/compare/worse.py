@@ -19,6 +19,10 @@ MORE = 1.01
 SLOWER = 1.1
 """And more time, if in the middle of several rounds, and in all but one by half of that."""
 
+FIXED_SECONDS = 0.002
+"""And by more than this: what a step costs whatever the model (checks, one call per operation) is no reason
+to refuse a toy model, for which it is most of the time."""
+
 ROUNDS, ROUND_SECONDS = 7, 0.03
 
 
@@ -52,7 +56,7 @@ def worse_than_eager(iteration: Iteration, step: PlannedStep, peak: int, eager: 
 
 def worse_in_both(peak: int, seconds: float, eager: Cost) -> str | None:
     """A line where both are more than eager's. peak, seconds: of the plan."""
-    if peak < MORE * eager.peak_bytes or seconds < SLOWER * eager.seconds:
+    if peak < MORE * eager.peak_bytes or seconds < max(SLOWER * eager.seconds, eager.seconds + FIXED_SECONDS):
         return None
     ours, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))
     return (

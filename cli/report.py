@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from ..comparison.file import read_rows
+from ..graphs.cells import cell_text
 from ..graphs.errors import InputError
 from ..graphs.files.documents import read_document, regular_size
 from ..planner.budget import spelled
@@ -87,7 +88,8 @@ def _origin(held: Held) -> list[str]:
 def _points(table: Path, held: Held) -> list[Document]:
     """Rows of this graph with a schedule. Raises InputError where there are none."""
     regular_size(table)
-    rows = [row for row in read_rows(table).values() if row.graph == held.graph.name and row.time is not None]
+    name = cell_text(held.graph.name)
+    rows = [row for row in read_rows(table).values() if row.graph == name and row.time is not None]
     if not rows:
         raise InputError(f"{table}: has no schedule of {held.graph.name}")
     return [

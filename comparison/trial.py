@@ -28,6 +28,7 @@ from ..solvers.bounds.lower_bounds import lower_bounds
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
 from ..solvers.race import Race
 from ..solvers.registry import run as registry
+from ..solvers.skipped import INTERNAL_ERROR
 from .trials import Outcome, Trial
 
 WARM_UP_LIMIT = 1.0
@@ -74,6 +75,9 @@ def answer(asked: dict[str, Any], graph: Graph) -> dict[str, Any]:
             bounds = lower_bounds(problem, plain_schedule(graph), inf, asked["bound_seconds"])
             return {**ending, **_bounds(bounds)}
         return ending
+    # A solve replaces a faulty schedule by another; a comparison of solvers shows the fault.
+    if fault := next((note for note in found.notes if note.startswith(INTERNAL_ERROR)), None):
+        return {"outcome": Outcome.FAULT, "message": fault, "seconds": found.seconds}
     return {
         "outcome": Outcome.OK,
         "time": found.figures.time,

@@ -14,6 +14,9 @@ from types import TracebackType
 
 from ..planner.errors import InvalidScheduleError
 
+INTERNAL_ERROR = "internal error: "
+"""The start of each note about a bug of a solver."""
+
 _collected: ContextVar[list[str] | None] = ContextVar("skipped", default=None)
 """The list is shared by the threads that run in a copy of the context."""
 
@@ -48,7 +51,7 @@ class skipping(AbstractContextManager[None]):  # noqa: N801 (like contextlib.sup
 
 def report_skipped(solver: str, error: InvalidScheduleError) -> None:
     """Note it, once for each solver and rule."""
-    start = f"internal error: {solver} made a schedule that breaks the rule {error.rule}; it was skipped"
+    start = f"{INTERNAL_ERROR}{solver} made a schedule that breaks the rule {error.rule}; it was skipped"
     if not any(note.startswith(start) for note in collected()):
         add_note(f"{start}: {error}")
 

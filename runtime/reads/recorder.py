@@ -185,11 +185,15 @@ class Recording:
                 node.reads.pop((read.fetch, read.key), None)
         roots = [node for node in self._nodes.values() if node.reads]
         tops = _tops(roots)
-        self._seen, self._before, self._alive = {}, set(), []
         batch = self.stand_ins.batch
         batch.forget()
         self.stand_ins = StandIns(batch)
         return Reads(tops, batch)
+
+    def close(self) -> None:
+        """Let go of the objects that were there when the trace began: the error of a trace that failed may be
+        kept for long, and with it this recording."""
+        self._seen, self._before, self._alive, self._nodes = {}, set(), [], {}
 
     # ── what readers report ─────────────────────────────────────────────────────────────────────────
 

@@ -14,7 +14,7 @@ Parameters come in once even where tied, so their gradients are summed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -142,6 +142,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
         torch.autograd.set_multithreading_enabled(False),
         # Anomaly mode looks for NaN, and fake tensors have no values.
         torch.autograd.set_detect_anomaly(False),
+        closing(recording),
     ):
         with state_put_back(iteration, tensors=False) as before:
             with generators.watched(), mode, recording.listening():

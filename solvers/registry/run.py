@@ -47,7 +47,7 @@ from ..problem import (
 )
 from ..race import Race
 from ..settings_text import parse_settings
-from ..skipped import collecting, skipping
+from ..skipped import INTERNAL_ERROR, collecting, skipping
 from .arena import in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
 
@@ -233,7 +233,7 @@ def _bounds(
     own = _class_of(problem.graph, answer.schedule)
     refuted = [bound for bound in every if bound.covers(own) and bound.seconds > figures.time * (1.0 + SAME)]
     notes += [
-        f"internal error: the lower bound {bound.seconds:.9g} s of {bound.name} was dropped: it is above the "
+        f"{INTERNAL_ERROR}the lower bound {bound.seconds:.9g} s of {bound.name} was dropped: it is above the "
         f"{figures.time:.9g} s of a schedule that holds"
         for bound in refuted
     ]

@@ -95,8 +95,9 @@ def test_a_machine_without_links_or_with_too_little_host_memory(plan):
 def test_a_plan_that_can_pin_nothing_says_so_and_holds(plan):
     case = small_case(2)
     memplan.save_graph(case.graph, "small.json")
-    both = {"rate": 10.0, "pageable": 4.0}
-    Path("machine.json").write_text(json.dumps({"host": {"pinned": 1}, "links": {"d2h": both, "h2d": both}}))
+    both = {"rate": "10B/s", "pageable": "4B/s"}
+    host = {"pinned": "1B"}
+    Path("machine.json").write_text(json.dumps({"host": host, "links": {"d2h": both, "h2d": both}}))
     words = ("small.json", "--machine", "machine.json", "--budget", f"{case.budget}", "--solver", "l2l")
     solved = plan("solve", *words, "-o", "slow.json")
     assert solved.exit_code == 0, solved.stderr

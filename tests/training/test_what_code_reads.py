@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
 import logging
 import math
@@ -30,6 +31,7 @@ import torch
 from kinds_of_values import KINDS, THREAD, VARIABLE, Data, Slotted
 from memplan.planner.plain import plain_schedule
 from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.reads.recorder import Recording
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
 from torch import Tensor, nn
@@ -623,3 +625,19 @@ def test_iterators_that_the_iteration_makes() -> None:
     module.held = [1.0, 2.0]
     module.read = lambda self: next(itertools.islice(self.held, 1, 2))
     assert torch.equal(traced(module)(X).detach(), module(X))
+
+
+def test_a_trace_that_fails_lets_go_of_what_was_there():
+    class Draws(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(x).square().mean() * random.random()
+
+    with pytest.raises(memplan.MemplanError) as refused:
+        memplan.optimize(Draws(), X, budget="100%", keep=False, time_limit=1)
+    recordings = [each for each in gc.get_objects() if type(each) is Recording]
+    assert refused.value is not None
+    assert all(not vars(each)["_alive"] and not vars(each)["_nodes"] for each in recordings)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -112,7 +112,7 @@ class Seconds(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]: g
         readings = span_readings(value) if isinstance(value, str) else None
         if readings is not None:
             self.fail(f"{value!r} has a unit, and this is a number of seconds: write {readings}", param, ctx)
-        return click.FLOAT.convert(value, param, ctx)
+        return click.FLOAT.convert(cast("Any", value), param, ctx)
 
 
 SECONDS = Seconds()

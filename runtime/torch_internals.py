@@ -140,7 +140,14 @@ WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 
 MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
-RUNS_IN_FORWARD = ("_modules", "_forward_hooks", "_forward_pre_hooks")
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+RUNS_IN_FORWARD = ("_modules", *FORWARD_HOOKS)
+VERSION = "_version"
+"""A tensor's count of its changes."""
+
+CALLS_FOR_THE_ORDER = ("_functional_assert_", "_functional_sym_constrain_", "_make_dep_token")
+"""How operators of aten begin that give others a token to wait for, and compute nothing."""
+
 """Those whose code runs when a module is called."""
 
 HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)

@@ -22,7 +22,13 @@ from torch.fx.node import map_arg
 from ...graphs.errors import MemplanError
 from ...graphs.files.fields import Row, mapping, sequence
 from ..program.outputs import output_of
-from ..torch_internals import DynamicOutputShapeException, FakeTensorMode, can_decompose, schema_of
+from ..torch_internals import (
+    CALLS_FOR_THE_ORDER,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    can_decompose,
+    schema_of,
+)
 from ..trace.joint import Joint
 from ..trace.layers import MARK, Mark
 from .values import SCALAR_TYPES, UnknownNumberError, argument, node_named, sizes, tensor
@@ -31,9 +37,7 @@ SCHEMA = 8
 OPERATORS = "torch.ops.aten."
 HIGHER = "torch.ops.higher_order."
 _COMPOSITE = "the program is not functional or not decomposed: save program.run_decompositions()"
-_FOR_THE_ORDER = tuple(
-    OPERATORS + name for name in ("_functional_assert_", "_functional_sym_constrain_", "_make_dep_token")
-)
+_FOR_THE_ORDER = tuple(OPERATORS + name for name in CALLS_FOR_THE_ORDER)
 _NUMBERS = {"as_sym_int", "as_sym_bool", "as_sym_float", "as_int", "as_bool", "as_float"}
 """The types of results that are numbers of Python."""
 RESIDENTS = {

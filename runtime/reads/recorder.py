@@ -44,7 +44,7 @@ from torch import Tensor, nn
 
 from ..reach import LONGEST, Path, is_of_library, is_of_user
 from ..refusals import TraceError, at_line, warn_user
-from ..torch_internals import MODULE_REGISTERS, FakeTensor
+from ..torch_internals import FORWARD_HOOKS, MODULE_REGISTERS, FakeTensor
 from .contents import LARGEST, MISSING, SCALARS, Kind, content, is_of_user_class, is_plain
 from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unseeded
 from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, reporting
@@ -653,8 +653,8 @@ class Recording:
             return
         self._seen[id(module)] = module
         self._see_class(type(module))
-        for register in (module._forward_hooks, module._forward_pre_hooks):
-            for hook in register.values():
+        for register in FORWARD_HOOKS:
+            for hook in vars(module)[register].values():
                 self.see(hook)
         for part in module.children():
             self._see_module(part)

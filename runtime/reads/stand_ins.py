@@ -15,11 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from ..refusals import TraceError, at_line
+from ..torch_internals import VERSION
 from .contents import MISSING, content
 from .reader import users_place
 from .reads import Difference, same
 
-_COUNTED = frozenset({"_version"})
+_COUNTED = frozenset({VERSION})
 """What counts on from iteration to iteration, whatever a plan does."""
 
 

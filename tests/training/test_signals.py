@@ -1,7 +1,6 @@
 """Exceptions by signals at any moment of an iteration: the state is that before it or after it, or refused.
 
-The oracle is a loop of eager PyTorch that makes the same iteration, or does not. More moments, from another
-process: benchmarks/signals.py.
+The oracle is a loop of eager PyTorch that makes the same iteration, or does not.
 """
 
 from __future__ import annotations

@@ -122,8 +122,9 @@ class Recording:
         self._nodes: dict[int, Node] = {}
         self._seen: dict[int, Any] = {}
         self._codes: dict[FunctionType, CodeType] = {}
-        self._alive: list[Any] = []
-        self._before: set[int] = set()
+        self._young: list[Any] = []
+        self._old: dict[int, Any] = {}
+        self._new: set[int] = set()
         self._busy = False
         self._sourceless = False
         self._unread: set[str] = set()
@@ -139,8 +140,10 @@ class Recording:
     @contextmanager
     def listening(self) -> Generator[None]:
         """The user's functions report what they read; afterwards they are as before."""
-        self._alive = gc.get_objects()  # while these are alive no other object has the identity of one
-        self._before = set(map(id, self._alive))
+        collects = gc.isenabled()
+        gc.disable()  # so that objects made from here on stay in the youngest generation: see _was_there
+        self._young = [*gc.get_objects(generation=0)]
+        self._old = {id(each): each for each in self._young}
         self._thread, self._listening = get_ident(), True
         try:
             self._node(self._module, ("module",))
@@ -156,6 +159,8 @@ class Recording:
                 yield
         finally:
             self._listening = False
+            if collects:
+                gc.enable()
             for function, code in self._codes.items():
                 function.__code__ = code
 
@@ -193,7 +198,7 @@ class Recording:
     def close(self) -> None:
         """Let go of the objects that were there when the trace began: the error of a trace that failed may be
         kept for long, and with it this recording."""
-        self._seen, self._before, self._alive, self._nodes = {}, set(), [], {}
+        self._seen, self._young, self._old, self._new, self._nodes = {}, [], {}, set(), {}
 
     # ── what readers report ─────────────────────────────────────────────────────────────────────────
 
@@ -441,7 +446,7 @@ class Recording:
 
     def _result(self, result: Any, node: Node | None, key: Any) -> Any:
         self.see(result)
-        if node is not None or id(result) in self._before:
+        if node is not None or self._was_there(result):
             self._node_of(result, (*(node.path if node else ()), key), known=False)
         return result
 
@@ -530,7 +535,7 @@ class Recording:
             return None
         if isinstance(value, Tensor):
             return self._node_of_tensor(value, path)
-        if not known and id(value) not in self._before:
+        if not known and not self._was_there(value):
             return None
         return self._node(value, path)
 
@@ -538,7 +543,7 @@ class Recording:
         """A tensor that the trace doesn't know: its values count."""
         if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor | nn.Parameter):
             return None
-        if id(tensor) not in self._before and id(tensor) not in self._nodes:
+        if not self._was_there(tensor) and id(tensor) not in self._nodes:
             return None
         node = self._node(tensor, path)
         self._record(node, of_whole, None, content(tensor))
@@ -555,9 +560,24 @@ class Recording:
             return self._node(thing, (thing.__name__,))
         if isinstance(thing, type):
             return self._node(thing, (thing.__name__,)) if is_of_user_class(thing) else None
-        if id(thing) in self._before:
+        if self._was_there(thing):
             return self._node(thing, (f"a {type(thing).__name__}",))
         return None
+
+    def _was_there(self, thing: Any) -> bool:
+        """Whether an object was there when the trace began. Only those of the youngest generation are looked
+        at: a process may have millions of others."""
+        if id(thing) in self._old:
+            return True
+        if id(thing) in self._new or not gc.is_tracked(thing):
+            return False
+        if self._listening:
+            self._new.update(map(id, gc.get_objects(generation=0)))
+            self._new.difference_update(self._old)
+        if id(thing) in self._new:
+            return False
+        self._old[id(thing)] = thing  # held, so that no other object gets its identity
+        return True
 
     def _note_growth(self, node: Node) -> None:
         """Its content is read after something was added to it."""

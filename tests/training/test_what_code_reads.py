@@ -640,4 +640,4 @@ def test_a_trace_that_fails_lets_go_of_what_was_there():
         memplan.optimize(Draws(), X, budget="100%", keep=False, time_limit=1)
     recordings = [each for each in gc.get_objects() if type(each) is Recording]
     assert refused.value is not None
-    assert all(not vars(each)["_alive"] and not vars(each)["_nodes"] for each in recordings)
+    assert all(not vars(each)["_old"] and not vars(each)["_nodes"] for each in recordings)

@@ -91,9 +91,15 @@ class _Deferral:
         """Put the handlers back, then run those whose signals came. Raises what the first of them raises."""
         self._ended = True  # before all else: one that can't be put back passes its signals on
         _outermost.clear()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
         errors: list[BaseException] = []
+        left = dict(self._handlers)
+        while left:
+            try:
+                for number in list(left):
+                    signal.signal(number, left[number])  # first runs the handlers of signals that have come
+                    del left[number]
+            except BaseException as error:  # one of them raised: the others are put back all the same
+                errors.append(error)
         for number in dict.fromkeys(self._came):
             try:
                 self._handlers[number](number, None)

@@ -105,7 +105,7 @@ def _quietly(report: Callable[Concatenate[Recording, _Given], _Made]) -> Callabl
 
 
 class Recording:
-    """From `begin` to `end`. own: the modules that are planned, whose parts are looked at anyway."""
+    """The reads of one trace: `listening` surrounds it, `reads` gives those to guard, `close` ends it."""
 
     def __init__(
         self,
@@ -122,7 +122,6 @@ class Recording:
         self._nodes: dict[int, Node] = {}
         self._seen: dict[int, Any] = {}
         self._codes: dict[FunctionType, CodeType] = {}
-        self._young: list[Any] = []
         self._old: dict[int, Any] = {}
         self._new: set[int] = set()
         self._busy = False
@@ -142,8 +141,7 @@ class Recording:
         """The user's functions report what they read; afterwards they are as before."""
         collects = gc.isenabled()
         gc.disable()  # so that objects made from here on stay in the youngest generation: see _was_there
-        self._young = [*gc.get_objects(generation=0)]
-        self._old = {id(each): each for each in self._young}
+        self._old = {id(each): each for each in gc.get_objects(generation=0)}
         self._thread, self._listening = get_ident(), True
         try:
             self._node(self._module, ("module",))
@@ -159,6 +157,7 @@ class Recording:
                 yield
         finally:
             self._listening = False
+            self._note_new()  # the collector may move them from here on
             if collects:
                 gc.enable()
             for function, code in self._codes.items():
@@ -198,7 +197,7 @@ class Recording:
     def close(self) -> None:
         """Let go of the objects that were there when the trace began: the error of a trace that failed may be
         kept for long, and with it this recording."""
-        self._seen, self._young, self._old, self._new, self._nodes = {}, [], {}, set(), {}
+        self._seen, self._old, self._new, self._nodes = {}, {}, set(), {}
 
     # ── what readers report ─────────────────────────────────────────────────────────────────────────
 
@@ -572,12 +571,15 @@ class Recording:
         if id(thing) in self._new or not gc.is_tracked(thing):
             return False
         if self._listening:
-            self._new.update(map(id, gc.get_objects(generation=0)))
-            self._new.difference_update(self._old)
+            self._note_new()
         if id(thing) in self._new:
             return False
         self._old[id(thing)] = thing  # held, so that no other object gets its identity
         return True
+
+    def _note_new(self) -> None:
+        young = map(id, gc.get_objects(generation=0))
+        self._new.update(each for each in young if each not in self._old)
 
     def _note_growth(self, node: Node) -> None:
         """Its content is read after something was added to it."""

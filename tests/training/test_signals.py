@@ -236,6 +236,32 @@ def test_a_closed_block_within_an_open_one_lets_go_of_what_came():
     assert done == ["inside"]
 
 
+def test_handlers_are_put_back_though_one_raises_meanwhile(monkeypatch):
+    """The handler of a signal that was put back raises while the next one's turn has not come."""
+
+    def raises(_number, _frame):
+        raise TimeoutError
+
+    put, before = signal.signal, signal.signal(signal.SIGUSR1, raises)
+    other = signal.signal(signal.SIGUSR2, lambda *_: None)
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)]
+
+    def interrupted(number, handler):
+        if number == signal.SIGUSR2 and handler is handlers[2] and signal.getsignal(signal.SIGUSR1) is raises:
+            monkeypatch.setattr(signal, "signal", put)
+            signal.raise_signal(signal.SIGUSR1)
+        return put(number, handler)
+
+    try:
+        with pytest.raises(TimeoutError), deferred_signals():
+            monkeypatch.setattr(signal, "signal", interrupted)
+        there = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)]
+        assert there == handlers
+    finally:
+        put(signal.SIGUSR1, before)
+        put(signal.SIGUSR2, other)
+
+
 def test_threads_that_call_one_step_take_turns():
     module, optimizer, step = planned("planned")
     other = copy.deepcopy(module)

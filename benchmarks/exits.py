@@ -36,14 +36,14 @@ GRAPHS = {"transformer-6": "50%", "bert-6": "50%", "unet": "75%", "segnet": "60%
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mlp.py"
 SHARES = {"solve": 11, "pareto": 3, "bench": 3, "size": 3}
-"""How many of each command among twenty exits."""
+"""The number of exits of each command among twenty."""
 
 LONGEST_SECONDS = 600
 
 
 @dataclass(frozen=True)
 class Case:
-    """signal: sent after so many seconds, None for none."""
+    """One command to run. signal: the seconds after which it is sent, None for no signal."""
 
     command: str
     graph: str
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Ended:
-    """fault: empty where all is right."""
+    """The end of one command. fault: empty if it is right."""
 
     case: Case
     code: int

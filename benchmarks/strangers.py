@@ -46,7 +46,7 @@ def strangers(*, drawn=True):
 
 
 def row_of(make, options, pipe):
-    """What a child sends."""
+    """The message of a child process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     from strangers_training import BUDGETS, LOOPS, outcome
 

@@ -33,7 +33,7 @@ GPU, DIMS = "rtx3060", {"b": 4}
 
 
 class ImportCase(NamedTuple):
-    """format: as which the data are imported."""
+    """A file of another tool. format: the one that it is imported as."""
 
     format: str
     data: bytes
@@ -181,7 +181,7 @@ def _snapshot() -> bytes:
 
 
 def _rkgb() -> bytes:
-    """Of classes with rkgb's names, which are there only while the pickle is made."""
+    """A pickle of classes with rkgb's names, which exist only while it is made."""
     names = {
         "rkgb.core.backward": [
             "ForwardAndBackwardGraph",

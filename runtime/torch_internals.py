@@ -163,6 +163,8 @@ HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 no_dispatch_modes = _disable_current_modes
 no_torch_function = torch._C.DisableTorchFunctionSubclass
 """Contexts: dispatch modes, and `__torch_function__` of subclasses, are left out."""
+no_function_modes = torch._C.DisableTorchFunction
+"""A context without `__torch_function__`, of subclasses and of modes alike."""
 
 
 def leaves_and_form(nest: Any) -> tuple[dict[str, Any], Callable[[list[Any]], Any]]:

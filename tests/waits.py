@@ -112,7 +112,7 @@ def _changed_while_read(graph: Graph, steps: list[Step]) -> tuple[list[Step], In
     steps = _on_the_cpu(graph, _without(steps, delete(gradient)), ["5.weight/update"])
     more = {
         "5/mm": [delete(x)],
-        "5/backward/mm_2": [offload(gradient), delete(gradient), prefetch(x)],
+        "5/backward/mm": [offload(gradient), delete(gradient), prefetch(x)],
         "5.weight/update": [delete(x), delete(gradient, HOST)],
     }
     return [prefetch(x), *_after(graph, steps, more)], Initial(host=frozenset({x, *ITS_STATES}))
@@ -120,7 +120,7 @@ def _changed_while_read(graph: Graph, steps: list[Step]) -> tuple[list[Step], In
 
 TO_THE_UPDATE = (
     "5/mm", "pow", "mean", "backward/ones_like", "backward/div", "backward/pow", "backward/mul",
-    "backward/mul_2", "5/backward/mm_2", "5/backward/mm", "5.weight/update",
+    "backward/mul_2", "5/backward/mm", "5/backward/mm_2", "5.weight/update",
 )  # fmt: skip
 
 
@@ -128,13 +128,13 @@ def _changed_while_read_in_the_turn_before(graph: Graph, steps: list[Step]) -> t
     """A weight comes back behind its update at the end of a turn. In the next one all that its update needs
     is made on the CPU; the device uses it once before that, for nothing."""
     x, there, made_by_it = LAST_WEIGHT, graph.tensor_index["4/tanh"], graph.tensor_index["5/mm"]
-    back = graph.tensor_index["5/backward/mm"]
+    back = graph.tensor_index["5/backward/mm_2"]
     on_cpu = [graph.operation_index[name] for name in TO_THE_UPDATE]
     made = {x for i in on_cpu for x, _bit in graph.contributions(i)}
     steps = [s for s in steps if s.verb == Verb.COMPUTE or s.target not in made - {back}]
     more = {
         "4/tanh": [offload(there)],
-        "5/backward/mm": [compute(graph.operation_index["5/mm"]), delete(made_by_it)],
+        "5/backward/mm_2": [compute(graph.operation_index["5/mm"]), delete(made_by_it)],
         "5.weight/update": [prefetch(back)],
     }
     steps = _after(graph, _on_the_cpu(graph, steps, TO_THE_UPDATE), more)
@@ -150,8 +150,8 @@ def _used_by_the_cpu(*behind: Step, late: bool = False) -> _Build:
         gone = delete(gradient, HOST)
         steps = _on_the_cpu(graph, _without(steps, delete(gradient)), ["5.weight/update"])
         more = {
-            "5/backward/mm_2": [offload(gradient), delete(gradient)],
-            "5/backward/mm": [delete(x)],
+            "5/backward/mm": [offload(gradient), delete(gradient)],
+            "5/backward/mm_2": [delete(x)],
             "5.weight/update": [*behind, gone] if late else [gone, *behind],
         }
         steps = [prefetch(x), *_after(graph, steps, more)]
@@ -162,12 +162,12 @@ def _used_by_the_cpu(*behind: Step, late: bool = False) -> _Build:
 
 def _refreshed_while_read(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
     """The CPU reads a weight that the device has updated already, and copies to the host."""
-    x, read, made = LAST_WEIGHT, graph.tensor_index["backward/mul_2"], graph.tensor_index["5/backward/mm"]
+    x, read, made = LAST_WEIGHT, graph.tensor_index["backward/mul_2"], graph.tensor_index["5/backward/mm_2"]
     more = {
-        "5/backward/mm_2": [offload(read)],
+        "5/backward/mm": [offload(read)],
         "5.weight/update": [offload(x), prefetch(made), delete(read, HOST), delete(made, HOST)],
     }
-    steps = _after(graph, _on_the_cpu(graph, steps, ["5/backward/mm"]), more)
+    steps = _after(graph, _on_the_cpu(graph, steps, ["5/backward/mm_2"]), more)
     return steps, Initial(both=frozenset({x}))
 
 
@@ -195,7 +195,7 @@ WAITS = {
     "a result on the host is waited for": Wait("1", _results_go_to_the_host, updates=False),
     "a turn waits for the turn before the last": Wait("2", _never_used, updates=False),
     "a copy that is refreshed waits for its users": Wait(
-        "cpu", _refreshed_while_read, modes={"5/backward/mm": 0}
+        "cpu", _refreshed_while_read, modes={"5/backward/mm_2": 0}
     ),
     "what is changed in place waits for its users": Wait("2", _changed_while_read, modes=UPDATE),
     "uses go on into the next turn": Wait(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..reach import LONGEST, is_of_library
-from ..torch_internals import no_dispatch_modes, no_torch_function, version_of
+from ..torch_internals import no_dispatch_modes, no_function_modes, version_of
 
 LARGEST = 2**20
 """Bytes of a buffer or an array; a larger one counts by its identity."""
@@ -93,7 +93,7 @@ class Kind(tuple[Any, ...]):
                 return f"{kind.__name__}{list(shape)}"
             if kind is np.ndarray:
                 return repr(np.frombuffer(data, dtype).reshape(shape).tolist())
-            with no_dispatch_modes(), no_torch_function():
+            with no_dispatch_modes(), no_function_modes():
                 return repr(torch.tensor(list(data), dtype=torch.uint8).view(dtype).reshape(shape).tolist())
         if len(parts) == 1 and issubclass(kind, SCALARS):
             return repr(parts[0])
@@ -143,7 +143,7 @@ def tensor_content(tensor: Tensor) -> Any:
     form = (tensor.dtype, tuple(tensor.shape), tensor.device)
     if tensor.nbytes > LARGEST_TENSOR:
         return Kind((Tensor, (*form, tensor.data_ptr(), version_of(tensor))))
-    with no_dispatch_modes(), no_torch_function():
+    with no_dispatch_modes(), no_function_modes():
         values = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
         return Kind((Tensor, (*form, values.contiguous().view(torch.uint8).numpy().tobytes())))
 

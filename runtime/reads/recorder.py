@@ -75,7 +75,7 @@ from .reads import (
     spell,
 )
 from .rewrite import rewritten, with_reader
-from .stand_ins import OfBatch, StandIns
+from .stand_ins import Holder, OfBatch, StandIns
 
 NOT_GIVEN = object()
 _OURS = __name__.partition(".")[0]
@@ -598,6 +598,10 @@ class Recording:
                 raise TraceError(_counted((*node.path, key), value, None, users_place(at_line)))
             return
         path = node.path if key is None else (*node.path, key)
+        if isinstance(value, Tensor) and (name := self.stand_ins.batch.name_of(value)) is not None:
+            # the trace means the input, so that an iteration must find that of its own batch there
+            self.stand_ins.batch.holders[path] = Holder(fetch, node.thing, key, name)
+            return
         made = None if isinstance(value, Kind) else self._node_of(value, path)
         node.reads[fetch, key] = Read(fetch, key, value, made, users_place(at_line))
         if isinstance(value, np.ndarray | bytearray | memoryview | deque) or _is_number(value):

@@ -10,18 +10,28 @@ attributes are reads like others; a batch's tensors are others each time, so eac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..reach import Path
 from ..refusals import TraceError, at_line
 from ..torch_internals import VERSION
 from .contents import MISSING, content
 from .reader import users_place
-from .reads import Difference, same
+from .reads import Difference, Fetch, same
 
 _COUNTED = frozenset({VERSION})
 """What counts on from iteration to iteration, whatever a plan does."""
+
+
+class Holder(NamedTuple):
+    """A place outside of the batch that holds the input `name`: what fetch(thing, key) gives."""
+
+    fetch: Fetch
+    thing: Any
+    key: Any
+    name: str
 
 
 class OfBatch:
@@ -37,6 +47,11 @@ class OfBatch:
         self._attributes: dict[tuple[str, str], Any] = {}
         self._asked: set[str] = set()
         self._pattern: tuple[str, ...] = ()
+        self.holders: dict[Path, Holder] = {}
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The name of the first input that is this tensor."""
+        return next((name for name, each in self.tensors.items() if each is tensor), None)
 
     def read(self, name: str, attribute: str) -> None:
         """Raises TraceError for a tensor: the plan would hold that of this batch."""
@@ -67,6 +82,9 @@ class OfBatch:
             now = content(vars(tensors[name]).get(attribute, MISSING))
             if now is not value and now != value and not same(now, value):
                 return Difference((f"input {name}", attribute), now, value)
+        for path, holder in self.holders.items():
+            if (there := holder.fetch(holder.thing, holder.key)) is not tensors[holder.name]:
+                return Difference(path, there, _Words(f"the input {holder.name}"))
         if self._asked:
             for name, now, then in zip(
                 self._order(tensors), self._pattern_of(tensors), self._pattern, strict=True

@@ -69,8 +69,8 @@ def solve(
         outcome = Outcome.UNKNOWN if ended.x is None else Outcome.FEASIBLE
         return Result(outcome, None, bound_below(program, best.bound), ended.x, ended.interrupted)
     told = ended.told
-    outcome, x = Outcome(told["outcome"]), ended.x
-    return Result(outcome, told["objective"], told["bound"], x, ended.interrupted, told["nodes"])
+    outcome, bound = Outcome(told["outcome"]), bound_below(program, told["bound"])
+    return Result(outcome, told["objective"], bound, ended.x, ended.interrupted, told["nodes"])
 
 
 @dataclass(frozen=True, eq=False)

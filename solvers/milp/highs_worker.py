@@ -27,7 +27,7 @@ from .exchange import save
 from .highs import PROGRESS
 from .model import Program
 from .process import load_question
-from .result import BackendError, Outcome, Settings, bound_below
+from .result import BackendError, Outcome, Settings
 from .write import lp_of
 
 IDLE_SECONDS = 20.0
@@ -128,7 +128,6 @@ def _standing(
     optimal = status == statuses.kOptimal
     mixed = bool(program.integer.any())
     bound = info.mip_dual_bound if mixed else info.objective_function_value if optimal else -inf
-    bound = bound_below(program, bound)
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Outcome.UNKNOWN, None, bound, None
     x = np.array(highs.getSolution().col_value, np.float64)

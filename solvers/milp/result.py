@@ -117,6 +117,8 @@ def bound_below(program: Program, bound: float) -> float:
     costs above −1e-7 for 0, each over its variable's range; floats round the costs themselves. `scaled` has
     made the costs so large that this is next to nothing.
     """
+    if not len(program.cost):
+        return bound  # nothing was searched
     ranges = np.minimum(program.upper - program.lower, LONGEST_RANGE)
     hidden = 2.0 * max(program.tolerance, DISCARDED) + REDUCED * float(ranges.sum())
     return bound - hidden - ROUNDED * float(np.abs(program.cost).sum())

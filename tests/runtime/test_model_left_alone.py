@@ -41,7 +41,7 @@ COUNT = 0
 class Everything(nn.Linear):
     """Keeps something of every call in every kind of place."""
 
-    calls = 0
+    calls, draws = 0, True
 
     def __init__(self):
         super().__init__(4, 4)
@@ -70,7 +70,7 @@ class Everything(nn.Linear):
         COUNT += 1
         Everything.calls += 1
         self.steps += 1
-        for generator in self.generators[:2]:
+        for generator in self.generators[:2] if self.draws else ():
             generator.random()
         made = super().forward(x)
         self.outputs.append(made)
@@ -86,6 +86,7 @@ class Everything(nn.Linear):
 
 def test_nothing_of_a_trace_is_left():
     module = Everything()
+    module.draws = False
     iteration = Iteration(module, (torch.ones(2, 4),))
     numbers = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
     own = [module.generators[0].getstate(), module.generators[1].bit_generator.state]
@@ -176,12 +177,22 @@ class Later(nn.Linear):
 
 def test_a_trace_that_fails_leaves_nothing_either():
     class Failing(Everything):
+        draws = False
+
         def forward(self, x):
             return super().forward(x).item()
 
     iteration = Iteration(Failing(), (torch.ones(2, 4),))
     before = PythonState(iteration, tensors=True)
     with pytest.raises(Exception, match="values of tensors"):
+        trace(iteration)
+    assert before.changes() == []
+
+
+def test_a_trace_that_draws_is_refused_and_leaves_nothing_either():
+    iteration = Iteration(Everything(), (torch.ones(2, 4),))
+    before = PythonState(iteration, tensors=True)
+    with pytest.raises(Exception, match="draws Python's random numbers"):
         trace(iteration)
     assert before.changes() == []
 

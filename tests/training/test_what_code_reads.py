@@ -641,3 +641,24 @@ def test_a_trace_that_fails_lets_go_of_what_was_there():
     recordings = [each for each in gc.get_objects() if type(each) is Recording]
     assert refused.value is not None
     assert all(not vars(each)["_old"] and not vars(each)["_nodes"] for each in recordings)
+
+
+HELD = None
+
+
+@pytest.mark.parametrize("place", ["closure", "global"])
+def test_a_loss_that_holds_the_batch_means_each_batch(place):
+    """A training loop gives its variable another batch each time; a variable that stays behind is refused."""
+    global HELD
+    module = nn.Linear(3, 3)
+    x = HELD = torch.randn(4, 3)
+
+    def loss_fn(output):
+        return nn.functional.mse_loss(output, x if place == "closure" else HELD)
+
+    step = memplan.optimize(module, x, loss_fn=loss_fn, budget="100%", keep=False, time_limit=1)
+    for _ in range(2):
+        x = HELD = torch.randn(4, 3)
+        assert step(x).item() == loss_fn(module(x)).item()
+    with pytest.raises(memplan.MemplanError, match=r"uses a tensor from outside.*give labels as targets"):
+        step(torch.randn(4, 3))

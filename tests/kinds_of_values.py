@@ -44,7 +44,7 @@ VARIABLE: contextvars.ContextVar[float] = contextvars.ContextVar("factor", defau
 THREAD = threading.local()
 THREAD.factor = 1.0
 settings: Any = ModuleType("settings_of_a_user")
-settings.__file__ = "settings_of_a_user.py"
+settings.__file__ = __file__
 sys.modules["settings_of_a_user"] = settings
 
 

@@ -75,6 +75,11 @@ def of_tensor(tensor: torch.Tensor) -> Any:
     return id(tensor), form, tensor.data_ptr(), version, sha256(bytes_).hexdigest()
 
 
+def is_made(before: Any, after: Any) -> bool:
+    """Whether one of the two has no values yet: it is on meta, or its values are still to be read from files."""
+    return isinstance(before, int) != isinstance(after, int) and is_moved(before, after)
+
+
 def is_moved(before: Any, after: Any) -> bool:
     """Whether a schedule with transfers has given a tensor other memory, or has it away now or before."""
     if isinstance(before, int) or isinstance(after, int):
@@ -106,11 +111,12 @@ def watched(function: Any, position: int) -> Any:
             return function(*arguments, **keywords)
         finally:
             after = digest(arguments[position])
-            changed = differences(before, after)
-            if moves:
-                known = [name for name in changed if name in before and name in after]
-                moved = {name for name in known if is_moved(before[name], after[name])}
-                changed = [name for name in changed if name not in moved]
+            may = is_moved if moves else is_made
+            changed = [
+                name
+                for name in differences(before, after)
+                if name not in before or name not in after or not may(before[name], after[name])
+            ]
             assert not changed, f"planning has changed {', '.join(changed)}"
 
     return call

@@ -204,7 +204,7 @@ def _planned(
     iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep]
 ) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
     """What the turns make, the outcome of each, and the names of what updates change."""
-    with _alone(iteration, step, step.program):
+    with _alone(iteration, step, [each.program for each in turns]):
         outcomes = [each.run(iteration.inputs) for each in turns]
         for each in {*turns}:
             each.recall()
@@ -238,10 +238,10 @@ def _eager(
 
 
 @contextmanager
-def _alone(iteration: Iteration, step: PlannedStep, program: Program | None = None) -> Generator[Before]:
-    """Iterations that leave no trace, the first of them the first of its update. program: theirs; None for
+def _alone(iteration: Iteration, step: PlannedStep, programs: Collection[Program] = ()) -> Generator[Before]:
+    """Iterations that leave no trace, the first of them the first of its update. programs: theirs; none for
     eager's."""
-    with unchanged(iteration, step.program.device, program) as before:
+    with unchanged(iteration, step.program.device, programs) as before:
         if iteration.updates is not None:
             note_accumulated(iteration.updates.optimizer, None)
         yield before

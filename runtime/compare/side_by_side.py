@@ -65,7 +65,7 @@ def side_by_side(
     All that the iterations can change is afterwards what it was.
     """
     device = step.program.device
-    with unchanged(iteration, device, step.program):
+    with unchanged(iteration, device, [step.program]):
         loss = step.run(iteration.inputs).loss
         assert loss is not None
         step.recall()
@@ -101,7 +101,7 @@ def side_by_side(
 def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
     """When each step of the schedule runs, in one planned iteration behind others. Module, buffers and random
     generators are afterwards what they were."""
-    with unchanged(iteration, step.program.device, step.program):
+    with unchanged(iteration, step.program.device, [step.program]):
         for _ in range(AHEAD):
             step.run(iteration.inputs)
         step.begin_timing()

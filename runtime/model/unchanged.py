@@ -13,7 +13,7 @@ after success, an exception and Ctrl-C alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -42,12 +42,12 @@ class Before:
 
 @contextmanager
 def unchanged(
-    iteration: Iteration, device: torch.device, program: Program | None = None
+    iteration: Iteration, device: torch.device, programs: Collection[Program] = ()
 ) -> Generator[Before]:
     """Put back all that the iterations within change.
 
-    program: what they run. Then of parameters, buffers, inputs and states only those are copied that its
-    operations change. Without one, as for eager PyTorch, all are.
+    programs: what they run. Then of parameters, buffers, inputs and states only those are copied that an
+    operation changes. Without any, as for eager PyTorch, all are.
 
     Where an iteration that moves tensors has failed before its end, those that it lost have their values of
     before, too.
@@ -57,8 +57,8 @@ def unchanged(
         state = PythonState(iteration, tensors=True)
         optimizer = None if iteration.updates is None else SavedOptimizer(iteration.updates.optimizer)
         tensors = {
-            name: SavedTensor(tensor, keep_memory=program is None)
-            for name, tensor in _changeable(iteration, program).items()
+            name: SavedTensor(tensor, keep_memory=not programs)
+            for name, tensor in _changeable(iteration, programs).items()
         }
         gradients = SavedGradients(_of_loss(iteration))
         steps: list[Callable[[], None]] = [
@@ -125,16 +125,21 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def _changeable(iteration: Iteration, program: Program | None) -> dict[str, Tensor]:
+def _changeable(iteration: Iteration, programs: Collection[Program]) -> dict[str, Tensor]:
     """What iterations can change. Of the optimizer's states all: an update changes them, or none is there."""
     found = residents_of(iteration)
-    if program is None:
+    if not programs:
         return found
+    same = set[str].intersection(*map(_left_alone, programs))
+    return {name: tensor for name, tensor in found.items() if name not in same}
+
+
+def _left_alone(program: Program) -> set[str]:
+    """The parameters, buffers and inputs in whose memory no operation writes."""
     changed = {storage for operation in program.operations for storage in operation.mutates}
     named = {**program.parameters, **program.buffers}
     named |= {f"the input {name}": value for name, value in program.inputs.items()}
-    same = {name for name, value in named.items() if program.values[value].storage not in changed}
-    return {name: tensor for name, tensor in found.items() if name not in same}
+    return {name for name, value in named.items() if program.values[value].storage not in changed}
 
 
 def _of_loss(iteration: Iteration) -> list[Tensor]:

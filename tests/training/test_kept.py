@@ -78,7 +78,8 @@ def test_a_gap_is_the_solver_s_and_part_of_the_question(
     ("solver", "gap", "message"),
     [
         ("auto", "near", "auto: the setting gap must be a number, not 'near'"),
-        ("auto", 1.0, "auto: gap must be at least 0 and below 1, not 1.0"),
+        ("auto", 1.0, "auto: gap 1.0: a gap is below 1, that is 100%: write 1%"),
+        ("auto", 0.5, "auto: gap 0.5 can be read in two ways: write 0.5% or 50%"),
         ("search", 0.01, "search has no setting 'gap'"),
     ],
 )

@@ -157,7 +157,7 @@ def test_what_is_said_to_be_within_the_gap_is(share: float) -> None:
         if least is None or not whole:
             continue
         found = registry.solve(
-            "auto", Problem(graph, budget), settings=QUICK | {"gap": str(share)}, bound_seconds=0
+            "auto", Problem(graph, budget), settings=QUICK | {"gap": f"{share:.0%}"}, bound_seconds=0
         )
         assert found.lower_bound is not None
         assert found.lower_bound <= least * (1 + 1e-6)

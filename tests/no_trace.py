@@ -76,7 +76,7 @@ def of_tensor(tensor: torch.Tensor) -> Any:
 
 
 def is_made(before: Any, after: Any) -> bool:
-    """Whether one of the two has no values yet: it is on meta, or its values are still to be read from files."""
+    """Whether one of the two has no values yet: on meta, or still to be read from files."""
     return isinstance(before, int) != isinstance(after, int) and is_moved(before, after)
 
 

@@ -38,7 +38,8 @@ class Phases:
             output.note(line)
 
     def line(self, limit: float | None) -> str | None:
-        """None unless the command has taken more than twice the limit, which holds for the search alone."""
+        """One line on what took the time. None unless the command has taken more than twice the limit, which
+        holds for the search alone."""
         took = monotonic() - self._begin
         if limit is None or took <= 2 * limit:
             return None

@@ -72,7 +72,7 @@ class Shapes:
             self._compute(node, given, values, attributes)
 
     def _infer(self, node: Any) -> None:
-        """By ONNX's rule for the operator; what it does not know stays unknown."""
+        """Infer shapes by ONNX's rule for the operator; what it does not know stays unknown."""
         helper, inference = self._onnx.helper, self._onnx.shape_inference
         types = {
             name: helper.make_tensor_type_proto(*self.forms[name])
@@ -195,7 +195,7 @@ def _loss(call: _Call) -> Sequence[Form | None]:
 
 
 def _filters(call: _Call) -> Sequence[Form | None]:
-    """Of the input, of the weights, of the bias: as long as the result has channels."""
+    """Shapes of the input, of the weights, of the bias: as long as the result has channels."""
     result, x, weights = call.inputs[:3]
     bias = None if result is None or weights is None else Form(weights.type, result.shape[1:2])
     return [x, weights, bias]

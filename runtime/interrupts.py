@@ -109,7 +109,7 @@ class _Deferral:
             raise errors[0]
 
     def run_those_that_came(self) -> None:
-        """In an open block, after a closed one within it."""
+        """Run the handlers that waited for the end of a closed block within an open one."""
         for number in dict.fromkeys(self._came):
             if not self._waits(number):
                 self._came = [other for other in self._came if other != number]
@@ -127,7 +127,7 @@ class _Deferral:
         return self._state != _State.CLOSED and not self._has_raised
 
     def _waits(self, number: int) -> bool:
-        """Whether its handler does, if it is the first such signal."""
+        """Whether the handler of a signal waits, if it is the first such signal."""
         return not self._is_open or (self._state == _State.OPEN and number == signal.SIGINT)
 
     def _run(self, number: int, frame: FrameType | None) -> None:

@@ -77,7 +77,7 @@ def prepare_states(
 
 
 def _check_rows(place: Path, optimizer: Optimizer, rows: Any) -> None:
-    """What is beside the tensors has its form, and the optimizer's groups."""
+    """Check the form of all but the tensors: the rows and the optimizer's groups."""
     try:
         saved = [len(group["params"]) for group in rows["groups"]]
         whole = all(isinstance(row, dict) for row in rows["others"].values())

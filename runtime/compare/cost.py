@@ -25,7 +25,7 @@ LESS = 0.95
 
 
 class Cost(NamedTuple):
-    """Of an iteration. peak_bytes: the most on the device, weights, states and inputs included."""
+    """The cost of an iteration. peak_bytes: the most on the device, weights, states and inputs included."""
 
     peak_bytes: int
     seconds: float
@@ -57,7 +57,7 @@ class EagerCost:
 
     @property
     def cost(self) -> Cost | None:
-        """None where it was not measured."""
+        """The cost of the measured iterations, None where it was not measured."""
         if self._peak is None or self._seconds is None:
             return None
         return Cost(self._peak, self._seconds)

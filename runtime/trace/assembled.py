@@ -23,7 +23,7 @@ ASSEMBLES = ("tensor", "as_tensor", "new_tensor")
 
 
 def assembled(name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Tensor | None:
-    """What the function returns; None if its list holds no tensor of the trace."""
+    """The value that the function returns, None if its list holds no tensor of the trace."""
     like, data = (
         (args[0], args[1]) if name == "new_tensor" and len(args) > 1 else (None, args[0] if args else None)
     )

@@ -41,7 +41,7 @@ _NOT_HELD = (
 
 
 def held_generators(iteration: Iteration) -> dict[Path, torch.Generator]:
-    """Those that attributes of the module and the loss function hold, by the path to each."""
+    """The generators that attributes of the module and the loss function hold, by the path to each."""
     found: dict[int, tuple[Path, torch.Generator]] = {}
     for path, thing in reachable(roots_of(iteration)):
         if isinstance(thing, torch.Generator):

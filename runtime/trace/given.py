@@ -22,7 +22,7 @@ from ..torch_internals import function_arguments_replaced, tree_leaves, tree_map
 
 @contextmanager
 def given_replaced(pairs: Iterable[tuple[Tensor, Tensor]]) -> Generator[None]:
-    """In calls of torch's functions, and of `torch.autograd.Function`s, real tensors become their stand-ins.
+    """Replace real tensors by their stand-ins in calls of torch's functions and of autograd Functions.
 
     pairs: real tensor, stand-in.
     """

@@ -32,6 +32,9 @@ SPARSE = (
 )
 NESTED = "nested tensors can't be traced: pad instead, and mask the loss"
 
+NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the shapes of its results"
+"""The reason for a refusal of an operator that PyTorch can't trace."""
+
 _LAYERDROP = "layers are dropped by chance: set layerdrop to 0"
 _BATCHED = 'call model.set_experts_implementation("batched_mm")'
 _OPERATOR = "put the native code into an operator: torch.library.custom_op, register_fake, register_autograd"
@@ -47,11 +50,32 @@ _COUNTED = (
     "them and "
     "multiply by weights of zero, or give each expert a fixed number of rows by topk"
 )
-_BEFOREHAND = (
-    "do that before the iteration, and give what comes of it as an input or a target: a matching of "
-    "predictions "
-    "with labels follows from a forward under torch.no_grad()"
+_CUSTOM = (
+    "put it into an operator, which a plan calls with the values (torch.library.custom_op, register_fake)"
 )
+_BEFOREHAND = (
+    f"{_CUSTOM}; or do it before the iteration, and give what comes of it as an input or a target: a "
+    "matching of predictions with labels follows from a forward under torch.no_grad()"
+)
+_FAKE_KERNEL = (
+    "give it one: @torch.library.register_fake(…) over a function that returns empty tensors of the results' "
+    "shapes"
+)
+_OTHER_CLASS = "in a trace they are plain tensors: give what the class adds as inputs of their own"
+_SPLINES = (
+    "nflows' splines pick rows by the values: use one that computes all rows and chooses by torch.where, "
+    "like zuko.flows.NSF"
+)
+_BY_SCORES = (
+    "which nodes are kept depends on weights: pool by clusters that are known beforehand, an input of whole "
+    "numbers, or train this model with eager PyTorch"
+)
+_TRL = (
+    "TRL reads values for its logs there: for SFTTrainer give a subclass with compute_loss = "
+    "transformers.Trainer.compute_loss; in other trainers, a compute_loss without those lines"
+)
+_OF_CLASS, _MAKES = "uses a tensor of a class of its own", "makes a tensor of a class of its own"
+_OWN_CLASS = "make it a buffer, or a plain tensor by as_subclass(torch.Tensor)"
 _ARGUMENTS = "inputs are what forward takes; what the loss function alone takes goes in targets="
 _FUNCTIONS = "use torch.where, or branch in Python"
 
@@ -63,10 +87,14 @@ _HINTS = (
     _Hint("torch/distributions", "", "", "make distributions without validate_args=True"),
     _Hint("", "grouped_mm", "", _BATCHED),
     _Hint("", "", "grouped_mm", _BATCHED),
+    _Hint("torch_geometric", "self.select(", "", _BY_SCORES),
+    _Hint("graph_unet.py", "augment_adj", "", _BY_SCORES, "multiplies sparse matrices"),
     _Hint(
-        "torch_geometric", "self.select(", "", "which nodes are kept depends on weights: use plain PyTorch"
+        "torch_geometric", "", "ynamicOutputShape", "edges must be an input, of whole numbers, or a buffer"
     ),
-    _Hint("torch_geometric", "", "", "edges must be an input, of whole numbers, or a buffer"),
+    _Hint("nflows/transforms/splines", "", "", _SPLINES),
+    _Hint("trl/trainer", "", "DataDependentOutputException", _TRL),
+    _Hint("", "", "compressed tensor instance", SPARSE, "makes a sparse tensor"),
     _Hint(
         "torchvision/models/detection",
         "",
@@ -88,6 +116,13 @@ _HINTS = (
         "where the first iteration shapes buffers (observers), run it before",
     ),
     _Hint("", "", "Checkpointing is not compatible with .grad", OWN_BACKWARD, "runs a backward of its own"),
+    _Hint("", "", NO_FAKE_KERNEL, _FAKE_KERNEL),
+    _Hint("", "", "no fake impl registered", _FAKE_KERNEL, f"calls an operator that {NO_FAKE_KERNEL}"),
+    _Hint("", "", "'FakeTensor' object has no attribute", _OTHER_CLASS),
+    _Hint("", "", "on types that implement __torch_function__", _OWN_CLASS, _OF_CLASS),
+    _Hint("", "", "'FakeTensor' and '", _OWN_CLASS, _OF_CLASS),
+    _Hint("", "", "' and 'FakeTensor'", _OWN_CLASS, _OF_CLASS),
+    _Hint("", "", "Creating a new Tensor subclass", "compute with torch.Tensor in forward and loss", _MAKES),
     _Hint("", "", "Cannot access data pointer", _OPERATOR, "takes the address of a tensor (data_ptr)"),
     _Hint(
         "",
@@ -123,8 +158,7 @@ _HINTS = (
         "",
         "",
         "DataDependentOutputException",
-        "where it follows from weights, real numbers or chance, use torch.where, or leave that part to plain "
-        "PyTorch",
+        f"where it follows from weights, real numbers or chance, use torch.where, or {_CUSTOM}",
     ),
 )
 

@@ -5,18 +5,26 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
 
 from ..graphs.errors import MemplanError
-from .hints import hint
-from .torch_internals import DataDependentOutputException, DynamicOutputShapeException
+from .hints import NO_FAKE_KERNEL, hint
+from .torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 
 _PACKAGE = Path(__file__).parent.parent
 _OURS = {_PACKAGE / folder for folder in ("runtime", "training", "cli", "comparison", "exchange", "report")}
@@ -59,7 +67,10 @@ def _parts(error: Exception) -> tuple[str, str, str]:
     frames = traceback.extract_tb(error.__traceback__)
     users = _place(frames)
     place = users or getattr(error, _LAYER, "")
-    advice, reason = hint(frames, f"{type(error).__name__}: {error}", outside=not users)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, UnsupportedOperatorException):
+        text = NO_FAKE_KERNEL
+    advice, reason = hint(frames, text, outside=not users)
     return place, reason or _reason(error), advice
 
 
@@ -73,9 +84,11 @@ def _reason(error: Exception) -> str:
         return f"{_VALUES} (an `.item()`, an `if tensor:` …; {error})"
     if isinstance(error, DynamicOutputShapeException):
         return f"{_VALUES}, which decide a shape ({error})"
+    if isinstance(error, UnsupportedOperatorException):
+        return f"the operator {error.func} {NO_FAKE_KERNEL}"
     if "HigherOrderOperator" in str(error):
         return "it calls an operator that takes functions (torch.cond, a scan, …)"
-    text = " ".join(str(error).split("While executing %")[0].split())
+    text = " ".join(str(error).split("While executing %")[0].split()).replace("'FakeTensor'", "'Tensor'")
     return f"{type(error).__name__}: {text}"[:_LONGEST]
 
 
@@ -91,6 +104,31 @@ def at_line(filename: str, line: int | None) -> str:
     path = Path(filename)
     package = next((after for before, after in pairwise(path.parts) if before in _LIBRARIES), None)
     return f"{path.name}:{line}{f' of {package}' if package else ''}: "
+
+
+def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:
+    """`model.py:12: `, the line of code that is neither torch's nor ours after which `seen` holds first, in
+    a run; empty if there is none. Slow: `seen` is asked after each line."""
+    lasts: dict[FrameType, int] = {}
+    places: list[str] = []
+
+    def at(frame: FrameType, _event: str, _argument: object) -> Any:
+        if not places and frame in lasts and seen():
+            places.append(at_line(frame.f_code.co_filename, lasts[frame]))
+        lasts[frame] = frame.f_lineno
+        return at
+
+    def called(frame: FrameType, _event: str, _argument: object) -> Any:
+        return at if not places and is_users(frame.f_code.co_filename) else None
+
+    before = sys.gettrace()
+    sys.settrace(called)
+    try:
+        with suppress(Exception):
+            run()
+    finally:
+        sys.settrace(before)
+    return next(iter(places), "")
 
 
 def warn_user(text: str) -> None:

@@ -43,6 +43,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
@@ -69,6 +70,8 @@ __all__ = [
     "OpOverload",
     # Stands before every operator.
     "TorchDispatchMode",
+    # An operator without a kernel for fake tensors.
+    "UnsupportedOperatorException",
     # A table by tensor that keeps none alive.
     "WeakIdKeyDictionary",
     # FLOPs of operators.
@@ -324,6 +327,17 @@ def addresses_refused(mode: FakeTensorMode) -> Any:
     """A context: RuntimeError where code asks for the address of a fake tensor, which has none. Native code
     that gets zero in its place ends the process."""
     return patch.object(mode, "_allow_unsafe_data_ptr_access", False)
+
+
+def fakes_retyped(retype: Callable[[Tensor, type[Tensor]], Tensor]) -> Any:
+    """A context: `as_subclass` of a fake tensor is `retype`. PyTorch's own gives a tensor that is fake no
+    more, without data."""
+    return patch.object(FakeTensor, "as_subclass", retype, create=True)
+
+
+def dispatches(tensor: Tensor) -> bool:
+    """Whether its class computes its own way (`__torch_dispatch__`)."""
+    return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 @contextmanager

@@ -13,7 +13,9 @@ from ...planner.plain import baseline, plain_schedule
 from ..device.host_room import available_bytes
 from ..model.iteration import Iteration
 from ..program.program import Program
+from ..refusals import TraceError
 from ..run.execute import PlannedStep
+from ..run.inputs import UsedValuesError
 from .compiled import Compiled, compare_compiled, compare_traced
 from .eager import Comparison, compare
 from .peaks import resident_bytes
@@ -96,6 +98,12 @@ def compare_if_it_fits(
 def _if_it_fits(comparing: Callable[[], Comparison]) -> Comparison | None:
     try:
         return comparing()
+    except UsedValuesError as error:  # on one batch: the iterations change what decides
+        raise TraceError(
+            f"{error}, since the iteration itself changes them. If they settle in the first iteration, as in "
+            "data-dependent initialisation (ActNorm), run the model once before it is planned; else decide "
+            "in the training loop"
+        ) from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -163,16 +163,32 @@ def _guarded(path: Path, what: str, run: Callable[[], T]) -> T:
     except SyntaxError as error:
         raise InputError(f"{path}:{error.lineno}: {error.msg}") from error
     except ModuleNotFoundError as error:
-        raise MissingPackageError(f"{path}: needs the package {error.name}, not installed here") from error
+        if (name := _missing(error)) is None:
+            raise _failed(path, what, error) from error
+        raise MissingPackageError(f"{path}: needs the package {name}, not installed here") from error
     except (Exception, SystemExit) as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if Path(frame.filename).resolve() == path.resolve()
-        ]
-        place = f"{path}:{lines[-1]}" if lines else str(path)
-        text = " ".join(str(error).split())[:300]
-        raise InputError(f"{place}: {what}: {type(error).__name__}: {text}") from error
+        raise _failed(path, what, error) from error
+
+
+def _missing(error: BaseException | None) -> str | None:
+    """The package that was not found: libraries that import late raise errors without its name, from those
+    that have it."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            return error.name
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _failed(path: Path, what: str, error: BaseException) -> InputError:
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path.resolve()
+    ]
+    place = f"{path}:{lines[-1]}" if lines else str(path)
+    text = " ".join(str(error).split())[:300]
+    return InputError(f"{place}: {what}: {type(error).__name__}: {text}")
 
 
 @contextmanager

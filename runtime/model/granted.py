@@ -25,9 +25,18 @@ from ..program.program import Program, Value
 from ..reach import names_in
 from ..reads.contents import is_of_user_class
 from ..storage.away import Away
-from ..torch_internals import WRAPPERS, has_hooks, make_up, no_torch_function, wraps_others
+from ..torch_internals import (
+    WRAPPERS,
+    FakeTensor,
+    dispatches,
+    has_hooks,
+    make_up,
+    no_torch_function,
+    wraps_others,
+)
 from .iteration import Iteration
 
+_ANEW = "plan the module anew, by another call of memplan.optimize"
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -80,6 +89,16 @@ def refuse_layout(name: str, tensor: Tensor) -> None:
         layout = str(tensor.layout).removeprefix("torch.")
         advice = SPARSE if layout.startswith("sparse") else "make it dense, by to_dense()"
         raise InputError(f"{name} is a tensor of layout {layout}, which can't be planned: {advice}")
+
+
+def refuse_input(name: str, tensor: Tensor) -> None:
+    """Raises InputError, one line, for an input that is no plain tensor in one block of memory."""
+    refuse_layout(f"input {name}", tensor)
+    if dispatches(tensor) and not isinstance(tensor, FakeTensor):
+        raise InputError(
+            f"input {name} is a {type(tensor).__name__}, a tensor that computes its own way, which no plan "
+            "follows: give its parts as inputs of their own"
+        )
 
 
 class Granted:
@@ -137,23 +156,20 @@ class Granted:
             )
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:
-                raise MismatchError(f"{_difference(name, part, known)}: plan the module anew")
+                raise MismatchError(f"{_difference(name, part, known)} {_ANEW}")
         with no_torch_function():
             first: dict[int, str] = {}
             for name, tensor in tensors.items():
                 self._check_tensor(name, tensor)
                 if (same := first.setdefault(id(tensor), name)) != name:
-                    raise MismatchError(
-                        f"{name} and {same} are one tensor now; the plan is for two: plan the module anew"
-                    )
+                    raise MismatchError(f"{name} and {same} are one tensor now; the plan is for two: {_ANEW}")
 
     def _check_tensor(self, name: str, tensor: Tensor) -> None:
         trained = self._trained.get(name)
         if trained is not None:
             if tensor.requires_grad != trained:
                 raise MismatchError(
-                    f"{name}.requires_grad is {tensor.requires_grad}; the plan is for {trained}: "
-                    "plan the module anew"
+                    f"{name}.requires_grad is {tensor.requires_grad}; the plan is for {trained}: {_ANEW}"
                 )
             _refuse_hooks(name, tensor)
         if isinstance(tensor, Away):
@@ -251,15 +267,18 @@ def _difference(name: str, part: nn.Module, known: _State) -> str:
         ("its class", None, "its parts", "its hooks", "its tensors", "its forward")
     ):
         if what is not None and now[number] != known[number]:
-            return f"{where}: {what} changed after the plan was made"
-    return f"{f'{name}.' if name else ''}training is {now[1]}; the plan is for {known[1]}"
+            return f"{where}: {what} changed after the plan was made:"
+    call = "train()" if known[1] else "eval()"
+    changed = f"{f'{name}.' if name else ''}training is {now[1]}; the plan is for {known[1]}"
+    return f"{changed}: call {call} before the step, or"
 
 
 def _refuse_hooks(name: str, parameter: Tensor) -> None:
     if has_hooks(parameter):
         raise InputError(
             f"{name} has a hook on its gradient (register_hook, register_post_accumulate_grad_hook): "
-            "a plan does not run it"
+            "a plan does not run it. Register it in forward, on self.weight.view_as(self.weight), and "
+            "compute with that; or do after the step's backward() what it does, to .grad"
         )
 
 

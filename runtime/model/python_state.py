@@ -92,6 +92,10 @@ class PythonState:
         found = (kept.draws for kept in self._things if kept.draws and kept.changes())
         return next((each for each in found if not whose or each in whose), None)
 
+    def draws(self) -> bool:
+        """Whether random numbers were drawn that are not PyTorch's."""
+        return self.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS) is not None
+
     def put_back(self) -> None:
         for kept in self._things:
             if kept.changes():

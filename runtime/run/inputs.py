@@ -16,8 +16,8 @@ from ..program.program import Program, Value
 
 
 class OtherShapeError(MismatchError):
-    """Inputs that differ from those of the plan in their shapes, or strides, alone, or in values that the
-    trace has used: another plan can be made for them."""
+    """Inputs that differ from those of the plan in their shapes, strides or dtypes alone, or in values that
+    the trace has used: another plan can be made for them."""
 
 
 class UsedValuesError(OtherShapeError):
@@ -37,8 +37,8 @@ class Expected:
         self._others = others_in(inputs)
 
     def read(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The tensors, in the program's order. Raises OtherShapeError where only their shapes differ from the
-        plan's, else MismatchError."""
+        """The tensors, in the program's order. Raises OtherShapeError if only their shapes or dtypes differ
+        from the plan's, else MismatchError."""
         tensors = tensors_in(inputs)
         _same_names(tensors, self._forms, inputs)
         others = others_in(inputs)
@@ -48,7 +48,7 @@ class Expected:
                 raise OtherValuesError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         found = [(name, form_of(tensors[name], form), form) for name, form in self._forms.items()]
         for name, there, form in found:
-            if (there.dtype, there.device) != (form.dtype, form.device):
+            if there.device != form.device:
                 raise MismatchError(_other_form(name, there, form))
         for name, there, form in found:
             if there != form:

@@ -31,7 +31,7 @@ from ..reach import Path
 from ..reads.forbidden import drawing
 from ..reads.reads import Reads
 from ..reads.recorder import Recording
-from ..refusals import TraceError
+from ..refusals import TraceError, first_line
 from ..storage.away import hold_of
 from ..torch_internals import (
     FakeTensor,
@@ -55,6 +55,7 @@ from .pretence import (
     compiling,
     cumulative_norms,
     not_called_fake,
+    plain_tensors,
     silent,
     without_checkpoints,
     without_validation,
@@ -136,6 +137,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
         without_checkpoints(),
         without_validation(),
         cumulative_norms(),
+        plain_tensors(),
         addresses_refused(mode),
         uncompiled(),
         caches_forgotten(),
@@ -149,7 +151,10 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
                 traced = make_fx(forward_backward)(*examples)
             recording.refuse_counters()
             if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
-                raise TraceError(drawing(whose, "the iteration "))
+                before.put_back()
+                with generators.watched(), mode:
+                    place = first_line(lambda: make_fx(forward_backward)(*examples), before.draws)
+                raise TraceError(drawing(whose, place or "the iteration "))
         held = captured.held_by(iteration)
         reads = recording.reads()
         with mode:

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from ..calls.cumulative_norm import cumulative
+from ..model.captured import users_line
+from ..refusals import TraceError
 from ..torch_internals import (
     FAKE_TENSOR_LOGGER,
     checkpoints_replaced,
     distributions_not_validated,
+    fakes_retyped,
     norms_replaced,
     say_compiling,
     says_compiling,
@@ -50,6 +53,20 @@ def not_called_fake() -> Generator[None]:
         yield
     finally:
         module.is_fake_tensor = before
+
+
+def plain_tensors() -> AbstractContextManager[Any]:
+    """`as_subclass` stays within the trace's own tensors."""
+    return fakes_retyped(_retyped)
+
+
+def _retyped(tensor: Tensor, cls: type[Tensor]) -> Tensor:
+    if cls is not Tensor:
+        raise TraceError(
+            f"{users_line()}makes a {cls.__name__} of a tensor, whose own methods a trace does not follow: "
+            "compute with torch.Tensor in forward and loss"
+        )
+    return tensor.view_as(tensor)
 
 
 def without_checkpoints() -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...graphs.errors import MemplanError
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
-from ..model.granted import refuse, refuse_layout
+from ..model.granted import refuse, refuse_input
 from ..model.iteration import Iteration, refuse_gradients_of_inputs, scale_of, tensors_in
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
@@ -47,7 +47,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     start = perf_counter()
     refuse(iteration.module)
     for name, tensor in tensors_in(iteration.inputs).items():
-        refuse_layout(f"input {name}", tensor)
+        refuse_input(name, tensor)
     if torch.is_anomaly_enabled():
         warn_user("torch.autograd's anomaly mode is on: a plan's backward does not look for NaN")
     if iteration.trains:

@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -192,6 +192,14 @@ def wraps_others(tensor: Tensor) -> bool:
 def schema_of(operator: Any) -> Any:
     """An operator's name, arguments and defaults, and whether it changes any."""
     return operator._schema
+
+
+def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """The tensors among the arguments of a call that the operator changes."""
+    for place, argument in enumerate(schema_of(operator).arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = kwargs.get(argument.name) if place >= len(args) else args[place]
+            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
 
 
 def can_decompose(operator: Any) -> bool:

@@ -1,3 +1,4 @@
+# type: ignore
 """Kinds of values that a model's code can read from outside, each with a change to it.
 
 A kind gives a model's `read`, which returns the factor 1 or 3, and a function that changes it.
@@ -1323,3 +1324,9 @@ class HasMethod:
 
     def told(self, scale):
         return self.module.held.factor * scale
+
+
+@kind
+def gradient_of_a_buffer(m):
+    m.register_buffer("scale", torch.ones(()))
+    return (lambda self: 3.0 if self.scale.requires_grad else 1.0), lambda: m.scale.requires_grad_()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..reach import LONGEST, is_of_library
-from ..torch_internals import no_dispatch_modes, no_function_modes, version_of
+from ..torch_internals import FakeTensor, no_dispatch_modes, no_function_modes, version_of
 
 LARGEST = 2**20
 """Bytes of a buffer or an array; a larger one counts by its identity."""
@@ -137,7 +137,10 @@ def content(thing: Any, *, deep: bool = True, depth: int = 0, around: tuple[int,
 
 
 def tensor_content(tensor: Tensor) -> Any:
-    """Values of a small tensor, else where it lies and how often it was changed."""
+    """Values of a small tensor, else where it lies and how often it was changed. Form of a fake one, which a
+    traced iteration has left: it has no values."""
+    if isinstance(tensor, FakeTensor):
+        return Kind((Tensor, (tensor.dtype, tuple(tensor.shape), tensor.device)))
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
         return Itself(tensor)
     form = (tensor.dtype, tuple(tensor.shape), tensor.device)

@@ -24,6 +24,7 @@ class Recorder(Protocol):
     def read_attribute(self, thing: Any, name: str, value: Any) -> None: ...
     def read_item(self, thing: Any, key: Any, value: Any, *, made: bool) -> None: ...
     def read_identity(self, thing: Any) -> Any: ...
+    def read_same(self, one: Any, other: Any) -> bool: ...
     def read_length(self, thing: Any) -> None: ...
     def read_membership(self, thing: Any, key: Any, value: bool) -> None: ...
     def read_whole(self, thing: Any, *, deep: bool = False) -> None: ...
@@ -38,6 +39,7 @@ class Reader:
     def __init__(self, recorder: Recorder, function: FunctionType) -> None:
         self._recorder, self._function = recorder, function
         self._holders: list[tuple[Any, bool]] = []
+        self._operands: dict[tuple[Any, str], Any] = {}
 
     def name(self, name: str, value: Any, free: bool) -> Any:
         if self._recorder.listens:
@@ -76,6 +78,18 @@ class Reader:
 
     def identity(self, thing: Any) -> Any:
         return self._recorder.read_identity(thing) if self._recorder.listens else thing
+
+    def same(self, one: Any, other: Any) -> bool:
+        return self._recorder.read_same(one, other) if self._recorder.listens else one is other
+
+    def keep(self, site: str, thing: Any) -> Any:
+        """An operand of a chain of comparisons, which the next one uses too. By the frame: the comparison may
+        call this function."""
+        self._operands[sys._getframe(1), site] = thing
+        return thing
+
+    def kept(self, site: str) -> Any:
+        return self._operands.pop((sys._getframe(1), site))
 
     def slice(self, start: Any, stop: Any, step: Any) -> slice:
         return slice(start, stop, step)

@@ -23,7 +23,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from functools import partial
 from numbers import Number
 from threading import get_ident
@@ -35,7 +34,6 @@ from types import (
     MemberDescriptorType,
     MethodType,
     ModuleType,
-    NoneType,
 )
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -45,6 +43,7 @@ from torch import Tensor, nn
 from ..reach import LONGEST, Path, is_of_library, is_of_user
 from ..refusals import TraceError, at_line, warn_user
 from ..torch_internals import FORWARD_HOOKS, MODULE_REGISTERS, FakeTensor
+from .carried import Carried, carried, refusal
 from .contents import LARGEST, MISSING, SCALARS, Kind, content, is_of_user_class, is_plain
 from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unseeded
 from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, reporting
@@ -71,11 +70,10 @@ from .reads import (
     of_module,
     of_whole,
     same,
-    short,
     spell,
 )
 from .rewrite import rewritten, with_reader
-from .stand_ins import Holder, OfBatch, StandIns
+from .stand_ins import Holder, Identity, OfBatch, StandIns
 
 NOT_GIVEN = object()
 _OURS = __name__.partition(".")[0]
@@ -131,6 +129,7 @@ class Recording:
         self._own_state: set[int] = set()
         self._grown: dict[Node, tuple[Any, str]] = {}
         self.unwatched: list[str] = []
+        self.carried: list[Carried] = []
 
     @property
     def listens(self) -> bool:
@@ -163,9 +162,9 @@ class Recording:
             for function, code in self._codes.items():
                 function.__code__ = code
 
-    def refuse_counters(self) -> None:
-        """Raises TraceError if a number that the code used is another one by the end of the iteration: before
-        what the iteration has changed is put back."""
+    def note_carried(self) -> None:
+        """Find what the code has read and the iteration then changed, before that is put back. Raises
+        TraceError if a container was read after it had grown."""
         for node, read in all_reads(self._nodes.values()):
             now = read.fetch(node.thing, read.key)
             if now is read.value or same(now, read.value):
@@ -173,11 +172,10 @@ class Recording:
             self._own_state.add(id(read))
             if read.fetch is of_call and (not read.key.method or isinstance(now, bool)):
                 continue  # it was inside of a `with` that switches it
-            if _is_number_to_count(node, read) and type(now) is type(read.value):
-                raise TraceError(_counted((*node.path, read.key), read.value, now, read.place))
+            self.carried.append(carried(node, read, now))
         for node, (before, place) in self._grown.items():
             if place and content(node.thing, deep=False) != before:
-                raise TraceError(_counted(node.path, before, content(node.thing, deep=False), place))
+                raise TraceError(refusal(node.path, before, content(node.thing, deep=False), place))
 
     def reads(self) -> Reads:
         """What is checked before iterations; after what the iteration has changed was put back."""
@@ -197,7 +195,7 @@ class Recording:
     def close(self) -> None:
         """Let go of the objects that were there when the trace began: the error of a trace that failed may be
         kept for long, and with it this recording."""
-        self._seen, self._old, self._new, self._nodes = {}, {}, set(), {}
+        self._seen, self._old, self._new, self._nodes, self.carried = {}, {}, set(), {}, []
 
     # ── what readers report ─────────────────────────────────────────────────────────────────────────
 
@@ -276,6 +274,7 @@ class Recording:
 
     @_quietly
     def read_item(self, thing: Any, key: Any, value: Any, *, made: bool = False) -> None:
+        key = self._as_key(thing, key)
         if isinstance(thing, (*_SKIPPED, Tensor, nn.Module)):
             return
         self.see(value)
@@ -309,6 +308,7 @@ class Recording:
         if isinstance(thing, (*_SKIPPED, Tensor, nn.Module)):
             return
         refuse_iterator(self._outside(thing), thing)
+        key = self._as_key(thing, key)
         if (node := self._outside(thing)) is not None:
             if _is_users_function(of_bases(type(thing), "__contains__")):
                 return
@@ -407,6 +407,8 @@ class Recording:
         if isinstance(receiver, ModuleType):
             receiver = None
         name = getattr(function, "__name__", "")
+        if receiver is not None:
+            arguments = tuple(self._as_key(receiver, each) for each in arguments)
         if isinstance(receiver, Mapping) and name in ("get", "__getitem__") and arguments:
             node = self._outside(receiver)
             if node is not None and _is_hashable(arguments[0]):
@@ -469,11 +471,14 @@ class Recording:
         self.read_item(thing, key, value, made=made)
         return value
 
-    def _is(self, one: Any, other: Any) -> bool:
+    def read_same(self, one: Any, other: Any) -> bool:
+        for given, thing in ((one, other), (other, one)):
+            if isinstance(thing, Tensor) and (name := self.stand_ins.input_of(given, thing)) is not None:
+                return self.stand_ins.is_one(name, self.read_identity(thing), self._module)
         return self.read_identity(one) is self.read_identity(other)
 
     def _is_not(self, one: Any, other: Any) -> bool:
-        return not self._is(one, other)
+        return not self.read_same(one, other)
 
     def _ordinary(self, thing: Any, name: str) -> Any:
         value = object.__getattribute__(thing, name)
@@ -493,7 +498,12 @@ class Recording:
         delattr(thing, name)
 
     def _id(self, thing: Any) -> int:
-        return id(self.read_identity(thing) if isinstance(thing, Tensor) else thing)
+        return Identity(thing, self) if isinstance(thing, Tensor) else id(thing)
+
+    def _as_key(self, thing: Any, key: Any) -> Any:
+        """A key of an object from outside: the identity of an input is another one in each iteration."""
+        outside = isinstance(key, Identity) and self._outside(thing) is not None
+        return key.number() if outside else key
 
     def _vars(self, thing: Any) -> dict[str, Any]:
         if isinstance(thing, Tensor):
@@ -545,6 +555,10 @@ class Recording:
         if not self._was_there(tensor) and id(tensor) not in self._nodes:
             return None
         node = self._node(tensor, path)
+        if (name := self.stand_ins.batch.name_of(tensor)) is not None:
+            self.stand_ins.is_one(name, tensor, self._module)  # its values are the batch's
+            node.itself = True
+            return node
         self._record(node, of_whole, None, content(tensor))
         return node
 
@@ -595,7 +609,7 @@ class Recording:
             return
         if key in node.written and key is not None:
             if key in node.counted and is_plain(value):
-                raise TraceError(_counted((*node.path, key), value, None, users_place(at_line)))
+                raise TraceError(refusal((*node.path, key), value, None, users_place(at_line)))
             return
         path = node.path if key is None else (*node.path, key)
         if isinstance(value, Tensor) and (name := self.stand_ins.batch.name_of(value)) is not None:
@@ -604,7 +618,7 @@ class Recording:
             return
         made = None if isinstance(value, Kind) else self._node_of(value, path)
         node.reads[fetch, key] = Read(fetch, key, value, made, users_place(at_line))
-        if isinstance(value, np.ndarray | bytearray | memoryview | deque) or _is_number(value):
+        if isinstance(value, np.ndarray | bytearray | memoryview) or _is_number(value):
             self.read_whole(value)
 
     def _wrote(self, node: Node, key: Any, *, counts: bool) -> None:
@@ -839,25 +853,6 @@ def _holds(node: Node, read: Read) -> bool:
     return now is read.value or same(now, read.value)
 
 
-def _is_number_to_count(node: Node, read: Read) -> bool:
-    """Whether it decides something that it changes: not what is filled in once, like a cache."""
-    if read.fetch in (of_membership, of_length):
-        return False
-    if isinstance(read.value, str | NoneType):
-        return False
-    varies = read.fetch is of_whole and isinstance(node.thing, ContextVar)
-    return is_plain(read.value) or varies or read.key == "__defaults__"
-
-
-def _counted(path: Path, value: Any, now: Any, place: str) -> str:
-    to = "" if now is None else f", from {short(value)} to {short(now)}"
-    return (
-        f"{place}uses {spell(path)}, which the iteration itself changes{to}: a plan would keep it as it is. "
-        "Make it a buffer (register_buffer), or count in the training loop; if it settles after one "
-        "iteration, run the model once before it is planned"
-    )
-
-
 def _entries(thing: Any) -> list[Any]:
     if isinstance(thing, dict):
         return list(dict.values(thing))
@@ -939,7 +934,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     object.__setattr__: Recording._setattr,
     vars: Recording._vars,
     id: Recording._id,
-    operator.is_: Recording._is,
+    operator.is_: Recording.read_same,
     operator.is_not: Recording._is_not,
     len: Recording._len,
     bool: Recording._len,

@@ -223,6 +223,8 @@ class _Rewrite(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         function = node.func
+        if isinstance(function, ast.Attribute) and getattr(function.value, "value", None) == SENTINEL:
+            return node  # the reader's own, which is complete
         if isinstance(function, ast.Name) and function.id == "getattr" and len(node.args) > 1 and self._own:
             thing, name = node.args[:2]
             if isinstance(name, ast.Constant) and f"{ast.unparse(thing)}.{name.value}" in self._own:
@@ -250,6 +252,8 @@ class _Rewrite(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if self._inside and len(node.ops) > 1:
+            return self._chain(node)
         within = isinstance(node.ops[0], ast.In | ast.NotIn)
         if self._inside and len(node.ops) == 1 and within:
             operands = self._one(node.left), self._one(node.comparators[0])
@@ -259,11 +263,25 @@ class _Rewrite(ast.NodeTransformer):
             constant = any(isinstance(each, ast.Constant) for each in (node.left, *node.comparators))
             if constant:
                 return self.generic_visit(node)
+            if self._inside and len(node.ops) == 1:
+                same = self._call(node, "same", self._one(node.left), self._one(node.comparators[0]))
+                return ast.UnaryOp(ast.Not(), same) if isinstance(node.ops[0], ast.IsNot) else same
             node.left = self._consumed(node.left, "identity")
             node.comparators = [self._consumed(each, "identity") for each in node.comparators]
             return node
         node.left, node.comparators = self._whole(node.left), [self._whole(each) for each in node.comparators]
         return node
+
+    def _chain(self, node: ast.Compare) -> ast.AST:
+        """`a < b in c` as `a < keep(b) and kept() in c`: each comparison reports, each operand runs once."""
+        left, parts = node.left, list[ast.expr]()
+        for number, (operator, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
+            site = ast.Constant(f"{node.lineno}:{node.col_offset}:{number}")
+            last = number == len(node.ops) - 1
+            right = right if last else self._call(node, "keep", site, self._one(right))
+            parts.append(self._one(ast.copy_location(ast.Compare(left, [operator], [right]), node)))
+            left = self._call(node, "kept", site)
+        return ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         node.test, node.body, node.orelse = (

@@ -6,17 +6,20 @@ attributes are reads like others; a batch's tensors are others each time, so eac
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..reach import Path
 from ..refusals import TraceError, at_line
-from ..torch_internals import VERSION
+from ..torch_internals import VERSION, FakeTensor
 from .contents import MISSING, content
 from .reader import users_place
 from .reads import Difference, Fetch, same
@@ -48,10 +51,7 @@ class OfBatch:
         self._asked: set[str] = set()
         self._pattern: tuple[str, ...] = ()
         self.holders: dict[Path, Holder] = {}
-
-    def name_of(self, tensor: Tensor) -> str | None:
-        """The name of the first input that is this tensor."""
-        return next((name for name, each in self.tensors.items() if each is tensor), None)
+        self._held: dict[tuple[str, int], tuple[Callable[[], Any], bool]] = {}
 
     def read(self, name: str, attribute: str) -> None:
         """Raises TraceError for a tensor: the plan would hold that of this batch."""
@@ -72,6 +72,17 @@ class OfBatch:
         thing = self.tensors[name]
         return next(each for each, tensor in self.tensors.items() if tensor is thing)
 
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The name of the first input that is this tensor."""
+        return next((name for name, each in self.tensors.items() if each is tensor), None)
+
+    def is_one(self, name: str, thing: Tensor, now: Callable[[], Any]) -> bool:
+        """Whether the input is this tensor, which is there outside of the batch. It counts from here on.
+        now: gives the tensor that is there in a later iteration."""
+        found = self.tensors[name] is thing
+        self._held[name, id(thing)] = (now, found)
+        return found
+
     def forget(self) -> None:
         """Lets go of the batch."""
         self.tensors = {}
@@ -85,6 +96,10 @@ class OfBatch:
         for path, holder in self.holders.items():
             if (there := holder.fetch(holder.thing, holder.key)) is not tensors[holder.name]:
                 return Difference(path, there, _Words(f"the input {holder.name}"))
+        for (name, _key), (now, then) in self._held.items():
+            if (tensors[name] is now()) != then:
+                shown = [_Words(f"{'that' if same else 'not that'} tensor") for same in (not then, then)]
+                return Difference((f"input {name}",), *shown)
         if self._asked:
             for name, now, then in zip(
                 self._order(tensors), self._pattern_of(tensors), self._pattern, strict=True
@@ -144,6 +159,9 @@ class StandIns:
             raise TraceError(
                 f"{users_place(at_line)}reads all attributes of the tensor {found[-1]}: read each by its name"
             )
+        of_buffer = attribute == "requires_grad" and id(fake) in self._own
+        if of_buffer and not isinstance(self._own[id(fake)][1], nn.Parameter):
+            return self._own[id(fake)][1:]
         if hasattr(Tensor, attribute):
             return None
         if id(fake) in self._inputs:
@@ -160,10 +178,88 @@ class StandIns:
         found = self._own.get(id(fake))
         return None if found is None else found[1:]
 
+    def input_of(self, given: Any, thing: Tensor) -> str | None:
+        """The name of an input that is compared with a tensor that is there outside of the iteration."""
+        found = self._inputs.get(id(given))
+        outside = not isinstance(thing, FakeTensor) or self.is_own(thing)
+        return found[1] if found is not None and outside else None
+
+    def is_one(self, name: str, thing: Tensor, module: nn.Module) -> bool:
+        """Whether the input is this tensor of the module's or from outside. It counts from here on."""
+        if (own := self._own.get(id(thing))) is None:
+            return self.batch.is_one(name, thing, lambda: thing)
+        return self.batch.is_one(name, thing, partial(operator.attrgetter(own[2]), module))
+
+    def name_of(self, thing: Any) -> str | None:
+        """The name of the input that a fake tensor stands for."""
+        found = self._inputs.get(id(thing))
+        return None if found is None else found[1]
+
     def identity(self, thing: Any) -> Any:
-        """The same object for inputs that are one."""
+        """The same object for inputs that are one, and for a parameter or a buffer and its stand-in."""
+        if (own := self._own.get(id(thing))) is not None:
+            return own[1]
         found = self._inputs.get(id(thing))
         return thing if found is None else self._fakes[self.batch.first(found[1])]
+
+
+class Compares(Protocol):
+    """Compares objects as `is` does, and notes it."""
+
+    stand_ins: StandIns
+
+    def read_same(self, one: Any, other: Any) -> bool: ...
+    def read_identity(self, thing: Any) -> Any: ...
+
+
+class Identity(int):
+    """What `id` gives of a tensor: compared with that of another it means `is`."""
+
+    def __new__(cls, thing: Tensor, compares: Compares) -> Identity:
+        made = super().__new__(cls, id(compares.read_identity(thing)))
+        made._thing, made._compares = thing, compares
+        return made
+
+    _thing: Tensor
+    _compares: Compares
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Identity):
+            return self._compares.read_same(self._thing, other._thing)
+        return self.number() == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+    def __add__(self, other: Any) -> Any:
+        return self.number() + other
+
+    def __sub__(self, other: Any) -> Any:
+        return self.number() - other
+
+    def __mod__(self, other: Any) -> Any:
+        return self.number() % other
+
+    def __lt__(self, other: Any) -> bool:
+        return self.number() < other
+
+    def __gt__(self, other: Any) -> bool:
+        return self.number() > other
+
+    def __format__(self, form: str) -> str:
+        return format(self.number(), form)
+
+    def number(self) -> int:
+        """The number itself. Raises TraceError for an input: a plan would keep the number of this batch."""
+        if (name := self._compares.stand_ins.name_of(self._thing)) is not None:
+            raise TraceError(
+                f"{users_place(at_line)}uses id() of the input {name} as a number or a key, which a plan "
+                "would keep as it is now: compare tensors by `is`, or give the answer as an input"
+            )
+        return int(self)
 
 
 class _Words(str):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
+from itertools import count
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -28,6 +29,7 @@ from ..model.iteration import Iteration, differentiated, forward, tensors_in, wi
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, caches_forgotten, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
+from ..reads.contents import is_plain
 from ..reads.forbidden import drawing
 from ..reads.reads import Reads
 from ..reads.recorder import Recording
@@ -48,6 +50,7 @@ from .functional import functional_graph
 from .generators import Generators, held_generators
 from .given import given_replaced
 from .gradients import check_leaves, other_gradients_refused
+from .in_a_row import refuse_what_moves
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
@@ -115,9 +118,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
     generators = Generators(own)
     caches = torch.is_autocast_cache_enabled()
 
-    def forward_backward(*tensors: Tensor) -> list[Tensor]:
-        following = iter(tensors)
-        groups = [{name: next(following) for name in group} for group in given]
+    def iterate(groups: Sequence[Named], captured: Captured) -> tuple[_Results, ValuesUsed | None]:
         own_tensors = (
             (name, real, fakes[name])
             for reals, fakes in zip(given[:2], groups[:2], strict=True)
@@ -126,9 +127,17 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
         recording.stand_ins.put(own_tensors, groups[2].items())
         with captured, generators, autocast_cache(caches):
             run = _ForwardBackward(iteration, *groups, given=given, way=way)
-            made[:] = [run.results()]
-        used[:] = [run.values and run.values.tape.used()]
-        return made[0].tensors
+            return run.results(), run.values and run.values.tape.used()
+
+    def forward_backward(*tensors: Tensor) -> list[Tensor]:
+        following = iter(tensors)
+        results, values = iterate([{name: next(following) for name in group} for group in given], captured)
+        made[:], used[:] = [results], [values]
+        return results.tensors
+
+    def once_more(batch: Named) -> tuple[list[Tensor], str]:
+        results, _values = iterate([parameters, buffers, batch], Captured(flat, count(), iteration))
+        return results.tensors, repr((results.gradients, [*filter(is_plain, results.output.rest)]))
 
     path = compiling() if way.compiling else not_called_fake()
     with (
@@ -149,12 +158,16 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
         with state_put_back(iteration, tensors=False) as before:
             with generators.watched(), mode, recording.listening():
                 traced = make_fx(forward_backward)(*examples)
-            recording.refuse_counters()
+            recording.note_carried()
             if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
                 before.put_back()
                 with generators.watched(), mode:
                     place = first_line(lambda: make_fx(forward_backward)(*examples), before.draws)
                 raise TraceError(drawing(whose, place or "the iteration "))
+            if recording.carried:
+                before.put_back()
+                with generators.watched(), mode:
+                    refuse_what_moves(recording.carried, {**parameters, **buffers}, inputs, once_more)
         held = captured.held_by(iteration)
         reads = recording.reads()
         with mode:

@@ -37,6 +37,7 @@ from ..torch_internals import (
     schema_of,
     tree_leaves,
     tree_map,
+    written_tensors,
 )
 from ..values_used import Blank, Tape
 
@@ -112,7 +113,8 @@ class KnownValues(TorchDispatchMode):
         made = func(*args, **kwargs)
         if schema_of(func).is_mutable and not known:
             self._spoilt.update(
-                (memory_of(tensor), tensor.untyped_storage()) for tensor in _written(func, args, kwargs)
+                (memory_of(tensor), tensor.untyped_storage())
+                for tensor in written_tensors(func, args, kwargs)
             )
         if known and _is_small(made):
             self._keep(made, func, args, kwargs, changes=schema_of(func).is_mutable)
@@ -217,14 +219,6 @@ class KnownValues(TorchDispatchMode):
 
         with no_dispatch_modes():
             return func(*tree_map(real, args), **tree_map(real, kwargs))
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Iterable[Tensor]:
-    """The tensors among the arguments that the operator changes."""
-    for place, argument in enumerate(schema_of(func).arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = kwargs.get(argument.name) if place >= len(args) else args[place]
-            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
 
 
 def _is_outside(tensor: Tensor) -> bool:

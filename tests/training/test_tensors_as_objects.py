@@ -1,3 +1,4 @@
+# type: ignore
 """A batch's tensors as objects: attributes that the user puts on them, and which of them are one.
 
 The oracle is eager PyTorch with the same batch.
@@ -164,3 +165,67 @@ def test_columns_that_a_tensor_names() -> None:
     for which in ([True, False, True], [False, False, True]):
         module.which = torch.tensor(which)
         assert torch.equal(step(x).detach(), module(x))
+
+
+HELD: dict[str, Callable[[Any, Tensor], float]] = {
+    "is": lambda module, x: 2.0 if x is module.held else 1.0 if module.held is not x else 0.0,
+    "id": lambda module, x: 2.0 if id(x) == id(module.held) else 1.0 if id(module.held) != id(x) else 0.0,
+    "in a chain": lambda module, x: 2.0 if x is module.held is x else 1.0,
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("buffer", [False, True])
+def test_an_input_that_an_attribute_holds(name: str, buffer: bool) -> None:
+    module = Model(lambda x: HELD[name](module, x))
+    x, other = carrying(), carrying()
+    if buffer:
+        module.register_buffer("held", None)
+    module.held = x
+    step = planned(module, other)
+    for batch in (other, x, other):
+        assert torch.equal(step(batch).detach(), module(batch))
+    module.held = other
+    assert torch.equal(step(other).detach(), module(other))
+
+
+def test_a_weight_that_an_attribute_holds() -> None:
+    """Outside of the registers, as itself."""
+    module = Model(lambda _x: 2.0 if module.held[0] is module.layer.weight else 1.0)
+    x, other = carrying(), nn.Parameter(torch.zeros(3))
+    module.held = [other]
+    step = planned(module, x)
+    for held in (other, module.layer.weight, other):
+        module.held = [held]
+        assert torch.equal(step(x).detach(), module(x))
+
+
+NUMBERS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "compared": lambda module, x: 2.0 if id(x) == module.number else 1.0,
+    "in a set": lambda module, x: 2.0 if id(x) in module.numbers else 1.0,
+    "a key": lambda module, x: module.table[id(x)],
+    "got": lambda module, x: module.table.get(id(x), 1.0),
+    "counted with": lambda module, x: 2.0 if (id(x) + 1) % 2 else 1.0,
+    "in a text": lambda module, x: 2.0 if f"{id(x)}" == str(module.number) else 1.0,
+    "ordered": lambda module, x: 2.0 if id(x) > module.number else 1.0,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_number_of_an_input_is_refused(name: str) -> None:
+    module, x = Model(lambda x: NUMBERS[name](module, x)), carrying()
+    module.number, module.numbers, module.table = id(x), {id(x)}, {id(x): 2.0}
+    with pytest.raises(memplan.MemplanError, match=r"py:\d+: uses id\(\) of the input 0 .* by `is`"):
+        planned(module, x)
+
+
+def test_the_number_of_an_input_within_an_iteration() -> None:
+    def read(x: Tensor, y: Tensor) -> float:
+        seen = {id(x): 2.0}
+        return seen.get(id(y), 1.0)
+
+    x, y = carrying(), carrying()
+    module = Model(read)
+    step = planned(module, x, y)
+    for batch in ((x, y), (x, x), (y, y)):
+        assert torch.equal(step(*batch).detach(), module(*batch))

@@ -17,8 +17,10 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, wraps
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 import torch.utils.checkpoint
@@ -474,13 +476,33 @@ def profiler_is_on() -> bool:
 
 
 def profiler_is_prepared() -> bool:
-    """Whether it warms up, between `prepare_trace` and `start_trace`: it does not say so itself. Looks at all
-    objects of the process."""
-    kind = torch.autograd.profiler.profile
-    ours = (each for each in gc.get_objects() if type(each) is kind)
+    """Return whether a profiler of the user's warms up, between `prepare_trace` and `start_trace`."""
     return any(
-        getattr(each, "entered", False) and getattr(each, "kineto_results", None) is None for each in ours
+        getattr(each, "entered", False) and getattr(each, "kineto_results", None) is None
+        for each in _profilers()
     )
+
+
+@cache
+def _profilers() -> WeakSet[Any]:
+    """The profilers that have been prepared: PyTorch keeps no list of them.
+
+    From the first call on each notes itself; those of before are looked for among all objects, once.
+    """
+    kind = torch.autograd.profiler.profile
+    prepare = kind._prepare_trace
+    noted: WeakSet[Any] = WeakSet()
+
+    @wraps(prepare)
+    def prepare_and_note(self: Any) -> None:
+        noted.add(self)  # first: a signal's handler may raise once the trace is prepared
+        prepare(self)
+
+    kind._prepare_trace = prepare_and_note
+    for each in gc.get_objects():
+        if issubclass(type(each), kind):
+            noted.add(each)
+    return noted
 
 
 def record_allocations() -> None:

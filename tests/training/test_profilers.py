@@ -1,3 +1,4 @@
+# type: ignore
 """The user's profiler is left alone: a plan that has to be measured meanwhile is refused, in one line."""
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import sys
 import memplan
 import pytest
 import torch
+from memplan.runtime import torch_internals
 from torch import nn, profiler
 
 LINE = "a plan is measured with PyTorch's profiler, of which there is one, and yours is on"
@@ -81,3 +83,43 @@ print("whole")
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["refused", "whole"]
+
+
+def test_whichever_profiler_warms_up_is_seen():
+    """Prepared before the first question or after it, by a step or directly; not when it has ended."""
+    script = """
+from torch.profiler import ProfilerActivity, _KinetoProfile, profile, schedule
+from memplan.runtime.torch_internals import profiler_is_prepared
+cpu = {"activities": [ProfilerActivity.CPU]}
+early = _KinetoProfile(**cpu)
+early.prepare_trace()
+assert profiler_is_prepared()
+early.start_trace()
+early.stop_trace()
+assert not profiler_is_prepared()
+first, second = profile(**cpu), profile(**cpu, schedule=schedule(wait=1, warmup=1, active=1))
+with first:
+    pass
+second.start()
+assert not profiler_is_prepared()
+second.step()
+assert profiler_is_prepared()
+second.step()
+second.step()
+assert not profiler_is_prepared()
+second.stop()
+direct = _KinetoProfile(**cpu)
+direct.prepare_trace()
+assert profiler_is_prepared()
+direct.start_trace()
+direct.stop_trace()
+assert not profiler_is_prepared()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_to_ask_again_looks_at_no_object_of_the_process(monkeypatch):
+    torch_internals.profiler_is_prepared()
+    monkeypatch.setattr(torch_internals.gc, "get_objects", None)
+    assert not torch_internals.profiler_is_prepared()

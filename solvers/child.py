@@ -29,26 +29,50 @@ _LOOK_SECONDS = 0.2
 
 
 def start(module: str, folder: Path, *arguments: str, talks: bool = False) -> Child:
-    """`python -m module arguments…` in `folder`, where its complaints and its temporary files are kept.
+    """Start `python -m module arguments…` in `folder`, where its complaints and its temporary files are kept.
 
-    It ends, with all that it started, soon after we are gone, however we went. talks: its standard input and
-    output are pipes.
+    It ends, with all that it started, soon after we are gone, however we went. It finds modules on
+    `search_path`. talks: its standard input and output are pipes.
     """
     pipe = subprocess.PIPE if talks else subprocess.DEVNULL
     with (folder / "complaint").open("wb") as complaint:
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", __name__, str(os.getpid()), module, *arguments],
+            [*_python(), "-c", _BEGIN, str(os.getpid()), ascii(search_path()), module, *arguments],
             cwd=folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                "TMPDIR": str(folder),
-            },
+            env={**os.environ, "TMPDIR": str(folder)},
             stdin=pipe,
             stdout=pipe,
             stderr=complaint,
             start_new_session=True,  # Ctrl-C reaches us alone, and we end the child with all it started
         )
+
+
+_BEGIN = (
+    "import sys; sys.path[:] = eval(sys.argv.pop(2)); "
+    "from memplan.solvers.child import main; main(sys.argv[1:])"
+)
+"""The first statements of a child, which set its path. Before them Python imports what it starts with, from
+where it looks then. So PYTHONPATH stays what it is: with the folder of a script in it, a file enum.py there
+would come before Python's own, which the script has loaded before its folder was added."""
+
+_FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
+
+
+def _python() -> list[str]:
+    """This interpreter, with its options that decide where modules come from."""
+    flags = (flag for name, flag in _FLAGS.items() if getattr(sys.flags, name))
+    return [sys.executable, "-W", "ignore", *flags]
+
+
+def search_path() -> list[str]:
+    """Return the folders in which a child looks for modules: those of this process, Python's own first.
+
+    "" is left out, the current folder. A child needs nothing of the user's: a file with the name of one of
+    Python's modules would break it, though this process may have loaded Python's.
+    """
+    standard = os.path.dirname(os.__file__)
+    own = (standard, os.path.join(standard, "lib-dynload"))
+    return sorted((os.path.abspath(path) for path in sys.path if path), key=lambda path: path not in own)
 
 
 class Dialogue:
@@ -144,7 +168,8 @@ def last_words(child: Child, folder: Path) -> str:
     return lines[-1] if lines else f"exit status {child.returncode}"
 
 
-if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
-    sys.argv = sys.argv[2:]
+def main(arguments: list[str]) -> None:
+    """Run a module in this process, which is a child. arguments: the parent's number, the module, its own."""
+    parent, *sys.argv = arguments
+    end_with(int(parent))
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

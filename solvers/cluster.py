@@ -25,6 +25,8 @@ BACKENDS = ("loky", "dask", "ray")
 ADDRESS = "DASK_SCHEDULER_ADDRESS"
 CONNECT_SECONDS = 10
 
+SAFE_PATH = "PYTHONSAFEPATH"
+
 
 def check_backend(backend: str) -> None:
     """Raises InputError."""
@@ -35,6 +37,29 @@ def check_backend(backend: str) -> None:
 @contextmanager
 def connected(backend: str) -> Generator[None]:
     """joblib's tasks go there. Raises MissingPackageError; InputError where the cluster does not answer."""
+    with _without_current_folder():
+        yield from _connected(backend)
+
+
+@contextmanager
+def _without_current_folder() -> Generator[None]:
+    """Keep the current folder out of the path with which the processes started meanwhile begin.
+
+    joblib and Dask start them by `python -m` and `python -c`, which put it first: a file of the user's named
+    `random.py` would come before Python's own. Later they take over the path of this process.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(SAFE_PATH, None)
+        else:
+            os.environ[SAFE_PATH] = before
+
+
+def _connected(backend: str) -> Generator[None]:
     if backend == "dask":
         with ExitStack() as own:
             _connect_dask(own)

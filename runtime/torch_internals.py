@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._C._autograd import (
     _disable_profiler,
     _enable_profiler,
@@ -48,7 +48,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.autograd.graph import _engine_run_backward
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import (
@@ -323,14 +325,35 @@ def function_arguments_replaced(change: Callable[[Any], Any]) -> Any:
     return patch.object(torch.autograd.Function, "apply", classmethod(applied))
 
 
+def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.GraphModule]:
+    """Return what traces the function to ATen operators, as torch's `make_fx` does with these options.
+
+    A graph's Python code is written only if the graph is called, which most are not: torch keeps the source
+    of all that it writes forever.
+    """
+
+    def trace(*examples: Any) -> fx.GraphModule:
+        with _use_lazy_graph_module(True):
+            return proxy_tensor.make_fx(function, **options)(*examples)
+
+    return trace
+
+
 @contextmanager
 def uncompiled() -> Generator[None]:
     """What `torch.compile` has compiled runs as it was before, where it is traced too."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, then
         yield
         return
-    with torch._dynamo.config.patch(error_on_nested_fx_trace=False), torch.compiler.set_stance("force_eager"):
-        yield
+    config: Any = torch._dynamo.config
+    before = config.error_on_nested_fx_trace
+    # Not by `config.patch`: since torch 2.13 each patch leaves a variable in the thread's context forever.
+    config.error_on_nested_fx_trace = False
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        config.error_on_nested_fx_trace = before
 
 
 def addresses_refused(mode: FakeTensorMode) -> Any:

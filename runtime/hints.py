@@ -70,6 +70,13 @@ _BY_SCORES = (
     "which nodes are kept depends on weights: pool by clusters that are known beforehand, an input of whole "
     "numbers, or train this model with eager PyTorch"
 )
+_DROPPED_EDGES = (
+    "drop edges before the step, or multiply their messages by a mask drawn by torch.rand, as an edge weight"
+)
+_REDUCER = (
+    "which losses count depends on weights: give the loss reducer=reducers.MeanReducer(), which takes the "
+    "mean of all"
+)
 _TRL = (
     "TRL reads values for its logs there: for SFTTrainer give a subclass with compute_loss = "
     "transformers.Trainer.compute_loss; in other trainers, a compute_loss without those lines"
@@ -89,6 +96,10 @@ _HINTS = (
     _Hint("", "", "grouped_mm", _BATCHED),
     _Hint("torch_geometric", "self.select(", "", _BY_SCORES),
     _Hint("graph_unet.py", "augment_adj", "", _BY_SCORES, "multiplies sparse matrices"),
+    _Hint("torch_geometric/nn/pool", "", "", _BY_SCORES),
+    _Hint("torch_geometric/utils/dropout.py", "", "", _DROPPED_EDGES),
+    _Hint("kornia/augmentation", "", "", "augment batches before the step, under torch.no_grad()"),
+    _Hint("pytorch_metric_learning/reducers", "", "", _REDUCER),
     _Hint(
         "torch_geometric", "", "ynamicOutputShape", "edges must be an input, of whole numbers, or a buffer"
     ),

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -139,6 +140,7 @@ def warn_user(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Whether a file of code is neither torch's nor ours."""
     path = Path(filename)

@@ -101,8 +101,8 @@ def _if_it_fits(comparing: Callable[[], Comparison]) -> Comparison | None:
     except UsedValuesError as error:  # on one batch: the iterations change what decides
         raise TraceError(
             f"{error}, since the iteration itself changes them. If they settle in the first iteration, as in "
-            "data-dependent initialisation (ActNorm), run the model once before it is planned; else decide "
-            "in the training loop"
+            "data-dependent initialisation (ActNorm), run the model once before it is planned; a count or "
+            "a pointer must stay a tensor (index_copy, torch.where), or be kept by the training loop"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

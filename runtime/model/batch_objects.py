@@ -2,6 +2,7 @@
 
 registered    by its flatten and unflatten functions
 keys          an object with keys, items that can be set and a copy, like PyTorch Geometric's Data
+kinds         one that holds such by kind, like its HeteroData
 attributes    dataclasses and other objects, of a copy of which the tensors are replaced
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +49,8 @@ def object_parts(thing: Any) -> Parts | None:
     if (node := pytree_node(type(thing))) is not None:
         children, context = node.flatten_fn(thing)
         return [*enumerate(children), (_CONTEXT, context)]
+    if _of_kinds(thing):
+        return [(_Kind(n, key), store[key]) for n, store in enumerate(thing.stores) for key in store]
     if _has_keys(type(thing)):
         listed: Any = thing.keys
         if callable(listed):
@@ -65,7 +68,9 @@ def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
         return node.unflatten_fn([part for key, part in parts.items() if key != _CONTEXT], context)
     made = copy.copy(thing)
     for key, part in parts.items():
-        if _has_keys(type(thing)):
+        if isinstance(key, _Kind):
+            made.stores[key.number][key.key] = part
+        elif _has_keys(type(thing)):
             made[key] = part
         elif part is not getattr(thing, key):
             object.__setattr__(made, key, part)  # of a frozen dataclass too
@@ -74,6 +79,21 @@ def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
 
 _CONTEXT = "(form)"
 """The key of what a registered node's flatten function gives beside the children."""
+
+
+class _Kind(NamedTuple):
+    """The place of a part of a graph of several kinds of nodes: the kind's number, and the part's key."""
+
+    number: int
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.number}.{self.key}"
+
+
+def _of_kinds(thing: Any) -> bool:
+    """Whether it holds dicts by kind, like PyTorch Geometric's HeteroData, where `thing[key]` makes one."""
+    return _has_keys(type(thing)) and hasattr(thing, "node_types") and hasattr(thing, "stores")
 
 
 @cache

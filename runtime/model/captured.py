@@ -73,7 +73,7 @@ class Captured(TorchDispatchMode):
         try:
             made = func(*args, **kwargs)
         except Exception as error:
-            if outside and is_value_dependent(error):
+            if outside and is_value_dependent(error) and not self._is_held(outside[0]):
                 raise TraceError(_refusal(outside[0], users_line(), self._iteration)) from None
             raise
         next(self._calls)  # only now: a call that fails is no step further
@@ -105,6 +105,10 @@ class Captured(TorchDispatchMode):
             return []
         found = (self._found[id(t)][0] if id(t) in self._found else self._follows.get(t) for t in tensors)
         return [tensor for tensor in found if tensor is not None]
+
+    def _is_held(self, tensor: Tensor) -> bool:
+        """Whether an attribute holds it: then it is no label in a closure."""
+        return any(thing is tensor for _path, thing in reachable(roots_of(self._iteration)))
 
     def _note(self, tensor: Tensor) -> None:
         if id(tensor) not in self._given and id(tensor) not in self._found:

@@ -289,7 +289,7 @@ def short(value: Any) -> str:
     """In one line: an array or a text may have many."""
     shown = content(value) if isinstance(value, Tensor | np.ndarray) else value
     text = repr(shown) if isinstance(shown, Kind) else _SHORT.repr(shown)
-    text = " ".join(text.split())
+    text = " ".join(text.split()).replace("FakeTensor", "Tensor")
     return text if len(text) <= _LONGEST_TEXT else f"{text[:40]}…{text[-35:]}"
 
 

@@ -691,8 +691,10 @@ class Recording:
     def _see_module(self, module: nn.Module) -> None:
         if id(module) in self._seen:
             return
-        self._seen[id(module)] = module
         self._see_class(type(module))
+        if "_modules" not in vars(module):
+            return  # it is being made: its __init__ has only begun
+        self._seen[id(module)] = module
         for register in FORWARD_HOOKS:
             for hook in vars(module)[register].values():
                 self.see(hook)

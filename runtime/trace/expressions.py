@@ -27,6 +27,7 @@ from ..torch_internals import (
     tree_leaves,
     written_tensors,
 )
+from .known_values import SHAPE_ALONE
 
 ALWAYS, INPUTS, _FIRST_RESIDENT = 1, 2, 2
 """Bits of what an expression depends on: trained weights and random numbers, inputs, then each resident."""
@@ -37,6 +38,10 @@ class _Expression(NamedTuple):
 
     digest: int
     depends: int
+
+
+def _form(tensor: Tensor) -> int:
+    return hash((tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()))
 
 
 class Expressions(TorchDispatchMode):
@@ -76,22 +81,22 @@ class Expressions(TorchDispatchMode):
 
     def of(self, tensor: Tensor) -> int:
         """The expression of a tensor, a part of its memory."""
-        form = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-        return hash((self._at(tensor).digest, form))
+        return hash((self._at(tensor).digest, _form(tensor)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = tree_leaves((args, kwargs))
         tensors = [each for each in given if isinstance(each, Tensor)]
         depends = 0
-        for tensor in tensors:
+        of = _form if func in SHAPE_ALONE else self.of  # `x.new_zeros(4)` is the same for each batch
+        for tensor in tensors if of == self.of else ():
             depends |= self._at(tensor).depends
         parts: list[Any] = [str(func)]
         if draws(func, args, kwargs):
             self._drawn += 1
             parts.append(self._drawn)
             depends |= ALWAYS
-        parts += (self.of(each) if isinstance(each, Tensor) else repr(each) for each in given)
+        parts += (of(each) if isinstance(each, Tensor) else repr(each) for each in given)
         known = {memory_of(tensor) for tensor in tensors}
         made = func(*args, **kwargs)
         digest = hash(tuple(parts))

@@ -270,7 +270,11 @@ class _ForwardBackward:
             with self.marks.backward(loss):
                 check_leaves(self.marks.leaves(), self.names)
                 part = differentiated(self.iteration, loss, with_tensors(self.iteration.inputs, self.inputs))
-                with without_autocast(loss.device):  # as a loop's `loss.backward()`, which stands outside
+                # The values too: the gradient of `x[mask] = y` picks by the mask.
+                with (
+                    self.values or nullcontext(),
+                    without_autocast(loss.device),
+                ):  # as a loop's `loss.backward()`, which stands outside
                     gradients = gradients_of(part, list(self.wanted.values()))
             return loss, output, gradients
 

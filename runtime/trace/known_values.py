@@ -52,7 +52,7 @@ _SHAPED_BY_VALUES = {
     *(UNIQUE, aten.unique_dim.default, aten.unique_consecutive.default),
 }
 """What these return has a shape that depends on values: it becomes a constant of the trace."""
-_SHAPE_ALONE = {
+SHAPE_ALONE = {
     each.default
     for each in (
         *(aten.ones_like, aten.zeros_like, aten.full_like, aten.new_ones, aten.new_zeros, aten.new_full),
@@ -102,7 +102,7 @@ class KnownValues(TorchDispatchMode):
                 made = func(*args, **kwargs)
             self._real.update((leaf, None) for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
             return made
-        known = func in _SHAPE_ALONE or all(map(self._is_known, tensors))
+        known = func in SHAPE_ALONE or all(map(self._is_known, tensors))
         known = known and not draws(func, args, kwargs)
         if known and func in _ASKS and (any(isinstance(each, FakeTensor) for each in tensors) or not tensors):
             for tensor in tensors:
@@ -199,7 +199,7 @@ class KnownValues(TorchDispatchMode):
             if isinstance(leaf, Tensor) and leaf in self._known and not isinstance(leaf, FakeTensor):
                 return self._known[leaf]
             if isinstance(leaf, FakeTensor):
-                blank = func in _SHAPE_ALONE or not self._is_known(leaf)
+                blank = func in SHAPE_ALONE or not self._is_known(leaf)
                 return Blank(tuple(leaf.shape), leaf.dtype) if blank else self._known[leaf]
             return leaf
 

@@ -1,12 +1,16 @@
+# type: ignore
 """Each refusal names cause, place and a way on; the way on, followed, trains as eager PyTorch, bit by bit."""
 
 from __future__ import annotations
 
 import copy
+import random
+import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import memplan
+import numpy as np
 import pytest
 import torch
 from memplan import MemplanError
@@ -156,6 +160,190 @@ def matching(follow):
     return given._replace(targets=(labels, places))
 
 
+@torch.library.custom_op("test_advice::nearest", mutates_args=())
+def nearest(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(matched(scores, labels))
+
+
+@nearest.register_fake
+def _shape_of_nearest(scores, labels):
+    return scores.new_empty(labels.shape[0], dtype=torch.int64)
+
+
+def matching_in_an_operator(follow):
+    """The other way on: the operator is called with the values."""
+
+    def loss(output, labels):
+        places = nearest(output.detach(), labels) if follow else torch.tensor(matched(output, labels))
+        return (output[places] - labels).square().mean()
+
+    return labelled(loss, torch.randn(6, 4))
+
+
+def blurred(x):
+    """SciPy's filters and their like: NumPy in, NumPy out, linear, of a symmetric kernel."""
+    return torch.from_numpy(np.apply_along_axis(np.convolve, 0, x.detach().numpy(), [1, 2, 1], "same"))
+
+
+blur = torch.library.custom_op("test_advice::blur", blurred, mutates_args=(), schema="(Tensor x) -> Tensor")
+blur.register_fake(torch.empty_like)
+blur.register_autograd(lambda _context, gradient: blur(gradient))
+
+
+def filtered(follow):
+    return whole(lambda _module, x: (blur if follow else blurred)(x).sin())
+
+
+def of_numbers(follow):
+    """A matching by `tolist()`."""
+
+    def loss(output, labels):
+        if follow:
+            places = nearest(output.detach(), labels)
+        else:
+            places = torch.tensor([row.index(min(row)) for row in torch.cdist(output, labels).T.tolist()])
+        return (output[places] - labels).square().mean()
+
+    return labelled(loss, torch.randn(6, 4))
+
+
+torch.library.define("test_advice::halves", "(Tensor x) -> Tensor")
+torch.library.define("test_advice::halves_known", "(Tensor x) -> Tensor")
+torch.library.impl("test_advice::halves", "CPU", lambda x: x[::2] / 2)
+torch.library.impl("test_advice::halves_known", "CPU", lambda x: x[::2] / 2)
+torch.library.register_fake("test_advice::halves_known", lambda x: x[::2].clone())
+
+
+def fake_kernel(follow):
+    """A library's operator in C++, like torchaudio's RNNT loss."""
+    operators = torch.ops.test_advice
+    operator = operators.halves_known if follow else operators.halves
+
+    def run(_module, x):
+        return x[::2] * operator(x.detach())
+
+    return whole(run)
+
+
+class Initialized(nn.Module):
+    """ActNorm: the first batch sets the scale."""
+
+    def __init__(self, buffer):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+        self.register_buffer("done", torch.tensor(False)) if buffer else setattr(self, "done", False)
+
+    def forward(self, x):
+        x = self.linear(x)
+        if not self.done:
+            with torch.no_grad():
+                self.scale.copy_(1 / x.std(0))
+                if isinstance(self.done, bool):
+                    self.done = True
+                else:
+                    self.done.fill_(True)
+        return (x * self.scale).pow(3).mean()
+
+
+def initialized(buffer):
+    def make(follow):
+        given = Given(Initialized(buffer), (torch.randn(6, 4),))
+        if follow:
+            given.module(*given.inputs)
+        return given
+
+    return make
+
+
+class Queue(nn.Module):
+    """MoCo's: rows are written in turn."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.linear, self.follow = nn.Linear(4, 4), follow
+        self.register_buffer("rows", torch.randn(18, 4))
+        self.register_buffer("place", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        x = self.linear(x)
+        loss = (x @ self.rows.T.clone()).square().mean()
+        with torch.no_grad():
+            if self.follow:
+                self.rows.index_copy_(0, (self.place + torch.arange(6)) % 18, x)
+            else:
+                place = int(self.place)
+                self.rows[place : place + 6] = x
+            self.place.copy_((self.place + 6) % 18)
+        return loss
+
+
+def queue(follow):
+    return Given(Queue(follow), (torch.randn(6, 4),))
+
+
+class State(nn.Module):
+    """A mean that goes on from batch to batch. start: what it is before the first."""
+
+    def __init__(self, start, follow):
+        super().__init__()
+        self.linear, self.follow = nn.Linear(4, 4), follow
+        if follow:
+            self.register_buffer("mean", torch.zeros(4))
+        else:
+            self.mean = start
+
+    def forward(self, x):
+        x = self.linear(x)
+        if self.mean is None:
+            self.mean = torch.zeros(4)
+        if self.follow:
+            self.mean.copy_(0.9 * self.mean + 0.1 * x.detach().mean(0))
+        else:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return (x - self.mean).square().mean()
+
+
+def state(start):
+    return lambda follow: Given(State(start, follow), (torch.randn(6, 4),))
+
+
+class Last(nn.Module):
+    """Compares with the batch before."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.linear, self.follow, self.last = nn.Linear(4, 4), follow, {}
+        self.register_buffer("before", torch.zeros(6, 4))
+
+    def forward(self, x):
+        x = self.linear(x)
+        if self.follow:
+            before = self.before.clone()
+            self.before.copy_(x.detach())
+        else:
+            before = self.last.get("x", torch.zeros(6, 4))
+            self.last["x"] = x.detach()
+        return (x - before).square().mean()
+
+
+def last(follow):
+    return Given(Last(follow), (torch.randn(6, 4),))
+
+
+def spline(follow):
+    """Inside of an interval a curve, outside of it the identity, as in nflows."""
+
+    def run(_module, x):
+        inside = (x > -1) & (x < 1)
+        if follow:
+            return torch.where(inside, x.clamp(-1, 1).pow(3), x)
+        made = torch.zeros_like(x)
+        made[inside], made[~inside] = x[inside].pow(3), x[~inside]
+        return made
+
+    return whole(run)
+
+
 def listed(follow):
     def run(_module, x):
         numbers = [x[0, 0].detach(), x[1, 1].detach()]
@@ -269,6 +457,57 @@ def sparse_gradient(follow):
     return whole(lambda module, x, tokens: x + module.parts["table"](tokens), tokens, table=table)
 
 
+# ── tensors of other classes ────────────────────────────────────────────────────────────────────────
+
+
+class Named(torch.Tensor):
+    """A class of its own, like an image's."""
+
+    def __deepcopy__(self, memo):
+        return self.clone()
+
+    def width(self):
+        return self.shape[-1]
+
+
+def retyped(follow):
+    return whole(lambda _module, x: x.as_subclass(torch.Tensor if follow else Named).sin())
+
+
+def own_method(follow):
+    picture = torch.randn(6, 4)
+    if follow:
+        return whole(lambda _module, x, width: x / width, torch.tensor(4))
+    return whole(lambda _module, x, picture: x / picture.width(), picture.as_subclass(Named))
+
+
+def held_of_class(follow):
+    table = torch.randn(6, 4).as_subclass(Named)
+    given = whole(lambda module, x: x * module.table)
+    if follow:
+        given.module.register_buffer("table", table)
+    else:
+        given.module.table = table
+    return given
+
+
+class Computing(torch.Tensor):
+    """A class that computes its own way, like torch.masked's."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **(kwargs or {}))
+
+    def __deepcopy__(self, memo):
+        return self.clone()
+
+
+def computing(follow):
+    values = torch.randn(6, 4)
+    return whole(lambda _module, x, values: x * values, values if follow else values.as_subclass(Computing))
+
+
 # ── other operators ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -289,6 +528,40 @@ def derivatives(follow):
             return vmap(jacrev(jacrev(value)) if follow else hessian(value))(x).square().mean()
 
     return Given(Physics(), (torch.randn(6, 4),))
+
+
+class Hooked(nn.Module):
+    """Its weight's gradient has a mean of 0."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.weight, self.follow = nn.Parameter(torch.randn(4, 4)), follow
+        if not follow:
+            self.weight.register_hook(centred)
+
+    def forward(self, x):
+        weight = self.weight.view_as(self.weight)
+        if self.follow and weight.requires_grad:
+            weight.register_hook(centred)
+        return (x @ weight).square().mean()
+
+
+def centred(gradient):
+    return gradient - gradient.mean()
+
+
+def hooked(follow):
+    return Given(Hooked(follow), (torch.randn(6, 4),))
+
+
+def drawn_in_a_library(follow):
+    """The line that draws is in a library: its users see which."""
+    if follow:
+        return whole(lambda _module, x, negative: x * negative, torch.tensor(statistics.fmean([0.2, 0.4])))
+    return whole(lambda _module, x: x * random.Random.sample(chance, [0.5, 0.2, 0.1], 1)[0])
+
+
+chance = random._inst
 
 
 def offloaded(follow):
@@ -313,6 +586,32 @@ CASES = {
     "equal": Case(equal, HERE + ".*aten.equal.*use torch.where"),
     "a condition": Case(condition, HERE + ".*operator that takes functions.*use torch.where"),
     "a matching": Case(matching, HERE + ".*values of a tensor to NumPy.*forward under torch.no_grad"),
+    "a matching, by an operator": Case(
+        matching_in_an_operator, HERE + ".*to NumPy; put it into an operator.*custom_op, register_fake"
+    ),
+    "a filter": Case(filtered, HERE + ".*to NumPy; put it into an operator.*custom_op, register_fake"),
+    "numbers of a list": Case(of_numbers, HERE + ".*values of tensors.*, or put it into an operator"),
+    "no fake kernel": Case(
+        fake_kernel,
+        HERE + r"the operator test_advice.halves.default has no kernel for fake.*register_fake",
+    ),
+    "a buffer's first batch": Case(
+        initialized(True), HERE + ".*the buffer done;.*itself changes them.*run the model once before"
+    ),
+    "an attribute's first batch": Case(
+        initialized(False), HERE + ".*module.done, which the iteration itself changes.*run the model once"
+    ),
+    "a pointer": Case(queue, HERE + ".*the buffer place;.*a pointer must stay a tensor"),
+    "a state": Case(
+        state(torch.zeros(4)), HERE + "uses module.mean, which the iteration itself changes.*a buffer"
+    ),
+    "a state that is filled in": Case(
+        state(None), HERE + "uses module.mean, which the iteration itself changes.*a buffer"
+    ),
+    "a state in a dict": Case(
+        last, HERE + "uses module.last.x, which the iteration itself changes.*a buffer"
+    ),
+    "a spline": Case(spline, HERE + ".*decide a shape"),
     "a list": Case(listed, HERE + ".*native code; use torch.stack"),
     "a text": Case(written, HERE + ".*into a text; .*after the step"),
     "a mask in a closure": Case(mask, OUTSIDE),
@@ -325,6 +624,19 @@ CASES = {
     "sparse attribute": Case(sparse_held(setattr), HERE + "uses a sparse tensor.*index_add"),
     "made sparse": Case(sparse_made, HERE + "makes a sparse tensor.*index_add"),
     "a sparse gradient": Case(sparse_gradient, "a gradient is sparse: make the embedding with sparse=False"),
+    "as_subclass": Case(retyped, HERE + "makes a Named of a tensor.*compute with torch.Tensor"),
+    "a class's own method": Case(own_method, HERE + ".*no attribute 'width'; in a trace they are plain"),
+    "an attribute of a class": Case(
+        held_of_class, HERE + "uses a tensor of a class of its own; make it a buffer"
+    ),
+    "a class that computes": Case(computing, "input 1 is a Computing.*give its parts as inputs"),
+    "a hook": Case(
+        hooked, r"weight has a hook on its gradient.*Register it in forward, on self.weight.view_as"
+    ),
+    "Python's random numbers": Case(
+        drawn_in_a_library,
+        HERE + "draws Python's random numbers.*outside of the model and give them as an input",
+    ),
     "hessian": Case(derivatives, r"\(Physics\): .*forward-mode.*use jacrev\(jacrev\(f\)\)"),
     "OffloadWrapper": Case(offloaded, r"parts.inner is a OffloadWrapper.*without offload_wrapper"),
     "labels among inputs": Case(labels_as_inputs, r"\(Linear\): .*but 3 were given; .*goes in targets="),
@@ -362,6 +674,31 @@ def test_the_way_on_trains_as_eager(name):
                     parameter.grad = None
         assert torch.equal(*losses)
     assert all(map(torch.equal, given.module.parameters(), other.parameters()))
+
+
+class Cached(nn.Module):
+    """What is filled in once, of shapes and constants, is the same in each iteration."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.table, self.last = nn.Linear(4, 4), None, None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(4.0) + x.new_ones(4)
+        self.last = self.linear(x).detach()  # read in this iteration alone
+        return (self.linear(x) * self.table - self.last).square().mean()
+
+
+@pytest.mark.parametrize("make", [lambda: State(None, False), lambda: State(torch.zeros(4), False)])
+def test_a_state_is_refused_without_a_comparison_too(make):
+    options = {"budget": "100%", "solver": "store-all", "keep": False, "compare": False}
+    with pytest.raises(MemplanError, match=HERE + "uses module.mean, which the iteration itself changes"):
+        memplan.optimize(make(), torch.randn(6, 4), **options)
+    module = Cached()
+    other, x = copy.deepcopy(module), torch.randn(6, 4)
+    step = memplan.optimize(module, x, **options)
+    assert all(torch.equal(step(x).detach(), other(x).detach()) for _iteration in range(2))
 
 
 def test_labels_by_position():

@@ -1,3 +1,4 @@
+# type: ignore
 """Code that a trace can follow though it looks at values, writes numbers, or holds odd things: bitwise as
 eager."""
 
@@ -96,7 +97,25 @@ class Normed(nn.Module):
             return self.norm(self.linear(x)).float().pow(3).mean()
 
 
+class Inner(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x).relu()
+
+
+def written_rows(module, x, lengths):
+    """The gradient of what is written picks by the mask."""
+    made = torch.zeros_like(x)
+    made[lengths > 2] = module.linear(x)[lengths > 2]
+    return made.sin() + 1
+
+
 CASES = {
+    "a module made in forward": lambda: Scaled(lambda module, x, _lengths: Inner(module.linear)(x)),
+    "rows written by a mask": lambda: Scaled(written_rows),
     **{f"a list of tensors: {name}": lambda factor=factor: Scaled(factor) for name, factor in LISTS.items()},
     **{
         f"an index computed: {name}": lambda factor=factor: Scaled(factor, table=nn.Embedding(5, 4))

@@ -1,3 +1,4 @@
+# type: ignore
 """A user's model file: what is accepted, and one line for every way it can be wrong."""
 
 import sys
@@ -89,6 +90,30 @@ def test_a_wrong_file_is_one_line_that_names_it(write, text, words):
 def test_a_missing_package_is_named(write, place):
     with pytest.raises(MissingPackageError, match=r"model\.py: needs the package no_such_package"):
         load_model_file(write(f"{place}import no_such_package.part")).build()
+
+
+LATE = """
+def build():
+    try:
+        import no_such_package
+    except ImportError as error:
+        raise ModuleNotFoundError("Could not import module 'Config'"){cause}
+"""
+"""How transformers imports."""
+
+
+@pytest.mark.parametrize("cause", [" from error", ""])
+def test_a_missing_package_of_a_library_that_imports_late(write, cause):
+    with pytest.raises(MissingPackageError, match=r"model\.py: needs the package no_such_package"):
+        load_model_file(write(LATE.format(cause=cause))).build()
+
+
+def test_a_missing_package_that_nobody_names(write):
+    text = "def build():\n    raise ModuleNotFoundError('Could not import module Config')"
+    with pytest.raises(
+        InputError, match=r"model\.py:2: .*ModuleNotFoundError: Could not import module Config"
+    ):
+        load_model_file(write(text)).build()
 
 
 @pytest.mark.parametrize(

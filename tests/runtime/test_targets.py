@@ -1,3 +1,4 @@
+# type: ignore
 """Labels of each batch reach the loss; tensors that nobody hands to an iteration are never frozen unseen."""
 
 from __future__ import annotations
@@ -92,6 +93,21 @@ def test_optimize_takes_targets():
         module, (x,), targets=labels, loss_fn=functional.cross_entropy, budget="100%", solver="store-all"
     )
     assert torch.equal(step(x, targets=labels), functional.cross_entropy(module(x), labels))
+
+
+def test_targets_of_another_dtype_get_a_plan():
+    """Mixup that begins in a later epoch: classes, then shares of classes."""
+    import memplan
+
+    torch.manual_seed(0)
+    module, x, classes = nn.Linear(4, 3), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    loss_fn = nn.functional.cross_entropy
+    step = memplan.optimize(
+        module, x, targets=classes, loss_fn=loss_fn, budget=10_000, solver="store-all", keep=False
+    )
+    for targets in (classes, torch.rand(6, 3).softmax(-1), classes):
+        assert torch.equal(step(x, targets=targets).detach(), loss_fn(module(x), targets))
+    assert len(step.plans) == 2
 
 
 def test_a_model_file_may_return_targets(tmp_path):

@@ -1,3 +1,4 @@
+# type: ignore
 """Batches that are objects: each tensor in them is an input, each number a value that a plan holds for."""
 
 from __future__ import annotations
@@ -84,6 +85,40 @@ class Keyed:
         return Keyed(**self._store)
 
 
+class Kinds:
+    """As its HeteroData: a store per kind of node, where `data[key]` makes one that is not there."""
+
+    def __init__(self, x: Tensor, scale: float = 1.0) -> None:
+        self.stores: list[dict[str, Any]] = [{"scale": scale}, {"x": x}, {"x": x + 1}]
+        self.node_types = ["papers", "authors"]
+
+    @property
+    def x(self) -> Tensor:
+        return self["papers"]["x"] + self["authors"]["x"].sin()
+
+    @property
+    def scale(self) -> float:
+        return self.stores[0]["scale"]
+
+    def keys(self) -> list[str]:
+        return ["scale", "x"]
+
+    def __getitem__(self, key: str) -> dict[str, Any]:
+        if key not in self.node_types:
+            self.node_types.append(key)
+            self.stores.append({})
+        return self.stores[1 + self.node_types.index(key)]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise AttributeError(key)
+
+    def __copy__(self) -> Kinds:
+        made = Kinds(self.stores[1]["x"])
+        made.stores = [dict(each) for each in self.stores]
+        made.node_types = list(self.node_types)
+        return made
+
+
 Row = namedtuple("Row", ("x", "scale"), defaults=(1.0,))
 
 
@@ -96,7 +131,7 @@ class Model(nn.Module):
         return (self.layer(data.x) * data.scale).square().mean()
 
 
-KINDS = [Data, Frozen, Holder, Slotted, Registered, Keyed, Row]
+KINDS = [Data, Frozen, Holder, Slotted, Registered, Keyed, Kinds, Row]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -111,6 +146,13 @@ def test_a_batch_of_each_kind(kind: Any) -> None:
         assert torch.equal(step(batch).detach(), module(batch))
         assert torch.equal(batch.x, kept)
     assert len(step.plans) == 3
+
+
+def test_a_graph_of_several_kinds_gets_no_other() -> None:
+    data = Kinds(torch.randn(4, 3))
+    step = memplan.optimize(Model(), (data,), budget="100%", solver="store-all", keep=False)
+    step(data)
+    assert data.node_types == ["papers", "authors"]
 
 
 def test_an_object_is_given_as_it_is() -> None:

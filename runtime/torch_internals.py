@@ -221,8 +221,10 @@ def parts_of_wrapper(tensor: Tensor) -> list[Tensor]:
 
 
 def memory_of(tensor: Tensor) -> int:
-    """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives."""
-    return tensor.untyped_storage()._cdata
+    """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives. One that
+    is away stays so: it shares its memory with none."""
+    with no_torch_function():
+        return tensor.untyped_storage()._cdata
 
 
 def identity_of(generator: torch.Generator) -> int:

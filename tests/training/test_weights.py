@@ -12,6 +12,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.storage.unmade import is_unmade
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -200,6 +201,22 @@ def test_a_refused_budget_can_be_asked_for_again(tmp_path: Path) -> None:
         memplan.optimize(module, x, budget=2000, weights=saved(Layers(), tmp_path / "first"), **given)
     step = memplan.optimize(module, x, budget="100%", weights=saved(real, tmp_path / "other"), **given)
     assert torch.equal(step(x), real(x))
+
+
+def test_planning_leaves_weights_in_their_files(tmp_path: Path) -> None:
+    """A model that is larger than memory is planned before any of its weights is read. Buffers are read."""
+    module = on_meta(Layers)
+    size = sum(weight.nbytes for weight in module.parameters())
+    memplan.optimize(
+        module,
+        torch.randn(4, 8),
+        budget=3 * size,
+        machine=Machine(links=Links(1e9, 1e9)),
+        weights=saved(Layers(), tmp_path),
+        compare=False,
+        **options(module),
+    )
+    assert all(is_unmade(weight) for weight in module.parameters())
 
 
 def test_typos_in_weights_are_refused(tmp_path: Path) -> None:

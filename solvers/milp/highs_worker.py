@@ -68,7 +68,7 @@ class Question:
 
         def keep(event: highspy.HighsCallbackEvent) -> None:
             with open("incumbent.part", "wb") as file:
-                np.save(file, np.array(event.data_out.mip_solution, np.float64))
+                np.save(file, _values(event.data_out.mip_solution, highs.getNumCol()))
             os.replace("incumbent.part", "incumbent.npy")  # whoever ends us finds a whole one
 
         highs.cbMipInterrupt += interrupt
@@ -77,6 +77,11 @@ class Question:
         highs.cbMipLogging += log
         highs.cbMipImprovingSolution += keep
         highs.run()
+
+
+def _values(solution: Any, size: int) -> Floats:
+    """The values of the columns. highspy before 1.11 gives a pointer to them."""
+    return np.array(solution if isinstance(solution, np.ndarray) else solution.to_array(size), np.float64)
 
 
 def solved(question: Question, program: Program, chosen: Mapping[str, Any]) -> Answer:

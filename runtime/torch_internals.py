@@ -418,7 +418,15 @@ def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[s
         if getattr(hook, "__module__", None) != "transformers.utils.output_capturing"
     ]
     parts = (*module._modules, *map(id, module._modules.values()))
-    return parts, tuple(hooks), [*module._parameters, *module._buffers]
+    own_tensors = (*module._parameters.items(), *module._buffers.items())
+    return parts, tuple(hooks), [name for name, tensor in own_tensors if tensor is not None]
+
+
+def hooks_of_all_modules() -> list[int]:
+    """The identities of those that `register_module_forward_hook` and its like have registered."""
+    kinds = ("forward_pre", "forward", "backward_pre", "backward")
+    registers = (getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in kinds)
+    return [id(hook) for register in registers for hook in register.values()]
 
 
 def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from ..torch_internals import (
     FakeTensor,
     dispatches,
     has_hooks,
+    hooks_of_all_modules,
     make_up,
     no_torch_function,
     wraps_others,
@@ -38,6 +39,7 @@ from .iteration import Iteration
 
 _ANEW = "plan the module anew, by another call of memplan.optimize"
 _PLAIN = (bool, int, float, str, type(None))
+_WATCHED = (*_PLAIN, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype, torch.device)
 
 
 def refuse(module: nn.Module) -> None:
@@ -108,6 +110,7 @@ class Granted:
             self._roots["loss_fn"] = iteration.loss_fn
         self._parts = self._walk()
         self._known = [_state(part) for _name, part in self._parts]
+        self._global_hooks = hooks_of_all_modules()
         self._values = [_watched(part) for _name, part in self._parts]
         self._sizes = [len(part.__dict__) for _name, part in self._parts]
         self._forms = {
@@ -157,6 +160,8 @@ class Granted:
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:
                 raise MismatchError(f"{_difference(name, part, known)} {_ANEW}")
+        if hooks_of_all_modules() != self._global_hooks:
+            raise MismatchError(f"PyTorch's hooks for all modules changed after the plan was made: {_ANEW}")
         with no_torch_function():
             first: dict[int, str] = {}
             for name, tensor in tensors.items():
@@ -222,7 +227,7 @@ def _watched(part: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(part).items()
-        if type(value) in _PLAIN
+        if (type(value) in _WATCHED or (type(value) is tuple and all(type(each) in _PLAIN for each in value)))
         and (name in known if known is not None else name[0] != "_")
         and name != "training"
     }

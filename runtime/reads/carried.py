@@ -10,15 +10,25 @@ from torch import Tensor
 
 from ..reach import Path, is_of_python
 from .contents import Kind, Missing, content, is_of_user_class, is_plain
-from .reads import Node, Read, short, spell
+from .reads import Fetch, Node, Read, short, spell
 
 
 class Carried(NamedTuple):
-    """A read of such state. refusal: the line that refuses it."""
+    """A read of such state. left: the form of what the iteration has left. refusal: the line that refuses
+    it."""
 
     node: Node
     read: Read
+    left: Any
     refusal: str
+
+    def guard(self) -> Read | None:
+        """Compares before an iteration, once the state has settled: it is as it was, or as an iteration of
+        eager PyTorch leaves it. Of tensors the form counts. None where that can't be told."""
+        if self.left is None:
+            return None
+        key = Settled(self.read.fetch, self.read.key, form(content(self.read.value)), self.left)
+        return Read(of_settled, key, key.before, None, self.read.place)
 
     def content(self) -> Any:
         """Its content now, of tensors their form. None for an object of a library, whose caches may go on."""
@@ -31,7 +41,34 @@ class Carried(NamedTuple):
 def carried(node: Node, read: Read, now: Any) -> Carried:
     """now: what the iteration has left."""
     shown = now if is_plain(read.value) and is_plain(now) else None
-    return Carried(node, read, refusal((*node.path, read.key), read.value, shown, read.place))
+    made = Carried(node, read, None, refusal((*node.path, read.key), read.value, shown, read.place))
+    return made._replace(left=form(made.content()))
+
+
+class Settled(NamedTuple):
+    """The key of a guard: how the state is read, and the forms that it may have."""
+
+    fetch: Fetch
+    key: Any
+    before: Any
+    left: Any
+
+    def __str__(self) -> str:
+        return "__content__" if self.key is None else str(self.key)  # names like this are not shown
+
+
+def of_settled(thing: Any, key: Settled) -> Any:
+    """The form of before, also if it is now as an iteration leaves it."""
+    now = form(content(key.fetch(thing, key.key)))
+    return key.before if now in (key.before, key.left) else now
+
+
+def form(of: Any) -> Any:
+    """A content without the values of tensors."""
+    if not isinstance(of, Kind):
+        return of
+    kind, parts = of
+    return Kind((kind, parts[:3] if kind is Tensor else tuple(map(form, parts))))
 
 
 def refusal(path: Path, value: Any, now: Any, place: str) -> str:

@@ -77,6 +77,25 @@ class Itself:
         return f"a {type(self.thing).__name__}"
 
 
+class _Alive:
+    """The object that a weak reference leads to, as long as it is there."""
+
+    __slots__ = ("_key", "_there")
+
+    def __init__(self, reference: weakref.ref[Any]) -> None:
+        there = reference()
+        self._key, self._there = id(there), (lambda: None) if there is None else weakref.ref(there)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alive) and other._there() is self._there() and other._key == self._key
+
+    def __hash__(self) -> int:
+        return self._key
+
+    def __repr__(self) -> str:
+        return f"a {type(self._there()).__name__}"
+
+
 class Kind(tuple[Any, ...]):
     """(type, parts): what an object consists of."""
 
@@ -169,7 +188,7 @@ def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
     elif isinstance(thing, MethodType):
         yield from (thing.__self__, Itself(thing.__func__))
     elif isinstance(thing, weakref.ref):
-        yield Itself(thing())
+        yield _Alive(thing)
     elif isinstance(thing, ContextVar):
         yield thing.get(MISSING)
     elif isinstance(thing, threading.local):

@@ -9,14 +9,18 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
-from .contents import MISSING, is_plain
+from .contents import MISSING, content, is_plain
 
-_TELLS = re.compile(r"^_?(get|is|are|current)_|_enabled$|^initial_seed$")
+_TELLS = re.compile(
+    r"^_?(get|is|are|current|active)_|^get(?!trace|profile|frame)[a-z]|^is[a-z]|_enabled$|^initial_seed$"
+)
 _NEVER = re.compile(
     "available|built|supported|capability"  # the machine's, which stay
     "|compiling|export|scripting|tracing|anomaly|multithreading"  # others while a trace runs
     "|grad_enabled|inference_mode"  # each step sees to these itself
 )
+_OF_PYTHON = frozenset({"sys", "gc", "threading", "locale", "_locale", "resource", "numpy"})
+"""Packages with functions that tell a state: `sys.getrecursionlimit()`, `numpy.geterr()`."""
 _OF_OBJECTS = frozenset(
     {
         *("locked", "is_set", "isEnabledFor", "getEffectiveLevel", "hasHandlers", "qsize", "empty", "full"),
@@ -47,7 +51,9 @@ def call_of(function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, An
     if name in _OF_OBJECTS and not is_of_torch(function):
         return Call(name, *given)
     tells = _TELLS.search(name) and not _NEVER.search(name)
-    return Call("", *given) if tells and is_of_torch(function) else None
+    top = (getattr(function, "__module__", None) or "").partition(".")[0]
+    known = is_of_torch(function) or top in _OF_PYTHON
+    return Call("", *given) if tells and known else None
 
 
 def is_of_torch(function: Any) -> bool:
@@ -61,6 +67,10 @@ def of_call(thing: Any, call: Call) -> Any:
         return function(*call.arguments, **dict(call.keywords))
     except Exception:
         return MISSING
+
+
+def of_call_content(thing: Any, call: Call) -> Any:
+    return content(of_call(thing, call))
 
 
 # ── calls that read what they are given by a name or a key of their own ─────────────────────────────

@@ -13,6 +13,8 @@ import sys
 from types import FunctionType
 from typing import Any, Protocol
 
+from .contents import MISSING
+
 
 class Recorder(Protocol):
     """What a reader reports to. place: of the line that reads."""
@@ -31,6 +33,7 @@ class Recorder(Protocol):
     def wrote(self, thing: Any, key: Any, *, attribute: bool, counts: bool) -> None: ...
     def callee(self, function: Any) -> Any: ...
     def imported(self, function: FunctionType, module: str, level: int, name: str, value: Any) -> None: ...
+    def loaded(self, function: FunctionType, module: str, level: int) -> None: ...
 
 
 class Reader:
@@ -54,6 +57,10 @@ class Reader:
         if self._recorder.listens:
             self._recorder.imported(self._function, module, level, name, value)
 
+    def loaded(self, module: str, level: int) -> None:
+        if self._recorder.listens:
+            self._recorder.loaded(self._function, module, level)
+
     def attribute(self, thing: Any, name: str) -> Any:
         try:
             value = getattr(thing, name)
@@ -71,7 +78,12 @@ class Reader:
 
     def item(self, thing: Any, key: Any) -> Any:
         made = hasattr(type(thing), "__missing__") and key not in thing
-        value = thing[key]
+        try:
+            value = thing[key]
+        except LookupError:
+            if self._recorder.listens:
+                self._recorder.read_item(thing, key, MISSING, made=False)
+            raise
         if self._recorder.listens:
             self._recorder.read_item(thing, key, value, made=made)
         return value
@@ -98,6 +110,10 @@ class Reader:
         """All of it is used: by an operator, a loop."""
         if self._recorder.listens:
             self._recorder.read_whole(thing)
+        return thing
+
+    def matched(self, thing: Any, *named: Any) -> Any:
+        """The subject of a `match`, after the loads of what its patterns name."""
         return thing
 
     def truth(self, thing: Any) -> Any:

@@ -263,6 +263,28 @@ def of_membership(thing: Any, key: Any) -> Any:
         return MISSING
 
 
+def of_attribute_content(thing: Any, name: str) -> Any:
+    return content(of_attribute(thing, name))
+
+
+def of_item_content(thing: Any, key: Any) -> Any:
+    return content(of_item(thing, key))
+
+
+def of_instance_of(thing: Any, kind: Any) -> Any:
+    try:
+        return isinstance(thing, kind)
+    except Exception:
+        return MISSING
+
+
+def of_subclass_of(thing: Any, kind: Any) -> Any:
+    try:
+        return issubclass(thing, kind)
+    except Exception:
+        return MISSING
+
+
 def of_content(thing: Any, _key: Any) -> Any:
     return content(thing, deep=False)
 

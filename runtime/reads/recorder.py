@@ -20,7 +20,7 @@ import linecache
 import operator
 import os
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -46,7 +46,7 @@ from ..torch_internals import FORWARD_HOOKS, MODULE_REGISTERS, FakeTensor
 from .carried import Carried, carried, refusal
 from .contents import LARGEST, MISSING, SCALARS, Kind, content, is_of_user_class, is_plain
 from .forbidden import no_files_read, refuse_call, refuse_iterator, refuse_unseeded
-from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, reporting
+from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, of_call_content, reporting
 from .reader import Reader, users_place
 from .reads import (
     Fetch,
@@ -57,17 +57,21 @@ from .reads import (
     all_reads,
     dict_of,
     of_attribute,
+    of_attribute_content,
     of_bases,
     of_class,
     of_closure,
     of_content,
     of_entry,
     of_instance,
+    of_instance_of,
     of_item,
+    of_item_content,
     of_length,
     of_made,
     of_membership,
     of_module,
+    of_subclass_of,
     of_whole,
     same,
     spell,
@@ -80,7 +84,7 @@ _OURS = __name__.partition(".")[0]
 _CACHED: Any = type(functools.cache(len))
 _SKIPPED = (*SCALARS, FakeTensor)
 _LOOKS_AT_FRAMES = {super, locals, dir, globals, vars}
-_ONLY_IDENTITY: set[Any] = {isinstance, issubclass, type, callable, super, print, hash, repr}
+_ONLY_IDENTITY: set[Any] = {type, callable, super, print}
 _CODE_OF_ANY = (FunctionType, MethodType, BuiltinFunctionType, type, nn.Module, partial, _CACHED)
 
 
@@ -182,9 +186,12 @@ class Recording:
         self._by_names()
         for text in dict.fromkeys(self.unwatched):
             warn_user(f"{text}, can't be watched: if it changes, plan the module anew")
+        settled = {id(each.read): each.guard() for each in self.carried}
         for node, read in all_reads(self._nodes.values()):
             if read.key in node.written or id(read) in self._own_state or not _holds(node, read):
                 node.reads.pop((read.fetch, read.key), None)
+            if (guard := settled.get(id(read))) is not None:
+                node.reads[guard.fetch, guard.key] = guard
         roots = [node for node in self._nodes.values() if node.reads]
         tops = _tops(roots)
         batch = self.stand_ins.batch
@@ -218,17 +225,28 @@ class Recording:
 
     @_quietly
     def imported(self, function: FunctionType, module: str, level: int, name: str, value: Any) -> None:
-        package = function.__globals__.get("__package__") or ""
-        full = importlib.util.resolve_name("." * level + module, package) if level else module
-        if (found := sys.modules.get(full)) is not None:
+        if (found := sys.modules.get(_full_name(function, module, level))) is not None:
             self.read_attribute(found, name, value)
+
+    @_quietly
+    def loaded(self, function: FunctionType, module: str, level: int) -> None:
+        """Which module an import has found, if it is none of a library; whether it has found any."""
+        full = _full_name(function, module, level)
+        node = self._node(sys.modules, ("sys.modules",))
+        if (found := sys.modules.get(full)) is None:
+            self._record(node, of_membership, full, False)
+            return
+        file = getattr(found, "__file__", None)
+        if not (full.partition(".")[0] in sys.stdlib_module_names or (file and is_of_library(file))):
+            self.see(found)
+            self._record(node, of_entry, full, found)
 
     @_quietly
     def read_attribute(self, thing: Any, name: str, value: Any) -> None:
         if isinstance(thing, Tensor):
             self._read_of_tensor(thing, name, value)
             return
-        if isinstance(thing, _SKIPPED):
+        if isinstance(thing, _SKIPPED) and not is_of_user_class(type(thing)):
             return
         self.see(value)
         if type(thing) is super:
@@ -247,8 +265,8 @@ class Recording:
         if isinstance(thing, ModuleType):
             file = getattr(thing, "__file__", None)
             if file is None or is_of_library(file) or _is_ours(thing.__name__):
-                if value is None or isinstance(value, bool | int | float | str):
-                    self._record(node, of_attribute, name)  # a switch of the library's
+                if is_plain(value) or (callable(value) and vars(thing).get(name) is value):
+                    self._record(node, of_attribute, name)  # a switch of the library's, or its function
                 else:
                     self._node_of(value, (*node.path, name))
                 return
@@ -263,6 +281,8 @@ class Recording:
 
     def _read_of_tensor(self, tensor: Any, name: str, value: Any) -> None:
         """An attribute that the user has put on it, or a state that is none of its content."""
+        if callable(value) and callable(entry := of_bases(Tensor, name)):
+            self._record(self._node(Tensor, ("torch.Tensor",)), _of_its_bases, name, entry)
         if isinstance(tensor, FakeTensor) or self.stand_ins.is_own(tensor):
             if (own := self.stand_ins.read(tensor, name)) is not None:
                 self._record(self._node(own[0], ("module", *own[1].split("."))), of_attribute, name)
@@ -288,6 +308,7 @@ class Recording:
         elif isinstance(thing, dict) and type(thing).__getitem__ is dict.__getitem__:
             if made:
                 self._record(node, of_made, Made(key, value))
+                self._record(node, of_attribute, "default_factory")
             else:
                 self._record(node, of_entry, key)
         elif not _is_users_function(of_bases(type(thing), "__getitem__")):
@@ -326,6 +347,8 @@ class Recording:
         ):
             self.see(thing)
             self._node_of_tensor(thing)
+            if isinstance(thing, BuiltinFunctionType) and not isinstance(thing.__self__, ModuleType):
+                self.read_whole(thing.__self__, deep=True)  # a dict's `get`, as a key to sort by
             return
         self.see(thing)
         node = self._outside(thing)
@@ -421,6 +444,10 @@ class Recording:
             self.read_whole(receiver, deep=True)
         if not isinstance(function, _CODE_OF_ANY):
             self.read_whole(function, deep=True)  # a weak reference, say
+        if isinstance(table := getattr(function, "registry", None), MappingProxyType):
+            for each in table.values():  # of functools.singledispatch
+                self.see(each)
+            self.read_whole(gc.get_referents(table)[0], deep=True)
         if isinstance(function, _CACHED):
             self._by_names_of(function.__wrapped__)
         for each in (*arguments, *keywords.values()):
@@ -443,6 +470,8 @@ class Recording:
         node = self._outside(function.__self__) if call.method else self._node(function, path)
         if node is not None and is_plain(result):
             self._record(node, of_call, call, result)
+        elif node is not None and isinstance(result, dict):
+            self._record(node, of_call_content, call, content(result))
         return result
 
     def _result(self, result: Any, node: Node | None, key: Any) -> Any:
@@ -512,6 +541,18 @@ class Recording:
         if (node := self._outside(thing)) is not None and isinstance(own, dict):
             self._node(own, node.path)
         return own
+
+    def _isinstance(self, thing: Any, kind: Any) -> bool:
+        found = isinstance(thing, kind)
+        if not isinstance(thing, (*_SKIPPED, Tensor)) and (node := self._outside(thing)) is not None:
+            self._record(node, of_instance_of, kind, found)
+        return found
+
+    def _issubclass(self, thing: type, kind: Any) -> bool:
+        found = issubclass(thing, kind)
+        if (node := self._outside(thing)) is not None:
+            self._record(node, of_subclass_of, kind, found)
+        return found
 
     def _len(self, thing: Any) -> int:
         self.read_length(thing)
@@ -605,12 +646,16 @@ class Recording:
         if node in self._grown:
             self._note_growth(node)
             return
-        if (fetch, key) in node.reads:
+        if (fetch, key) in node.reads or (callable(value) and _replaces(value)):
             return
         if key in node.written and key is not None:
             if key in node.counted and is_plain(value):
                 raise TraceError(refusal((*node.path, key), value, None, users_place(at_line)))
             return
+        if fetch in _CONTENT_OF and not is_plain(value) and not isinstance(value, Tensor | MethodType):
+            now = fetch(node.thing, key)
+            if now is not value and type(now) is type(value) and not same(now, value):
+                fetch, value = _CONTENT_OF[fetch], content(now)  # another object each time, by a getter in C
         path = node.path if key is None else (*node.path, key)
         if isinstance(value, Tensor) and (name := self.stand_ins.batch.name_of(value)) is not None:
             # the trace means the input, so that an iteration must find that of its own batch there
@@ -685,13 +730,19 @@ class Recording:
             self._see_module(value)
         elif isinstance(value, _CACHED):
             self.see(value.__wrapped__)
+        elif isinstance(value, defaultdict):
+            self.see(value.default_factory)
+        elif isinstance(value, ModuleType):
+            self.see(vars(value).get("__getattr__"))
         elif not isinstance(value, Tensor):
             self._see_class(kind)
 
     def _see_module(self, module: nn.Module) -> None:
         if id(module) in self._seen:
             return
-        self._see_class(type(module))
+        kind = type(module)
+        self._see_class(kind)
+        self._record(self._node(kind, (kind.__name__,)), _of_its_bases, "forward")
         if "_modules" not in vars(module):
             return  # it is being made: its __init__ has only begun
         self._seen[id(module)] = module
@@ -888,6 +939,22 @@ def _of_its_bases(kind: Any, name: str) -> Any:
     return of_bases(kind, name) if isinstance(kind, type) else MISSING
 
 
+def _replaces(value: Any) -> bool:
+    """Whether it is a function of this package, which stands in a library for the time of a trace."""
+    if isinstance(value, partial):
+        return _replaces(value.func)
+    function = value.__func__ if isinstance(value, MethodType) else value
+    if isinstance(function, FunctionType):
+        return _is_ours(str(function.__globals__.get("__name__")))
+    return _is_ours(str(type(value).__module__))
+
+
+def _full_name(function: FunctionType, module: str, level: int) -> str:
+    """The name of a module that a function imports."""
+    package = function.__globals__.get("__package__") or ""
+    return importlib.util.resolve_name("." * level + module, package) if level else module
+
+
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == _OURS
 
@@ -920,6 +987,7 @@ def _is_special(function: Any) -> bool:
     return isinstance(function, BuiltinFunctionType) and function in _SPECIAL
 
 
+_CONTENT_OF: dict[Fetch, Fetch] = {of_attribute: of_attribute_content, of_item: of_item_content}
 _RUNS = (property, FunctionType, classmethod, staticmethod, functools.cached_property)
 _ORDINARY: set[Callable[..., Any]] = {object.__getattribute__, ModuleType.__getattribute__}
 _MAKING = frozenset({"__init__", "__new__", "__repr__", "__init_subclass__", "__set_name__"})
@@ -938,6 +1006,8 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     id: Recording._id,
     operator.is_: Recording.read_same,
     operator.is_not: Recording._is_not,
+    isinstance: Recording._isinstance,
+    issubclass: Recording._issubclass,
     len: Recording._len,
     bool: Recording._len,
     os.getenv: Recording._getenv,

@@ -14,6 +14,7 @@ The reader stands in the code as a constant, `SENTINEL` until a function gets on
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import CodeType
@@ -114,6 +115,15 @@ class _Scope:
             return
         for child in ast.iter_child_nodes(node):
             self._bind(child)
+
+
+def _named_in(pattern: ast.pattern) -> Iterator[ast.expr]:
+    """The classes and values that a pattern names, as expressions of their own."""
+    for each in ast.walk(pattern):
+        found = each.cls if isinstance(each, ast.MatchClass) else None
+        found = each.value if isinstance(each, ast.MatchValue) else found
+        if isinstance(found, ast.Attribute | ast.Name):
+            yield copy.deepcopy(found)
 
 
 class _Rewrite(ast.NodeTransformer):
@@ -327,6 +337,9 @@ class _Rewrite(ast.NodeTransformer):
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         node.subject = self._whole(node.subject)
+        named = [self._one(each) for case in node.cases for each in _named_in(case.pattern)]
+        if named and self._inside:
+            node.subject = self._call(node, "matched", node.subject, *named)
         for case in node.cases:  # patterns stay as they are
             case.guard = case.guard and self._truth(case.guard)
             case.body = self._all(case.body)
@@ -368,11 +381,25 @@ class _Rewrite(ast.NodeTransformer):
         node.target = self._target(node.target, counts=True)  # type: ignore[assignment]
         return self._with_stores(node, [node.target], counts=True)
 
+    def visit_Import(self, node: ast.Import) -> Any:
+        """In a function: which modules there are is read."""
+        if not self._inside:
+            return node
+        return [self._tried(node, each.name, 0) for each in node.names]
+
+    def _tried(self, node: ast.Import | ast.ImportFrom, module: str, level: int) -> ast.stmt:
+        """The import, with a report after it, also if there is no such module."""
+        called = self._call(node, "loaded", ast.Constant(module), ast.Constant(level))
+        report = ast.copy_location(ast.Expr(called), node)
+        if isinstance(node, ast.Import):
+            node = ast.Import([each for each in node.names if each.name == module])
+        return ast.copy_location(ast.Try([node], [], [], [report]), report)
+
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
         """In a function: what is imported is read."""
         if not self._inside or node.module == "__future__":
             return node
-        reported: list[ast.AST] = [node]
+        reported: list[ast.AST] = [self._tried(node, node.module or "", node.level)]
         for each in node.names:
             if each.name != "*":
                 given = (node.module or "", node.level, each.name)

@@ -47,6 +47,8 @@ class OptimizerState:
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
             self._names.setdefault(parameter, []).append(state)
+        given = {id(each) for group in self._optimizer.param_groups for each in group["params"]}
+        self._updated = [n for n, each in self._module.named_parameters() if id(each) in given]
         self._of = iteration.accumulate if sums_of(program) else 1
         self._process = (0, 1)
         if iteration.processes is not None:
@@ -87,7 +89,7 @@ class OptimizerState:
             check_fixed(group, number, then)
         refuse_hooks(self._optimizer)
         updated = {id(parameter) for group in groups for parameter in group["params"]}
-        for name in self._names:
+        for name in self._updated:
             if id(self._module.get_parameter(name)) not in updated:
                 raise MismatchError(
                     f"{name} was replaced; the optimizer has the one before: load into that one (without "

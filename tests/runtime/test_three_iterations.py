@@ -1,4 +1,3 @@
-# type: ignore
 """State that goes from one iteration to the next is seen: three are compared, and suspects are named."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# type: ignore
 """State that an iteration reads and then changes: the next one reads what this one has left.
 
 A plan repeats the traced iteration. So a cache that gives the same to all is followed; what makes the second

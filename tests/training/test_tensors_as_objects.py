@@ -1,4 +1,3 @@
-# type: ignore
 """A batch's tensors as objects: attributes that the user puts on them, and which of them are one.
 
 The oracle is eager PyTorch with the same batch.

@@ -1,4 +1,3 @@
-# type: ignore
 """Values that a model's code reads change after it was traced: refused or followed, never silently old.
 
 The oracle is eager PyTorch with the value as it is now.

@@ -35,7 +35,7 @@ NESTED = "nested tensors can't be traced: pad instead, and mask the loss"
 NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the shapes of its results"
 """The reason for a refusal of an operator that PyTorch can't trace."""
 
-_LAYERDROP = "layers are dropped by chance: set layerdrop to 0"
+_LAYERDROP = "layers are dropped by chance: set layerdrop to 0, or layer_dropout"
 _BATCHED = 'call model.set_experts_implementation("batched_mm")'
 _OPERATOR = "put the native code into an operator: torch.library.custom_op, register_fake, register_autograd"
 _PICKED = (
@@ -90,6 +90,9 @@ _FUNCTIONS = "use torch.where, or branch in Python"
 _HINTS = (
     _Hint("", "layerdrop", "", _LAYERDROP),
     _Hint("", "skip_the_layer", "", _LAYERDROP),
+    _Hint("", "layer_dropout", "", _LAYERDROP),
+    _Hint("", "dropout_layers", "", _LAYERDROP),
+    _Hint("", "mask_along_axis", "", "masks of iid_masks=True are tensors; or mask batches before the step"),
     _Hint("", "warn_if_padding_and_no_attention_mask", "", "give it an attention_mask"),
     _Hint("torch/distributions", "", "", "make distributions without validate_args=True"),
     _Hint("", "grouped_mm", "", _BATCHED),

@@ -1,6 +1,9 @@
+# type: ignore
 """A refusal names the line, the library it is in, and the way out where it is known."""
 
 from __future__ import annotations
+
+import runpy
 
 import pytest
 import torch
@@ -57,6 +60,43 @@ def test_a_refusal_says_what_to_do(module, inputs, words):
         trace(Iteration(module, (inputs,), torch.sum))
     assert "\n" not in str(caught.value)
     assert "memplan" not in str(caught.value)
+
+
+PICKS = "def run(x):\n    return x[x[:, 0] > 0]"
+NUMBER = "def run(x):\n    return x * x.sum().item()"
+MASKS = "def mask_along_axis(x):\n    return x * x.sum().item()\ndef run(x):\n    return mask_along_axis(x)"
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "advice"),
+    [
+        ("nflows/transforms/splines/cubic.py", PICKS, "like zuko.flows.NSF"),
+        ("nflows/transforms/splines/linear.py", NUMBER, "like zuko.flows.NSF"),
+        ("torch_geometric/nn/pool/edge_pool.py", PICKS, "pool by clusters that are known beforehand"),
+        ("torch_geometric/utils/dropout.py", PICKS, "drop edges before the step"),
+        ("torch_geometric/utils/loop.py", PICKS, "edges must be an input"),
+        ("torch_geometric/nn/norm.py", NUMBER, "use torch.where, or put it into an operator"),
+        ("kornia/augmentation/color.py", NUMBER, "augment batches before the step"),
+        ("pytorch_metric_learning/reducers/threshold.py", PICKS, r"reducer=reducers.MeanReducer\(\)"),
+        ("trl/trainer/sft_trainer.py", NUMBER, "compute_loss = transformers.Trainer.compute_loss"),
+        ("torchaudio/functional/functional.py", MASKS, "iid_masks=True"),
+    ],
+)
+def test_advice_for_code_of_libraries(tmp_path, file, source, advice):
+    """The place is the library's line, the advice what its users can do."""
+    path = tmp_path / "site-packages" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    module = runpy.run_path(str(path))
+
+    class Calling(nn.Linear):
+        def forward(self, x):
+            return module["run"](super().forward(x))
+
+    library = file.partition("/")[0]
+    line = rf"{path.name}:\d+ of {library}: .*{advice}"
+    with pytest.raises(TraceError, match=line):
+        trace(Iteration(Calling(3, 3), (torch.ones(3, 3),), torch.sum))
 
 
 class AskingTwice(nn.Linear):

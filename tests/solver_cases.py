@@ -39,6 +39,9 @@ SAME = 1e-9
 PROVEN = 1e-6
 """Relative difference up to which a bound is not above a time."""
 
+PATIENT_SECONDS = 10.0
+"""The most that a busy machine takes to start a process for HiGHS and to solve a program of a few columns."""
+
 PROGRAMS = ("checkmate", "rk-checkmate", "h-ilp", "hiremate", "rockmate")
 FINE = 1e-7
 """Of the budget: what their backends tell from nothing (checkmate_model.ROOM, with a margin)."""
@@ -198,7 +201,8 @@ def _refusal_faults(
         machine = replace(machine, device_capacity=None)
     named = Problem(graph, error.least, machine)
     try:
-        again = _found_in(solver, named, 2 * time_limit) or _solved(solver, named, 20 * time_limit)
+        patient = max(20 * time_limit, PATIENT_SECONDS)
+        again = _found_in(solver, named, 2 * time_limit) or _solved(solver, named, patient)
         if again.figures.peak > error.least:
             yield f"its peak {again.figures.peak} is over the least budget that it named, {error.least}"
     except Exception as refusal:

@@ -236,7 +236,7 @@ class Recording:
         if (found := sys.modules.get(full)) is None:
             self._record(node, of_membership, full, False)
             return
-        file = getattr(found, "__file__", None)
+        file = vars(found).get("__file__")
         if not (full.partition(".")[0] in sys.stdlib_module_names or (file and is_of_library(file))):
             self.see(found)
             self._record(node, of_entry, full, found)
@@ -263,7 +263,7 @@ class Recording:
                 self._record(self._node(kind, (kind.__name__,)), _of_its_bases, name)
             return
         if isinstance(thing, ModuleType):
-            file = getattr(thing, "__file__", None)
+            file = vars(thing).get("__file__")
             if file is None or is_of_library(file) or _is_ours(thing.__name__):
                 if is_plain(value) or (callable(value) and vars(thing).get(name) is value):
                     self._record(node, of_attribute, name)  # a switch of the library's, or its function

@@ -34,6 +34,7 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.reads.recorder import Recording
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
+from rarer_kinds_of_values import RARER
 from torch import Tensor, nn
 from transfers import unmeasured
 
@@ -89,6 +90,38 @@ def test_a_value_that_changes_is_noticed(name: str) -> None:
     with pytest.raises(memplan.MismatchError, match="the plan is for") as refused:
         planned(X)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", RARER)
+def test_a_rarer_value_that_changes_is_noticed(name: str) -> None:
+    module = model()
+    module.read, change = RARER[name](module)
+    planned = traced(module)
+    try:
+        for _turn in range(2):
+            assert torch.equal(planned(X).detach(), module(X))
+        change()
+        with pytest.raises(
+            memplan.MismatchError, match=r"the plan (is for|was made)|changed after"
+        ) as refused:
+            planned(X)
+        assert "\n" not in str(refused.value)
+    finally:
+        getattr(module, "undo", lambda: None)()
+
+
+def test_a_weight_in_the_place_of_one_that_plain_sgd_updates() -> None:
+    """It has no states by which the step would know its weights."""
+    module = model()
+    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False, "keep": False}
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    step = memplan.optimize(module, X, optimizer=optimizer, **options)
+    step(X)
+    module.layer.bias = nn.Parameter(torch.zeros(3))
+    with pytest.raises(
+        memplan.MismatchError, match=r"layer\.bias was replaced; the optimizer has the one before"
+    ):
+        step(X)
 
 
 @pytest.mark.parametrize("name", sorted(CANNOT))

@@ -10,14 +10,17 @@ iteration beside counts of another.
             …                         what computes, and is undone or given up if it fails
         …                             what ends it
 
-Once a handler has raised, all others wait for the end of the outermost block: what puts things in order after
-its exception is not interrupted by the next one. A block within an open one is closed again, and runs what
-has come when it ends.
+While the exception of a handler passes, all others wait: what puts things in order after it is not
+interrupted by the next one. A block within an open one is closed again, and runs what has come when it ends.
+
+The exception of a handler is not lost. Code within a block that catches every Exception, to go on without
+something or to say that a model can't be traced, may catch it too: it is raised at the end of the block then.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import Enum
@@ -41,9 +44,11 @@ def deferred_signals() -> Generator[None]:
     if current_thread() is not main_thread():
         yield
     elif _outermost:
-        with _outermost[0].set(_State.CLOSED):
-            yield
-        _outermost[0].run_those_that_came()
+        try:
+            with _outermost[0].set(_State.CLOSED):
+                yield
+        finally:
+            _outermost[0].run_those_that_came()
     else:
         deferral = _Deferral()
         try:
@@ -67,7 +72,8 @@ def open_to_signals(*, first_interrupt: bool = False) -> Generator[None]:
 class _Deferral:
     def __init__(self) -> None:
         self._state = _State.CLOSED
-        self._has_raised = self._ended = False
+        self._ended = False
+        self._raised: BaseException | None = None  # by a handler, the first
         self._came: list[int] = []
         self._handlers: dict[int, Handler] = {}
 
@@ -89,9 +95,12 @@ class _Deferral:
 
     def end(self) -> None:
         """Put the handlers back, then run those whose signals came. Raises what the first of them raises."""
+        passing = sys.exception()
         self._ended = True  # before all else: one that can't be put back passes its signals on
         _outermost.clear()
         errors: list[BaseException] = []
+        if isinstance(self._raised, Exception) and self._raised is not passing:  # it was caught on its way
+            errors.append(self._raised)
         left = dict(self._handlers)
         while left:
             try:
@@ -101,10 +110,14 @@ class _Deferral:
             except BaseException as error:  # one of them raised: the others are put back all the same
                 errors.append(error)
         for number in dict.fromkeys(self._came):
+            if number == signal.SIGINT and isinstance(passing, KeyboardInterrupt):
+                continue  # the second one has acted, and its exception has the notes of what was put back
             try:
                 self._handlers[number](number, None)
             except BaseException as error:
                 errors.append(error)
+        if errors and errors[0] is self._raised:
+            raise errors[0] from None  # whatever passes instead came of it
         if errors:
             raise errors[0]
 
@@ -124,7 +137,7 @@ class _Deferral:
 
     @property
     def _is_open(self) -> bool:
-        return self._state != _State.CLOSED and not self._has_raised
+        return self._state != _State.CLOSED and not _passes(self._raised)
 
     def _waits(self, number: int) -> bool:
         """Whether the handler of a signal waits, if it is the first such signal."""
@@ -133,9 +146,20 @@ class _Deferral:
     def _run(self, number: int, frame: FrameType | None) -> None:
         try:
             self._handlers[number](number, frame)
-        except BaseException:
-            self._has_raised = True
+        except BaseException as error:
+            self._raised = self._raised or error
             raise
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Whether the exception, or one that was raised because of it, is on its way."""
+    passing, seen = sys.exception(), set[int]()
+    while error is not None and passing is not None and id(passing) not in seen:
+        if passing is error:
+            return True
+        seen.add(id(passing))
+        passing = passing.__cause__ or passing.__context__
+    return False
 
 
 _outermost: list[_Deferral] = []

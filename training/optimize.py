@@ -14,6 +14,7 @@ from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
 from ..runtime.fusion.kernel import check_compiler
+from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.arguments import (
     check_accumulate,
     check_autocast,
@@ -211,7 +212,8 @@ def optimize(
         compile,
         settings,
     )
-    with nullcontext() if processes is None else processes.planning(accumulate):
+    together = nullcontext() if processes is None else processes.planning(accumulate)
+    with deferred_signals(), open_to_signals(first_interrupt=True), together:
         if outside is not None:
             return OutsideStep(iteration, planner, plans, padded, outside, clipping)
         if accumulate > 1 and in_step:

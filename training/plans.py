@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graphs.errors import MismatchError
+from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
@@ -56,8 +57,10 @@ class Plans:
                 if isinstance(refused, OtherValuesError) and not self._said:
                     self._said = True
                     warn_user(f"{refused}; another plan is made. {_GIVE_TENSORS}")
-                self.steps.insert(0, self._plan(self._iteration._replace(inputs=given)))
-                return self.steps[0], given
+                with deferred_signals(), open_to_signals(first_interrupt=True):
+                    made = self._plan(self._iteration._replace(inputs=given))
+                self.steps.insert(0, made)
+                return made, given
         allowed = f"with {self._most} plans there are as many as allowed"
         more = f"optimize(…, plans={2 * self._most})"
         if isinstance(refused, OtherValuesError):

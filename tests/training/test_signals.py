@@ -5,6 +5,7 @@ The oracle is a loop of eager PyTorch that makes the same iteration, or does not
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import signal
@@ -287,3 +288,120 @@ def test_threads_that_call_one_step_take_turns():
         eager.step()
         eager.zero_grad()
     assert same(state_of(module, optimizer), state_of(other, eager))
+
+
+@pytest.fixture
+def times_out():
+    """Signal SIGUSR1, whose handler raises TimedOutError."""
+
+    def raises(_number, _frame):
+        raise TimedOutError
+
+    before = signal.signal(signal.SIGUSR1, raises)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_exception_of_a_handler_that_is_caught_on_its_way_is_raised_at_the_end(times_out):
+    done = []
+
+    def work():
+        with deferred_signals(), open_to_signals(first_interrupt=True):
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            except Exception:
+                done.append("went on")
+            try:
+                signal.raise_signal(signal.SIGINT)  # at once: no exception passes now
+            except KeyboardInterrupt:
+                done.append("interrupted")
+
+    with pytest.raises(TimedOutError):
+        work()
+    assert done == ["went on", "interrupted"]
+
+
+def test_an_exception_of_a_handler_is_raised_instead_of_what_it_was_made_into(times_out):
+    done = []
+
+    def work():
+        with deferred_signals(), open_to_signals(first_interrupt=True):
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            except Exception as error:
+                try:
+                    raise ValueError from error
+                finally:
+                    signal.raise_signal(signal.SIGINT)  # waits: what it was made into passes
+                    done.append("put in order")
+
+    with pytest.raises(TimedOutError):
+        work()
+    assert done == ["put in order"]
+
+
+def test_a_ctrl_c_that_a_solver_takes_as_its_end_is_not_raised_again():
+    with deferred_signals(), open_to_signals(first_interrupt=True), contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_ctrl_c_that_came_in_a_closed_block_that_fails_is_not_kept_till_the_end():
+    def fail():
+        with deferred_signals():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError
+
+    with deferred_signals(), open_to_signals(first_interrupt=True), pytest.raises(KeyboardInterrupt):
+        fail()
+
+
+class Late(Net):
+    """Its time is over while it is planned."""
+
+    def forward(self, x):
+        signal.raise_signal(signal.SIGUSR1)
+        return super().forward(x)
+
+
+def test_a_timeout_while_a_model_is_traced_is_no_refusal_of_the_model(times_out):
+    module = Late()
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(TimedOutError):
+        memplan.optimize(module, X[0], budget="100%", keep=False)
+    assert same(module.state_dict(), before)
+    assert module.training
+
+
+def test_a_timeout_while_a_new_shape_is_planned_leaves_all_as_it_was(times_out, monkeypatch):
+    def late(*_):
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except Exception as error:
+            raise memplan.MemplanError("something else") from error
+
+    module = Net()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, foreach=False)
+    step = memplan.optimize(module, X[0], budget="100%", optimizer=optimizer, keep=False, time_limit=1)
+    step(X[0])
+    before = state_of(module, optimizer)
+    monkeypatch.setattr("memplan.training.plan.trace", late)
+    with pytest.raises(TimedOutError):
+        step(X[0][:8])
+    monkeypatch.undo()
+    assert same(state_of(module, optimizer), before)
+    step(X[0][:8])
+
+
+def test_the_second_ctrl_c_s_exception_tells_what_was_put_back(monkeypatch):
+    """It is raised itself: the first one, which waited, is answered by it."""
+    _module, _optimizer, step = planned("planned")
+    plan = step.plans[0]
+
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(plan, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt) as found:
+        step(X[0])
+    assert found.value.__notes__ == ["the iteration is as if it had not begun: it can be repeated"]

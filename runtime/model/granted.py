@@ -81,6 +81,7 @@ def refuse(module: nn.Module) -> None:
                 f"{name} is a {kind.__name__} of bitsandbytes, whose scales are attributes of the weight, "
                 "which no plan sees: quantise with torchao, or keep codes and scales as buffers"
             )
+        refuse_class(name, tensor)
 
 
 def refuse_layout(name: str, tensor: Tensor) -> None:
@@ -93,6 +94,37 @@ def refuse_layout(name: str, tensor: Tensor) -> None:
         raise InputError(f"{name} is a tensor of layout {layout}, which can't be planned: {advice}")
 
 
+_HARMLESS = frozenset(
+    {
+        *("__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__format__", "__dir__"),
+        *(
+            "__deepcopy__",
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__setstate__",
+            "__torch_dispatch__",
+        ),
+        *("__doc__", "__dict__", "__module__", "__annotations__", "__slots__", "__weakref__"),
+    }
+)
+"""Names of a class of tensors that change nothing of what is computed."""
+
+
+def refuse_class(name: str, tensor: Tensor) -> None:
+    """Raises InputError, one line, if the user's own class of the tensor says what its operators compute: in
+    a trace it is a tensor like others."""
+    for base in type(tensor).__mro__:
+        if issubclass(base, Tensor) and is_of_user_class(base):
+            own = [each for each in vars(base) if each not in _HARMLESS and hasattr(Tensor, each)]
+            if own:
+                raise InputError(
+                    f"{name} is a {type(tensor).__name__} with its own {own[0]}, which a trace does not "
+                    "follow: give it as a torch.Tensor, by as_subclass(torch.Tensor), and write what that "
+                    "does in forward"
+                )
+
+
 def refuse_input(name: str, tensor: Tensor) -> None:
     """Raises InputError, one line, for an input that is no plain tensor in one block of memory."""
     refuse_layout(f"input {name}", tensor)
@@ -101,6 +133,7 @@ def refuse_input(name: str, tensor: Tensor) -> None:
             f"input {name} is a {type(tensor).__name__}, a tensor that computes its own way, which no plan "
             "follows: give its parts as inputs of their own"
         )
+    refuse_class(f"input {name}", tensor)
 
 
 class Granted:

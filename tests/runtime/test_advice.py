@@ -474,6 +474,35 @@ def retyped(follow):
     return whole(lambda _module, x: x.as_subclass(torch.Tensor if follow else Named).sin())
 
 
+class Doubling(Named):
+    """Says itself what its operators compute."""
+
+    def __mul__(self, other):
+        return torch.Tensor.__mul__(torch.Tensor.__mul__(self, 2.0), other)
+
+
+class Watching(Named):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        made = super().__torch_function__(func, types, args, kwargs or {})
+        return made * 2 if func is functional.linear else made
+
+
+def own_operator(kind, where):
+    def make(follow):
+        given = whole(
+            lambda module, x, scale: x + (scale if where == "input" else module.scale) * 3, torch.ones(4)
+        )
+        if where == "input":
+            scale = given.inputs[1] * 2 if follow else given.inputs[1].as_subclass(kind)
+            return given._replace(inputs=(given.inputs[0], scale))
+        held = torch.ones(4) * 2 if follow else torch.ones(4).as_subclass(kind)
+        given.module.register_buffer("scale", held)
+        return given
+
+    return make
+
+
 def own_method(follow):
     picture = torch.randn(6, 4)
     if follow:
@@ -625,6 +654,15 @@ CASES = {
     "made sparse": Case(sparse_made, HERE + "makes a sparse tensor.*index_add"),
     "a sparse gradient": Case(sparse_gradient, "a gradient is sparse: make the embedding with sparse=False"),
     "as_subclass": Case(retyped, HERE + "makes a Named of a tensor.*compute with torch.Tensor"),
+    "a class's own operator": Case(
+        own_operator(Doubling, "input"), "input 1 is a Doubling with its own __mul__.*as_subclass"
+    ),
+    "a buffer's own operator": Case(
+        own_operator(Doubling, "buffer"), "scale is a Doubling with its own __mul__.*as_subclass"
+    ),
+    "a class that watches": Case(
+        own_operator(Watching, "input"), "input 1 is a Watching with its own __torch_function__"
+    ),
     "a class's own method": Case(own_method, HERE + ".*no attribute 'width'; in a trace they are plain"),
     "an attribute of a class": Case(
         held_of_class, HERE + "uses a tensor of a class of its own; make it a buffer"

@@ -1,0 +1,275 @@
+"""The objects that were there before a trace, and what is read of them.
+
+Each is a node. What the iteration makes is its own: the collector's youngest generation tells it apart.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import functools
+import gc
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from types import (
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..reach import LONGEST, Path, is_of_user
+from ..refusals import TraceError, at_line
+from ..torch_internals import FakeTensor
+from .carried import Carried, refusal
+from .contents import LARGEST, MISSING, Kind, content, is_of_user_class, is_plain
+from .predicates import SKIPPED, is_number, is_users_function, of_code, of_its_bases, of_type, replaces
+from .reader import users_place
+from .reads import (
+    Fetch,
+    Node,
+    Read,
+    dict_of,
+    of_attribute,
+    of_attribute_content,
+    of_bases,
+    of_class,
+    of_entry,
+    of_instance,
+    of_item,
+    of_item_content,
+    of_module,
+    of_whole,
+    same,
+    spell,
+)
+from .stand_ins import Holder, OfBatch, StandIns
+
+NOT_GIVEN = object()
+
+
+_Made = TypeVar("_Made")
+_Given = ParamSpec("_Given")
+_Self = TypeVar("_Self", bound="Nodes")
+
+
+def quietly(report: Callable[Concatenate[_Self, _Given], _Made]) -> Callable[..., _Made]:
+    """A report during which nothing else is reported: it may run code of the user's objects."""
+
+    @functools.wraps(report)
+    def quiet(self: _Self, *arguments: _Given.args, **keywords: _Given.kwargs) -> _Made:
+        before, self._busy = self._busy, True
+        try:
+            return report(self, *arguments, **keywords)
+        finally:
+            self._busy = before
+
+    return quiet
+
+
+class Nodes(ABC):
+    """What was there, by the identity of each object, and the reads of it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        others: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """others: the roots beside the module, by name: a loss function. tensors: the batch's."""
+        self.stand_ins = StandIns(OfBatch(tensors))
+        self._module, self._others = module, dict(others)
+        planned = [each for each in (module, *self._others.values()) if isinstance(each, nn.Module)]
+        self._own = {id(part) for each in planned for part in each.modules()}
+        self._thread, self._listening = 0, False
+        self._nodes: dict[int, Node] = {}
+        self._seen: dict[int, Any] = {}
+        self._codes: dict[FunctionType, CodeType] = {}
+        self._old: dict[int, Any] = {}
+        self._new: set[int] = set()
+        self._busy = False
+        self._sourceless = False
+        self._unread: set[str] = set()
+        self._stored: set[str] = set()
+        self._own_state: set[int] = set()
+        self._grown: dict[Node, tuple[Any, str]] = {}
+        self.unwatched: list[str] = []
+        self.carried: list[Carried] = []
+
+    @abstractmethod
+    def see(self, value: Any) -> None: ...
+
+    @abstractmethod
+    def read_name(self, function: FunctionType, name: str, value: Any, *, free: bool) -> None: ...
+
+    @abstractmethod
+    def read_whole(self, thing: Any, *, deep: bool = False, depth: int = 0) -> None: ...
+
+    @property
+    def listens(self) -> bool:
+        return self._listening and not self._busy and get_ident() == self._thread
+
+    def _node(self, thing: Any, path: Path) -> Node:
+        if (node := self._nodes.get(id(thing))) is None:
+            node = self._nodes[id(thing)] = Node(thing, path)
+            if isinstance(thing, FunctionType):
+                self._code_of(node, thing)
+            elif isinstance(thing, MethodType):
+                self._record(node, of_attribute, "__self__", thing.__self__)
+                self._record(node, of_attribute, "__func__", thing.__func__)
+            elif id(thing) not in self._own and not isinstance(thing, type) and is_of_user_class(type(thing)):
+                node.reads[of_type, "__class__"] = Read(of_type, "__class__", type(thing), None, "")
+            if isinstance(thing, nn.Module) and id(thing) not in self._own:
+                for name, part in thing.named_modules():
+                    inner = node if not name else self._node(part, (*path, *name.split(".")))
+                    self._record(inner, of_module, None, of_module(part, None))
+        return node
+
+    def _node_of(self, value: Any, path: Path, *, known: bool = True) -> Node | None:
+        """The node of a value that was read, None for plain ones. known: it was there before."""
+        if isinstance(value, SKIPPED) or value is MISSING:
+            return None
+        if isinstance(value, Tensor):
+            return self._node_of_tensor(value, path)
+        if not known and not self._was_there(value):
+            return None
+        return self._node(value, path)
+
+    def _node_of_tensor(self, tensor: Any, path: Path = ("a tensor",)) -> Node | None:
+        """A tensor that the trace doesn't know: its values count."""
+        if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor | nn.Parameter):
+            return None
+        if not self._was_there(tensor) and id(tensor) not in self._nodes:
+            return None
+        node = self._node(tensor, path)
+        if (name := self.stand_ins.batch.name_of(tensor)) is not None:
+            self.stand_ins.is_one(name, tensor, self._module)  # its values are the batch's
+            node.itself = True
+            return node
+        self._record(node, of_whole, None, content(tensor))
+        return node
+
+    def _globals(self, there: dict[str, Any]) -> Node:
+        return self._node(there, ())
+
+    def _outside(self, thing: Any) -> Node | None:
+        """The node of an object that was there before the iteration."""
+        if (node := self._nodes.get(id(thing))) is not None:
+            return node
+        if isinstance(thing, ModuleType):
+            return self._node(thing, (thing.__name__,))
+        if isinstance(thing, type):
+            return self._node(thing, (thing.__name__,)) if is_of_user_class(thing) else None
+        if self._was_there(thing):
+            return self._node(thing, (f"a {type(thing).__name__}",))
+        return None
+
+    def _was_there(self, thing: Any) -> bool:
+        """Whether an object was there when the trace began. Only those of the youngest generation are looked
+        at: a process may have millions of others."""
+        if id(thing) in self._old:
+            return True
+        if id(thing) in self._new or not gc.is_tracked(thing):
+            return False
+        if self._listening:
+            self._note_new()
+        if id(thing) in self._new:
+            return False
+        self._old[id(thing)] = thing  # held, so that no other object gets its identity
+        return True
+
+    def _note_new(self) -> None:
+        young = map(id, gc.get_objects(generation=0))
+        self._new.update(each for each in young if each not in self._old)
+
+    def _note_growth(self, node: Node) -> None:
+        """Its content is read after something was added to it."""
+        if (before := self._grown[node])[0] is not None and not before[1] and node.thing:
+            self._grown[node] = before[0], users_place(at_line)
+
+    def _record(self, node: Node, fetch: Fetch, key: Any, value: Any = NOT_GIVEN) -> None:
+        value = fetch(node.thing, key) if value is NOT_GIVEN else value
+        if node in self._grown:
+            self._note_growth(node)
+            return
+        if (fetch, key) in node.reads or (callable(value) and replaces(value)):
+            return
+        if key in node.written and key is not None:
+            if key in node.counted and is_plain(value):
+                raise TraceError(refusal((*node.path, key), value, None, users_place(at_line)))
+            return
+        if fetch in _CONTENT_OF and not is_plain(value) and not isinstance(value, Tensor | MethodType):
+            now = fetch(node.thing, key)
+            if now is not value and type(now) is type(value) and not same(now, value):
+                fetch, value = _CONTENT_OF[fetch], content(now)  # another object each time, by a getter in C
+        path = node.path if key is None else (*node.path, key)
+        if isinstance(value, Tensor) and (name := self.stand_ins.batch.name_of(value)) is not None:
+            # the trace means the input, so that an iteration must find that of its own batch there
+            self.stand_ins.batch.holders[path] = Holder(fetch, node.thing, key, name)
+            return
+        made = None if isinstance(value, Kind) else self._node_of(value, path)
+        node.reads[fetch, key] = Read(fetch, key, value, made, users_place(at_line))
+        if isinstance(value, np.ndarray | bytearray | memoryview) or is_number(value):
+            self.read_whole(value)
+
+    def _wrote(self, node: Node, key: Any, *, counts: bool) -> None:
+        read = any(
+            (fetch, key) in node.reads for fetch in (of_instance, of_class, of_attribute, of_entry, of_item)
+        )
+        if not read:  # what is read before is used, `refuse_counters` looks whether it changes
+            node.written.add(key)
+            if counts:
+                node.counted.add(key)
+
+    def _source(self, thing: Any, name: str) -> tuple[Fetch, str]:
+        """How an attribute is read without running a user's code."""
+        kind = type(thing)
+        if isinstance(thing, type):
+            return (of_attribute if of_bases(thing, name) is MISSING else of_its_bases), name
+        if kind.__getattribute__ not in _ORDINARY and not is_users_function(kind.__getattribute__):
+            return of_attribute, name
+        base = next((each for each in kind.__mro__ if name in each.__dict__), None)
+        entry = MISSING if base is None else base.__dict__[name]
+        own = dict_of(thing)
+        if own is not None and name in own and not hasattr(type(entry), "__set__"):
+            return of_instance, name
+        if base is None:
+            asks = of_bases(kind, "__getattr__")
+            known = asks is MISSING or is_users_function(asks) or isinstance(thing, nn.Module)
+            return (of_instance if known and own is not None else of_attribute), name
+        followed = is_of_user_class(base) and (
+            isinstance(entry, _RUNS) or is_of_user_class(type(entry)) or not hasattr(type(entry), "__get__")
+        )
+        return (of_class if followed else of_attribute), name
+
+    def _note_large(self, node: Node, thing: Any) -> None:
+        size = getattr(thing, "nbytes", 0)
+        if (isinstance(size, int) and size > LARGEST) or (
+            isinstance(thing, list | tuple | dict | set | deque) and len(thing) > LONGEST
+        ):
+            self.unwatched.append(f"{users_place(at_line)}{spell(node.path)}, which is large")
+
+    def _code_of(self, node: Node, function: FunctionType) -> None:
+        """Its code and its defaults."""
+        code = self._codes.get(function, function.__code__)
+        node.reads[of_code, "__code__"] = Read(of_code, "__code__", code, None, "")
+        for name in ("__defaults__", "__kwdefaults__"):
+            held = getattr(function, name)
+            if held and is_of_user(function):
+                node.reads[of_attribute, name] = Read(
+                    of_attribute, name, held, self._node(held, node.path), ""
+                )
+                self.read_whole(held)
+
+
+_CONTENT_OF: dict[Fetch, Fetch] = {of_attribute: of_attribute_content, of_item: of_item_content}
+_RUNS = (property, FunctionType, classmethod, staticmethod, functools.cached_property)
+_ORDINARY: set[Callable[..., Any]] = {object.__getattribute__, ModuleType.__getattribute__}

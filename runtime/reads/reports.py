@@ -1,0 +1,240 @@
+"""What readers report: loads, stores and uses of values, each recorded with its object."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import sys
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..reach import is_of_library
+from ..torch_internals import MODULE_REGISTERS, FakeTensor
+from .contents import MISSING, is_of_user_class, is_plain
+from .following import Following
+from .forbidden import refuse_iterator
+from .nodes import quietly
+from .predicates import (
+    CODE_OF_ANY,
+    OF_CONTENT,
+    SKIPPED,
+    entries,
+    full_name,
+    is_hashable,
+    is_of_python_alone,
+    is_ours,
+    is_users_function,
+    of_its_bases,
+    of_super,
+)
+from .reads import (
+    Made,
+    dict_of,
+    of_attribute,
+    of_bases,
+    of_closure,
+    of_content,
+    of_entry,
+    of_instance,
+    of_item,
+    of_length,
+    of_made,
+    of_membership,
+    of_whole,
+)
+from .stand_ins import Identity
+
+
+class Reports(Following):
+    """Takes the reports of readers (reader.py)."""
+
+    @quietly
+    def read_name(self, function: FunctionType, name: str, value: Any, *, free: bool) -> None:
+        self.see(value)
+        node = self._node(function, (function.__qualname__,))
+        if free:
+            if name in function.__code__.co_freevars and name != "__class__":
+                self._record(node, of_closure, name, value)
+            return
+        there = function.__globals__
+        if name in there:
+            self._record(self._globals(there), of_entry, name, value)
+
+    @quietly
+    def wrote_name(self, function: FunctionType, name: str, *, free: bool, counts: bool) -> None:
+        node = self._node(function, (function.__qualname__,)) if free else self._globals(function.__globals__)
+        self._wrote(node, name, counts=counts)
+
+    @quietly
+    def imported(self, function: FunctionType, module: str, level: int, name: str, value: Any) -> None:
+        if (found := sys.modules.get(full_name(function, module, level))) is not None:
+            self.read_attribute(found, name, value)
+
+    @quietly
+    def loaded(self, function: FunctionType, module: str, level: int) -> None:
+        """Which module an import has found, if it is none of a library; whether it has found any."""
+        full = full_name(function, module, level)
+        node = self._node(sys.modules, ("sys.modules",))
+        if (found := sys.modules.get(full)) is None:
+            self._record(node, of_membership, full, False)
+            return
+        file = vars(found).get("__file__")
+        if not (full.partition(".")[0] in sys.stdlib_module_names or (file and is_of_library(file))):
+            self.see(found)
+            self._record(node, of_entry, full, found)
+
+    @quietly
+    def read_attribute(self, thing: Any, name: str, value: Any) -> None:
+        if isinstance(thing, Tensor):
+            self._read_of_tensor(thing, name, value)
+            return
+        if isinstance(thing, SKIPPED) and not is_of_user_class(type(thing)):
+            return
+        self.see(value)
+        if type(thing) is super:
+            where: Any = thing
+            kind = type(where.__self__)
+            self._record(self._node(kind, (kind.__name__,)), of_super, (where.__thisclass__, name))
+            return
+        node = self._outside(thing)
+        if name == "__class__" or (isinstance(value, BuiltinFunctionType) and value.__self__ is thing):
+            return
+        if node is None:
+            kind = type(thing)
+            if is_of_user_class(kind) and name not in (dict_of(thing) or ()):
+                self._record(self._node(kind, (kind.__name__,)), of_its_bases, name)
+            return
+        if isinstance(thing, ModuleType):
+            file = vars(thing).get("__file__")
+            if file is None or is_of_library(file) or is_ours(thing.__name__):
+                if is_plain(value) or (callable(value) and vars(thing).get(name) is value):
+                    self._record(node, of_attribute, name)  # a switch of the library's, or its function
+                else:
+                    self._node_of(value, (*node.path, name))
+                return
+            self._record(node, of_instance, name, vars(thing).get(name, MISSING))
+            return
+        if isinstance(thing, nn.Module) and (name in MODULE_REGISTERS or name not in vars(thing)):
+            for register in MODULE_REGISTERS:
+                if name in vars(thing)[register]:
+                    self._node_of(vars(thing)[register][name], (*node.path, name))
+                    return
+        self._record(node, *self._source(thing, name))
+
+    def _read_of_tensor(self, tensor: Any, name: str, value: Any) -> None:
+        """An attribute that the user has put on it, or a state that is none of its content."""
+        if callable(value) and callable(entry := of_bases(Tensor, name)):
+            self._record(self._node(Tensor, ("torch.Tensor",)), of_its_bases, name, entry)
+        if isinstance(tensor, FakeTensor) or self.stand_ins.is_own(tensor):
+            if (own := self.stand_ins.read(tensor, name)) is not None:
+                self._record(self._node(own[0], ("module", *own[1].split("."))), of_attribute, name)
+            return
+        node = self._outside(tensor)
+        state = is_plain(value) or value is None or not hasattr(Tensor, name) or name == "grad"
+        if node is not None and name not in OF_CONTENT and state:
+            self._record(node, of_attribute, name)
+
+    @quietly
+    def read_item(self, thing: Any, key: Any, value: Any, *, made: bool = False) -> None:
+        key = self._as_key(thing, key)
+        if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
+            return
+        self.see(value)
+        node = self._outside(thing)
+        if node is None:
+            return
+        if isinstance(key, slice):
+            self.read_whole(thing)
+        elif not is_hashable(key):
+            self.read_whole(thing, deep=True)
+        elif isinstance(thing, dict) and type(thing).__getitem__ is dict.__getitem__:
+            if made:
+                self._record(node, of_made, Made(key, value))
+                self._record(node, of_attribute, "default_factory")
+            else:
+                self._record(node, of_entry, key)
+        elif not is_users_function(of_bases(type(thing), "__getitem__")):
+            self._record(node, of_item, key, value)
+
+    @quietly
+    def read_length(self, thing: Any) -> None:
+        """Whether there is something in it."""
+        if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
+            return
+        if hasattr(type(thing), "__len__") and (node := self._outside(thing)) is not None:
+            self._record(node, of_length, None, of_length(thing, None))
+        else:
+            self.read_whole(thing)
+
+    @quietly
+    def read_membership(self, thing: Any, key: Any, value: bool) -> None:
+        if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
+            return
+        refuse_iterator(self._outside(thing), thing)
+        key = self._as_key(thing, key)
+        if (node := self._outside(thing)) is not None:
+            if is_users_function(of_bases(type(thing), "__contains__")):
+                return
+            if is_hashable(key):
+                self._record(node, of_membership, key, value)
+            else:
+                self.read_whole(thing)
+
+    @quietly
+    def read_whole(self, thing: Any, *, deep: bool = False, depth: int = 0) -> None:
+        if isinstance(thing, SKIPPED):
+            return
+        if isinstance(thing, Tensor) or (
+            isinstance(thing, CODE_OF_ANY) and not isinstance(thing, MethodType)
+        ):
+            self.see(thing)
+            self._node_of_tensor(thing)
+            if isinstance(thing, BuiltinFunctionType) and not isinstance(thing.__self__, ModuleType):
+                self.read_whole(thing.__self__, deep=True)  # a dict's `get`, as a key to sort by
+            return
+        self.see(thing)
+        node = self._outside(thing)
+        if node is None:
+            if depth < 2 and isinstance(thing, list | tuple | dict | set):
+                for each in thing.values() if isinstance(thing, dict) else list(thing):
+                    self.read_whole(each, deep=deep, depth=depth + 1)
+            return
+        refuse_iterator(node, thing)
+        if not deep and is_of_python_alone(type(thing)):
+            return  # its methods report what they read
+        self._note_large(node, thing)
+        fetch = of_whole if deep else of_content
+        self._record(node, fetch, None, fetch(thing, None))
+        for each in entries(thing):
+            self._node_of(each, (*node.path, ""))
+            self.see(each)
+
+    def read_identity(self, thing: Any) -> Any:
+        """Another object is not as good. The one to compare in its place."""
+        if (node := self._nodes.get(id(thing))) is not None:
+            node.itself = True
+        return self.stand_ins.identity(thing)
+
+    @quietly
+    def wrote(self, thing: Any, key: Any, *, attribute: bool, counts: bool) -> None:
+        if isinstance(thing, Tensor) and attribute:
+            if (own := self.stand_ins.wrote(thing, key)) is not None:
+                self._wrote(self._node(own[0], ("module", *own[1].split("."))), key, counts=counts)
+            return
+        if isinstance(thing, (*SKIPPED, Tensor)) or not is_hashable(key):
+            return
+        if (node := self._outside(thing)) is not None:
+            self._wrote(node, key, counts=counts)
+
+    def _as_key(self, thing: Any, key: Any) -> Any:
+        """A key of an object from outside: the identity of an input is another one in each iteration."""
+        outside = isinstance(key, Identity) and self._outside(thing) is not None
+        return key.number() if outside else key

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from ..reach import LONGEST, is_of_user
 from ..torch_internals import FORWARD_HOOKS
+from .codes import rewritten, with_reader
 from .contents import MISSING, SCALARS, is_of_user_class, is_plain
 from .nodes import Nodes, quietly
 from .predicates import CACHED, MAKING, entries, is_ours, of_its_bases
@@ -42,7 +43,6 @@ from .reads import (
     of_content,
     of_instance,
 )
-from .rewrite import rewritten, with_reader
 
 
 class Following(Nodes):

@@ -2,7 +2,8 @@
 
 The code of the user's functions is replaced, for the time of the trace, by code that reports what it reads:
 
-    rewrite.py, reader.py   the code, and the reader in it that reports
+    codes.py, rewrite.py    the code; scopes.py: the names that its functions bind
+    reader.py               the reader in it that reports
     reports.py, calls.py    what is reported: loads and uses of values, calls
     following.py            which functions run in that form
     nodes.py                the objects that were there, and the reads of each

@@ -16,105 +16,17 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Iterator
-from functools import cache
-from types import CodeType
 from typing import Any, TypeVar
+
+from .scopes import Scope
 
 SENTINEL = "\0memplan's reader"
 
 _Node = TypeVar("_Node", bound=ast.AST)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _COUNTABLE = (ast.Attribute, ast.Name)
-_SCOPES = (*_FUNCTIONS, *_COMPREHENSIONS, ast.ClassDef)
 _FRAME_READERS = frozenset({"super", "locals", "vars", "dir", "globals", "eval", "exec"})
 """Builtins that look at the frame that calls them."""
 _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical", "add_scalar"})
-
-
-@cache
-def rewritten(source: str, filename: str) -> dict[CodeType, CodeType]:
-    """By the code of each function in a file, the same function's code with a reader. Empty if the rewritten
-    functions don't correspond one to one. Raises SyntaxError if it is no Python."""
-    tree = ast.parse(source, filename)
-    original = compile(tree, filename, "exec", dont_inherit=True)
-    changed = ast.fix_missing_locations(_Rewrite().visit(tree))
-    pairs = list(_pairs(original, compile(changed, filename, "exec", dont_inherit=True)))
-    if any(one is None or other is None or not _corresponds(one, other) for one, other in pairs):
-        return {}
-    return {one: other for one, other in pairs if one is not None and other is not None}
-
-
-def with_reader(code: CodeType, reader: object) -> CodeType:
-    """Rewritten code, and that of the functions inside of it, with this reader."""
-    constants = tuple(
-        with_reader(each, reader) if isinstance(each, CodeType) else reader if each == SENTINEL else each
-        for each in code.co_consts
-    )
-    return code.replace(co_consts=constants)
-
-
-def _pairs(one: CodeType, other: CodeType) -> Iterator[tuple[CodeType | None, CodeType | None]]:
-    yield one, other
-    inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (one, other)]
-    if len(inner[0]) != len(inner[1]):
-        yield None, None
-        return
-    for first, second in zip(*inner, strict=True):
-        yield from _pairs(first, second)
-
-
-def _corresponds(one: CodeType, other: CodeType) -> bool:
-    """Whether a function may run the other code: closures are given by position."""
-    return (one.co_name, one.co_freevars, one.co_firstlineno, one.co_argcount) == (
-        *(other.co_name, other.co_freevars, other.co_firstlineno, other.co_argcount),
-    )
-
-
-class _Scope:
-    """The names that a function, a class or a comprehension binds, and those that it declares otherwise."""
-
-    def __init__(self, node: ast.AST) -> None:
-        self.is_class = isinstance(node, ast.ClassDef)
-        self.bound: set[str] = set()
-        self.outer: set[str] = set()
-        self.globals: set[str] = set()
-        if isinstance(node, _FUNCTIONS):
-            given = node.args
-            every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-            self.bound |= {each.arg for each in every if each is not None}
-        if isinstance(node, _COMPREHENSIONS):
-            for generator in node.generators:
-                self._bind(generator.target)
-        else:
-            body = node.body if isinstance(node.body, list) else [node.body]  # type: ignore[attr-defined]
-            for each in body:  # pyright: ignore[reportUnknownVariableType]
-                self._bind(each)  # pyright: ignore[reportUnknownArgumentType]
-        self.bound -= self.outer | self.globals
-
-    def _bind(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            self.bound.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.bound.add(node.name)
-        elif isinstance(node, ast.alias):
-            self.bound.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.Global):
-            self.globals.update(node.names)
-        elif isinstance(node, ast.Nonlocal):
-            self.outer.update(node.names)
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            self.bound.add(node.name)
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            self.bound.add(node.rest)
-        if isinstance(node, _SCOPES):
-            # what stands in another scope binds there, but a walrus in a comprehension binds here
-            if isinstance(node, _COMPREHENSIONS):
-                walrus = (each for each in ast.walk(node) if isinstance(each, ast.NamedExpr))
-                self.bound |= {each.target.id for each in walrus}
-            return
-        for child in ast.iter_child_nodes(node):
-            self._bind(child)
 
 
 def _named_in(pattern: ast.pattern) -> Iterator[ast.expr]:
@@ -126,11 +38,11 @@ def _named_in(pattern: ast.pattern) -> Iterator[ast.expr]:
             yield copy.deepcopy(found)
 
 
-class _Rewrite(ast.NodeTransformer):
+class Rewrite(ast.NodeTransformer):
     """Module and class bodies stay as they are, the functions in them are rewritten."""
 
     def __init__(self) -> None:
-        self._scopes: list[_Scope] = []
+        self._scopes: list[Scope] = []
         self._classes: list[str] = []
         self._own: list[str] = []
         """Attributes and variables, as text, that the assignment around counts up: `self.n = self.n + 1`."""
@@ -140,7 +52,7 @@ class _Rewrite(ast.NodeTransformer):
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         node.decorator_list = self._all(node.decorator_list)
         node.bases, node.keywords = self._all(node.bases), self._all(node.keywords)
-        self._scopes.append(_Scope(node))
+        self._scopes.append(Scope(node))
         self._classes.append(node.name)
         node.body = self._all(node.body)
         self._classes.pop()
@@ -157,14 +69,14 @@ class _Rewrite(ast.NodeTransformer):
         function: ast.FunctionDef = node  # type: ignore[assignment]
         function.decorator_list = self._all(function.decorator_list)
         self._defaults(function.args)
-        self._scopes.append(_Scope(function))
+        self._scopes.append(Scope(function))
         function.body = self._all(function.body)
         self._scopes.pop()
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         self._defaults(node.args)
-        self._scopes.append(_Scope(node))
+        self._scopes.append(Scope(node))
         node.body = self._one(node.body)
         self._scopes.pop()
         return node
@@ -177,7 +89,7 @@ class _Rewrite(ast.NodeTransformer):
         whole: ast.ListComp = node  # type: ignore[assignment]
         first = whole.generators[0]
         first.iter = self._whole(first.iter)  # runs in the scope around
-        self._scopes.append(_Scope(node))
+        self._scopes.append(Scope(node))
         for generator in whole.generators:
             generator.target = self._one(generator.target)
             if generator is not first:
@@ -442,8 +354,6 @@ class _Rewrite(ast.NodeTransformer):
             node.slice = self._call(node, "key", self._index(node.slice))
             return node
         return self._one(node)
-
-    # ── ─────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _inside(self) -> bool:

@@ -180,6 +180,58 @@ def an_equal_object_each_time(m):
     return read
 
 
+@followed
+def losses_that_are_gone_at_the_end(m):
+    m.losses = []
+
+    def read(self, x):
+        self.losses.append(self.layer.bias.sum())
+        self.losses.append(x.mean())
+        factor = 1.0 + sum(self.losses)
+        self.losses.clear()
+        return factor
+
+    return read
+
+
+@followed
+def a_table_that_grows_with_the_batch(m):
+    m.rows, m.table = 0, None
+
+    def read(self, x):
+        if self.table is None or len(x) > self.rows:
+            self.rows = len(x)
+            self.table = torch.arange(self.rows * 3.0).view(-1, 3).cos()
+        return self.table[: len(x)]
+
+    return read
+
+
+@followed
+def a_table_that_is_tried(m):
+    tables = {}
+
+    def table(size):
+        try:
+            return tables[size]
+        except KeyError:
+            tables[size] = torch.arange(float(size))
+            return tables[size]
+
+    return lambda self, x: table(x.shape[1]) + x.mean()
+
+
+@followed
+def a_history_that_nothing_reads(m):
+    m.history = collections.defaultdict(list)
+
+    def read(self, x):
+        self.history["mean"].append(x.mean().detach())
+        return 1.0 + x.mean()
+
+    return read
+
+
 # ── refused ─────────────────────────────────────────────────────────────────────────────────────────
 
 

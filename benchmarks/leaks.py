@@ -24,6 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from types import BuiltinFunctionType
@@ -55,6 +56,17 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = x + layer(x)
+        return x.square().mean()
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = torch.tanh(x * self.scale)
         return x.square().mean()
 
 
@@ -129,6 +141,16 @@ def other_shapes() -> None:
         step(batch(rows)).backward()
 
 
+ROWS = count(33)
+
+
+def new_shapes() -> None:
+    """Plan for a batch of a shape that was never met before. Without products of matrices: oneDNN keeps code
+    for each of their shapes, 65 kB for this `Net`, in eager PyTorch too."""
+    step = planned(Scaled(), budget="16MB")
+    step(batch(next(ROWS))).backward()
+
+
 LASTING = Net()
 
 
@@ -160,19 +182,36 @@ def compiled() -> None:
     planned(Net(), compile=True)(batch()).backward()
 
 
+WIDTHS = count(17)
+
+
+def compiled_anew() -> None:
+    """Kernels that were never compiled before, of a module of another width each time."""
+    width = next(WIDTHS)
+    module = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Tanh(), nn.Linear(width, 16))
+    planned(module, compile=True, loss_fn=lambda output: output.square().mean())(batch()).backward()
+
+
 def all_in_turn() -> None:
     """One call of each kind that takes less than half a second."""
-    for each in (backward, compared, updates, undo, evaluation, refused_budget, refused_trace, other_shapes):
+    for each in QUICK:
         each()
+
+
+QUICK = (backward, compared, updates, undo, evaluation, refused_budget, refused_trace, new_shapes)
 
 
 KINDS: dict[str, Callable[[], None]] = {
     each.__name__.replace("_", " "): each
     for each in (
         *(backward, by_auto, compared, updates, undo, evaluation, offloaded, refused_budget, refused_trace),
-        *(other_shapes, one_module, cached, failing, compiled, all_in_turn),
+        *(other_shapes, new_shapes, one_module, cached, failing, compiled, compiled_anew, all_in_turn),
     )
 }
+
+
+SLOW = ("compiled anew", "all in turn")
+"""Kinds that are measured only if they are named."""
 
 
 class Mallinfo(ctypes.Structure):

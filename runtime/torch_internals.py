@@ -18,6 +18,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
+from itertools import islice
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -339,6 +340,19 @@ def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.Gr
             return proxy_tensor.make_fx(function, **options)(*examples)
 
     return trace
+
+
+@contextmanager
+def fake_results_forgotten() -> Generator[None]:
+    """Forget which fake tensors operators returned within the block. torch keeps that forever for each
+    operator and shapes, which nobody meets again once there is a plan for them."""
+    kept = FakeTensorMode.cache
+    before = len(kept)  # in the order in which they came
+    try:
+        yield
+    finally:
+        for key in list(islice(kept, before, None)):
+            kept.pop(key, None)
 
 
 @contextmanager

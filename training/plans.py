@@ -10,6 +10,7 @@ from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.inputs import OtherShapeError, OtherValuesError, UsedValuesError
+from ..runtime.torch_internals import fake_results_forgotten
 from .buckets import Buckets
 
 
@@ -57,7 +58,7 @@ class Plans:
                 if isinstance(refused, OtherValuesError) and not self._said:
                     self._said = True
                     warn_user(f"{refused}; another plan is made. {_GIVE_TENSORS}")
-                with deferred_signals(), open_to_signals(first_interrupt=True):
+                with deferred_signals(), open_to_signals(first_interrupt=True), fake_results_forgotten():
                     made = self._plan(self._iteration._replace(inputs=given))
                 self.steps.insert(0, made)
                 return made, given

@@ -79,9 +79,15 @@ class Settings:
 def solve(problem: Problem, options: Options) -> Answer:
     graph, limit = problem.graph, device_limit(problem)
     plain = plain_candidate(graph)
-    if plain.peak <= limit and not has_faster_ways(graph):
+    fits = plain.peak <= limit
+    if fits and not has_faster_ways(graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    return improved(problem, options, in_plain_mode(range(len(graph.operations))))
+    try:
+        return improved(problem, options, in_plain_mode(range(len(graph.operations))))
+    except NotFoundError:
+        if not fits:
+            raise
+        return Answer(plain.schedule, Status.FEASIBLE, time_bound(graph))  # there was no time to improve it
 
 
 def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:

@@ -1,4 +1,3 @@
-# type: ignore
 """Measure the objects and bytes that `optimize` leaves in the process, per call.
 
 Protocol: each kind of call runs in a process of its own. The first calls fill caches of PyTorch, Python and

@@ -1,4 +1,3 @@
-# type: ignore
 """Exceptions by signals at random moments of an iteration: the state is before or after, never between.
 
 Protocol. Each mode trains a small model. Iterations are interrupted by a SIGALRM whose handler raises, each

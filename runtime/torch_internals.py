@@ -244,6 +244,11 @@ def set_version(tensor: Tensor, version: int) -> None:
         torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
+def is_made(module: nn.Module) -> bool:
+    """Whether `nn.Module.__init__` has run."""
+    return all(name in vars(module) for name in RUNS_IN_FORWARD)
+
+
 def has_communication_hooks(module: nn.Module) -> bool:
     """Of a DistributedDataParallel: whether something else than a sum is done with the gradients."""
     return bool(vars(module).get("_comm_hooks"))

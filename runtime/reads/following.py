@@ -28,7 +28,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ..reach import LONGEST, is_of_user
-from ..torch_internals import FORWARD_HOOKS
+from ..torch_internals import FORWARD_HOOKS, is_made
 from .codes import rewritten, with_reader
 from .contents import MISSING, SCALARS, is_of_user_class, is_plain
 from .nodes import Nodes, quietly
@@ -86,8 +86,8 @@ class Following(Nodes):
         kind = type(module)
         self._see_class(kind)
         self._record(self._node(kind, (kind.__name__,)), of_its_bases, "forward")
-        if "_modules" not in vars(module):
-            return  # it is being made: its __init__ has only begun
+        if not is_made(module):
+            return  # its __init__ has only begun
         self._seen[id(module)] = module
         for register in FORWARD_HOOKS:
             for hook in vars(module)[register].values():

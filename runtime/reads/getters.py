@@ -19,7 +19,7 @@ _NEVER = re.compile(
     "|compiling|export|scripting|tracing|anomaly|multithreading"  # others while a trace runs
     "|grad_enabled|inference_mode"  # each step sees to these itself
 )
-_OF_PYTHON = frozenset({"sys", "gc", "threading", "locale", "_locale", "resource", "numpy"})
+_OF_PYTHON = frozenset({"sys", "gc", "threading", "locale", "resource", "numpy"})
 """Packages with functions that tell a state: `sys.getrecursionlimit()`, `numpy.geterr()`."""
 _OF_OBJECTS = frozenset(
     {
@@ -52,7 +52,7 @@ def call_of(function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, An
         return Call(name, *given)
     tells = _TELLS.search(name) and not _NEVER.search(name)
     top = (getattr(function, "__module__", None) or "").partition(".")[0]
-    known = is_of_torch(function) or top in _OF_PYTHON
+    known = is_of_torch(function) or top.removeprefix("_") in _OF_PYTHON  # _locale is locale's part in C
     return Call("", *given) if tells and known else None
 
 

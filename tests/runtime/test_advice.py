@@ -1,4 +1,3 @@
-# type: ignore
 """Each refusal names cause, place and a way on; the way on, followed, trains as eager PyTorch, bit by bit."""
 
 from __future__ import annotations

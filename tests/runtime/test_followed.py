@@ -1,4 +1,3 @@
-# type: ignore
 """Code that a trace can follow though it looks at values, writes numbers, or holds odd things: bitwise as
 eager."""
 

@@ -1,4 +1,3 @@
-# type: ignore
 """A user's model file: what is accepted, and one line for every way it can be wrong."""
 
 import sys

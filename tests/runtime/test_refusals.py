@@ -1,4 +1,3 @@
-# type: ignore
 """A refusal names the line, the library it is in, and the way out where it is known."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# type: ignore
 """Labels of each batch reach the loss; tensors that nobody hands to an iteration are never frozen unseen."""
 
 from __future__ import annotations

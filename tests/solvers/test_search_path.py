@@ -1,4 +1,3 @@
-# type: ignore
 """Worker processes find modules where the program does; files with names of Python's modules break none."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# type: ignore
 """Batches that are objects: each tensor in them is an input, each number a value that a plan holds for."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# type: ignore
 """`optimize` keeps neither objects nor bytes of plans that are gone; more calls: benchmarks/leaks.py."""
 
 from __future__ import annotations

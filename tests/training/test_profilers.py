@@ -1,4 +1,3 @@
-# type: ignore
 """The user's profiler is left alone: a plan that has to be measured meanwhile is refused, in one line."""
 
 from __future__ import annotations

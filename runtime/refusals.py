@@ -24,7 +24,7 @@ from .hints import NO_FAKE_KERNEL, hint
 from .torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    UnsupportedOperatorException,
+    operator_without_fake_kernel,
 )
 
 _PACKAGE = Path(__file__).parent.parent
@@ -69,7 +69,7 @@ def _parts(error: Exception) -> tuple[str, str, str]:
     users = _place(frames)
     place = users or getattr(error, _LAYER, "")
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, UnsupportedOperatorException):
+    if operator_without_fake_kernel(error) is not None:
         text = NO_FAKE_KERNEL
     advice, reason = hint(frames, text, outside=not users)
     return place, reason or _reason(error), advice
@@ -85,8 +85,8 @@ def _reason(error: Exception) -> str:
         return f"{_VALUES} (an `.item()`, an `if tensor:` …; {error})"
     if isinstance(error, DynamicOutputShapeException):
         return f"{_VALUES}, which decide a shape ({error})"
-    if isinstance(error, UnsupportedOperatorException):
-        return f"the operator {error.func} {NO_FAKE_KERNEL}"
+    if (operator := operator_without_fake_kernel(error)) is not None:
+        return f"the operator {operator} {NO_FAKE_KERNEL}"
     if "HigherOrderOperator" in str(error):
         return "it calls an operator that takes functions (torch.cond, a scan, …)"
     text = " ".join(str(error).split("While executing %")[0].split()).replace("'FakeTensor'", "'Tensor'")

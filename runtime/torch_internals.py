@@ -47,6 +47,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    run_fallback_kernel,
 )
 from torch.autograd.graph import _engine_run_backward
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -75,8 +76,6 @@ __all__ = [
     "OpOverload",
     # Stands before every operator.
     "TorchDispatchMode",
-    # An operator without a kernel for fake tensors.
-    "UnsupportedOperatorException",
     # A table by tensor that keeps none alive.
     "WeakIdKeyDictionary",
     # FLOPs of operators.
@@ -242,6 +241,19 @@ def set_version(tensor: Tensor, version: int) -> None:
     """Autograd takes the tensor for one that was changed so often; nothing for one without a count (-1)."""
     if version >= 0 and not tensor.is_inference() and tensor._version != version:
         torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def operator_without_fake_kernel(error: BaseException) -> Any:
+    """The operator that a trace failed at because it has no kernel for fake tensors; None if another reason.
+    Some of those PyTorch runs on zeros instead, which the operator may refuse by an error of its own."""
+    if isinstance(error, UnsupportedOperatorException):
+        return error.func
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is run_fallback_kernel.__code__:
+            return trace.tb_frame.f_locals["func"]
+        trace = trace.tb_next
+    return None
 
 
 def is_made(module: nn.Module) -> bool:

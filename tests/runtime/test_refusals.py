@@ -98,6 +98,28 @@ def test_advice_for_code_of_libraries(tmp_path, file, source, advice):
         trace(Iteration(Calling(3, 3), (torch.ones(3, 3),), torch.sum))
 
 
+def positive(x):
+    if not (x > 0).all():
+        raise RuntimeError("input length mismatch")
+    return x.clone()
+
+
+torch.library.define("torchtext::positive", "(Tensor x) -> Tensor")
+torch.library.impl("torchtext::positive", "CPU", positive)
+
+
+class Positive(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * torch.ops.torchtext.positive(x)
+
+
+def test_an_operator_that_refuses_the_zeros_that_stand_for_its_tensors_is_named():
+    """PyTorch runs operators of some libraries on zeros where they have no kernel for fake tensors."""
+    line = "the operator torchtext.positive.default has no kernel for fake tensors.*register_fake"
+    with pytest.raises(TraceError, match=rf"test_refusals.py:\d+: {line}"):
+        trace(Iteration(Positive(3, 3), (torch.ones(3, 3),), torch.sum))
+
+
 class AskingTwice(nn.Linear):
     def forward(self, x):
         if not torch.compiler.is_compiling() and x.sum() > 0:

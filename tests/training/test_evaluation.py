@@ -131,7 +131,7 @@ def test_the_module_is_afterwards_in_its_modes_and_random_numbers_go_on() -> Non
     assert step.evaluate(x, targets=labels).output is None
     assert torch.equal(torch.get_rng_state(), before)
     assert [part.training for part in module.modules()] == modes
-    with pytest.raises(memplan.MismatchError):
+    with pytest.raises(memplan.MemplanError):
         step.evaluate(x.double(), targets=labels)
     assert [part.training for part in module.modules()] == modes
     assert step.predict(x).keys() == {"hidden", "logits"}

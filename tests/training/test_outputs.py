@@ -144,7 +144,7 @@ def test_outputs_go_when_the_next_iteration_starts() -> None:
     step = planned(Model(), outputs="logits")
     step(x, targets=labels).backward()
     gone = weakref.ref(step.output.logits)
-    with pytest.raises(memplan.MismatchError):
+    with pytest.raises(memplan.MemplanError):
         step(x.double(), targets=labels)
     step(y, targets=more)
     gc.collect()

@@ -15,7 +15,7 @@ from memplan.graphs.compiled import compiled
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of, schedule_of
@@ -244,6 +244,22 @@ def test_the_first_of_two_contributions_stays_where_it_is_read_in_between() -> N
     runs = in_plain_mode([0, 1, 2, 1, 3])
     found = improved(Problem(graph, 14), Options(), runs)
     assert simulate(graph, found.schedule, budget=14).figures.time == 5
+
+
+@pytest.mark.parametrize("seconds", [0.0, None])
+def test_a_budget_in_which_the_plain_schedule_fits_is_never_refused(seconds: float | None) -> None:
+    """Though an operation has a faster way, and nobody reads a sum, which annealing keeps all the same."""
+    draft = Draft("sum")
+    x, y, z = draft.tensor("x", 1), draft.tensor("y", 1, Kind.GRADIENT), draft.tensor("sum", 5, Kind.GRADIENT)
+    w = draft.tensor("w", 3, Kind.PARAMETER_GRADIENT)
+    draft.operation("first", time=1.0, writes=[x])
+    draft.operation("part", time=3.5, reads=[x], writes=[y, z])
+    draft.operation("gradient", time=3.5, reads=[x], writes=[w])
+    draft.operation("other part", time=3.5, writes=[z], mutates=[w, y], phase=Phase.UPDATE)
+    draft.operation("last", time=1.0, phase=Phase.UPDATE, modes=[Mode("fast", 0.5, 0, ())])
+    graph = draft.graph([w])
+    found = registry.solve("search", Problem(graph, baseline(graph).peak), seconds, bound_seconds=0.0)
+    assert found.figures.peak <= baseline(graph).peak
 
 
 def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ class Planned(Training):
             loss.backward()
 
     def batches_added(self) -> int:
-        """Of an update that is not complete."""
+        """The number of batches in an update that is not complete."""
         sums = accumulated(self.optimizer)
         return 0 if sums is None else sums.batches
 
@@ -275,8 +275,8 @@ class Trial:
         if not same(now, after):
             self.ended["between"] += 1
             different = [name for name in after if name not in now or not torch.equal(now[name], after[name])]
-            told = f"{self.mode}: between, iteration {number}, raised: {raised}, differs: {different}"
-            print(told, file=sys.stderr)
+            line = f"{self.mode}: between, iteration {number}, raised: {raised}, differs: {different}"
+            print(line, file=sys.stderr)
             eager.load(saved)
             planned.load(saved_planned)
 

@@ -39,7 +39,7 @@ class Carried(NamedTuple):
 
 
 def carried(node: Node, read: Read, now: Any) -> Carried:
-    """now: what the iteration has left."""
+    """Make the record of a state that is read and then changed. now: what the iteration has left."""
     shown = now if is_plain(read.value) and is_plain(now) else None
     made = Carried(node, read, None, refusal((*node.path, read.key), read.value, shown, read.place))
     return made._replace(left=form(made.content()))
@@ -72,7 +72,7 @@ def form(of: Any) -> Any:
 
 
 def refusal(path: Path, value: Any, now: Any, place: str) -> str:
-    """now: None if it can't be shown in a few words."""
+    """One line for a state that an iteration changes. now: None if it can't be shown in a few words."""
     to = "" if now is None else f", from {short(value)} to {short(now)}"
     return (
         f"{place}uses {spell(path)}, which the iteration itself changes{to}: a plan would keep it as it is. "

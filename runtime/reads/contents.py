@@ -200,9 +200,9 @@ def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
 
 
 def _iterated(thing: Any) -> Iterator[Any]:
-    """By the container's own type, not by a method of a user's subclass."""
-    kind = next(each for each in (list, tuple, deque, set, frozenset) if isinstance(thing, each))
-    return kind.__iter__(thing)  # type: ignore[arg-type]
+    """The elements by the container's own type, not by a method of a user's subclass."""
+    kind: Any = next(each for each in (list, tuple, deque, set, frozenset) if isinstance(thing, each))
+    return kind.__iter__(thing)
 
 
 def _bytes_of(thing: Any) -> bytes | None:

@@ -76,7 +76,7 @@ def quietly(report: Callable[Concatenate[_Self, _Given], _Made]) -> Callable[...
 
 
 class Nodes(ABC):
-    """What was there, by the identity of each object, and the reads of it."""
+    """The objects that were there when the trace began, by identity, and the reads of each."""
 
     def __init__(
         self,
@@ -84,7 +84,10 @@ class Nodes(ABC):
         others: Mapping[str, Any],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """others: the roots beside the module, by name: a loss function. tensors: the batch's."""
+        """Note what the module and the others reach.
+
+        others: the roots besides the module, by name: a loss function. tensors: the batch's.
+        """
         self.stand_ins = StandIns(OfBatch(tensors))
         self._module, self._others = module, dict(others)
         planned = [each for each in (module, *self._others.values()) if isinstance(each, nn.Module)]
@@ -230,7 +233,7 @@ class Nodes(ABC):
                 node.counted.add(key)
 
     def _source(self, thing: Any, name: str) -> tuple[Fetch, str]:
-        """How an attribute is read without running a user's code."""
+        """A way to read an attribute without running a user's code, and the key of the read."""
         kind = type(thing)
         if isinstance(thing, type):
             return (of_attribute if of_bases(thing, name) is MISSING else of_its_bases), name

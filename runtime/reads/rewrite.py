@@ -66,7 +66,7 @@ class Rewrite(ast.NodeTransformer):
         return self._function(node)
 
     def _function(self, node: _Node) -> _Node:
-        function: ast.FunctionDef = node  # type: ignore[assignment]
+        function: Any = node
         function.decorator_list = self._all(function.decorator_list)
         self._defaults(function.args)
         self._scopes.append(Scope(function))
@@ -86,7 +86,7 @@ class Rewrite(ast.NodeTransformer):
         given.kw_defaults = [each and self._one(each) for each in given.kw_defaults]
 
     def _comprehension(self, node: _Node) -> _Node:
-        whole: ast.ListComp = node  # type: ignore[assignment]
+        whole: Any = node
         first = whole.generators[0]
         first.iter = self._whole(first.iter)  # runs in the scope around
         self._scopes.append(Scope(node))
@@ -290,8 +290,9 @@ class Rewrite(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         node.value = self._whole(node.value)
-        node.target = self._target(node.target, counts=True)  # type: ignore[assignment]
-        return self._with_stores(node, [node.target], counts=True)
+        target: Any = self._target(node.target, counts=True)
+        node.target = target
+        return self._with_stores(node, [target], counts=True)
 
     def visit_Import(self, node: ast.Import) -> Any:
         """In a function: which modules there are is read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -25,9 +26,9 @@ class Scope:
             for generator in node.generators:
                 self._bind(generator.target)
         else:
-            body = node.body if isinstance(node.body, list) else [node.body]  # type: ignore[attr-defined]
-            for each in body:  # pyright: ignore[reportUnknownVariableType]
-                self._bind(each)  # pyright: ignore[reportUnknownArgumentType]
+            body: Any = getattr(node, "body")  # noqa: B009 (nodes have other fields by their kind)
+            for each in [body] if isinstance(node, ast.Lambda) else body:
+                self._bind(each)
         self.bound -= self.outer | self.globals
 
     def _bind(self, node: ast.AST) -> None:

@@ -1,16 +1,16 @@
 """Numba's compiler, with a cache that notices a change in any of the files that are compiled together.
 
-Numba keeps compiled code by the date of the file that a function stands in, and misses changes in the
-functions that it calls. Here each module has a folder in the user's cache, named by the hash of all sources
-that its compiled code is made of, found by imports; so a package that is installed read-only compiles once
-as well.
+Numba names what it keeps by the path of the file that a function stands in, and misses changes in the
+functions that it calls. Here each module has a folder, in the user's cache or in NUMBA_CACHE_DIR, named by
+the hash of all sources that its compiled code is made of, found by imports. So nothing stale is run, other
+copies of the same sources share the code, and a package that is installed read-only compiles once as well.
 
 Code is read from that folder and run, so it is one that only this user can write; without such a folder
 nothing is kept. What is broken there, by a full disk or a process that was killed, is compiled again.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportPrivateImportUsage=false
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from numba import config, njit
-from numba.core.caching import FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.extending import register_jitable
 
 from .folders.cache import cache_folder, private_folder
@@ -38,16 +38,8 @@ def compiled(function: Function) -> Function:
     make an object compiled code calls Python, where a Ctrl-C that waits is raised, and then crashes.
     """
     compiler: Any = njit(nogil=True)(function)
-    settings = cast("Any", config)
-    before = settings.CACHE_DIR
-    folder = private_folder(Path(before)) if before else _folder(Path(function.__code__.co_filename))
-    if folder is not None:
-        settings.CACHE_DIR = str(folder)
-        try:
-            with suppress(RuntimeError):  # there is no room for a folder
-                compiler._cache = _Cache(function)
-        finally:
-            settings.CACHE_DIR = before
+    with suppress(RuntimeError):  # no folder can be had: nothing is kept
+        compiler._cache = _Cache(function)
     return cast("Function", compiler)
 
 
@@ -60,18 +52,44 @@ def inner(function: Function) -> Function:
     return register_jitable(nogil=True, no_cfunc_wrapper=True)(function)
 
 
-def is_at_hand(function: Callable[..., Any]) -> bool:
-    """Whether it is compiled: in this process, or kept from another one."""
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Tell whether the code of a compiled function exists: in this process, or kept from another one."""
     compiler: Any = function
     if compiler.signatures:
         return True
-    with suppress(AttributeError, OSError):  # nothing is kept
-        return any(Path(compiler._cache.cache_path).glob(f"*.{function.__name__}-*.nbc"))
-    return False
+    folder = compiler._cache.cache_path  # None where nothing is kept
+    return folder is not None and any(Path(folder).glob(f"*.{function.__name__}-*.nbc"))
+
+
+class _Locator(_CacheLocator):
+    """The folder of a module's compiled code, and what names a function in it."""
+
+    def __init__(self, function: Any, folder: Path) -> None:
+        self._line, self._folder = function.__code__.co_firstlineno, folder
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator | None:
+        folder = _folder(Path(py_file))
+        return folder and cls(py_func, folder)
+
+    def get_cache_path(self) -> Any:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> Any:
+        return self._folder.name  # the hash of the sources
+
+    def get_disambiguator(self) -> Any:
+        return str(self._line)
+
+
+class _CompileResults(CompileResultCacheImpl):
+    _locator_classes: ClassVar = [_Locator]
 
 
 class _Cache(FunctionCache):
     """Numba's cache of one function. A fault of the cache is no fault of the program."""
+
+    _impl_class = _CompileResults
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What was kept for the signature; None for nothing, or where it is broken or another's."""
@@ -92,8 +110,13 @@ class _Cache(FunctionCache):
 
 @cache
 def _folder(module: Path) -> Path | None:
-    """Where the compiled code of a module is kept: named by all that it is made of."""
-    kept, text = cache_folder(), b"".join(path.read_bytes() for path in sources(module))
+    """The folder in which the compiled code of a module is kept, made if needed; None if there can't be one.
+
+    Its name is the hash of the module's name and of all sources that its compiled code is made of.
+    """
+    chosen: str = cast("Any", config).CACHE_DIR
+    kept = Path(chosen) if chosen else cache_folder()
+    text = b"".join([module.name.encode(), *(path.read_bytes() for path in sources(module))])
     return kept and private_folder(kept / f"compiled-{sha256(text).hexdigest()[:16]}")
 
 
@@ -116,7 +139,7 @@ def _named(module: Path) -> list[Path]:
     names = {
         node.id
         for statement in tree.body
-        if isinstance(statement, ast.Assign | ast.AnnAssign) or _is_compiled(statement)
+        if isinstance(statement, ast.Assign | ast.AnnAssign) or _is_marked(statement)
         for node in ast.walk(statement)
         if isinstance(node, ast.Name)
     }
@@ -130,7 +153,7 @@ def _named(module: Path) -> list[Path]:
     ]
 
 
-def _is_compiled(statement: ast.stmt) -> bool:
+def _is_marked(statement: ast.stmt) -> bool:
     decorators = statement.decorator_list if isinstance(statement, ast.FunctionDef) else []
     names = (compiled.__name__, inner.__name__)
     return any(isinstance(each, ast.Name) and each.id in names for each in decorators)

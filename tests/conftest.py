@@ -21,6 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+# Compiled code is kept between runs of the suite: it is named by the hash of its sources.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "memplan-tests"))
+
 # Background jobs ignore Ctrl-C, those of `nohup` SIGHUP, and every child would inherit it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

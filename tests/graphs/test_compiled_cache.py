@@ -192,7 +192,7 @@ PACKAGE = {
 def test_a_change_in_what_code_is_made_of_gives_it_another_folder(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(room.config, "CACHE_DIR", str(tmp_path / "cache"))
 
     def folder(name: str) -> Path | None:
         written = tmp_path / name
@@ -205,6 +205,27 @@ def test_a_change_in_what_code_is_made_of_gives_it_another_folder(
     assert before is not None
     assert after is not None
     assert (before != after) == (changed not in ("words.py", "apart.py"))
+
+
+def test_another_copy_of_the_same_sources_uses_the_kept_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the copies lie, and whenever they were written."""
+    monkeypatch.setattr(room.config, "CACHE_DIR", str(tmp_path / "cache"))
+    for at, copy in enumerate(("first", "second")):
+        path = tmp_path / copy / "small.py"
+        path.parent.mkdir()
+        path.write_text(SOURCE)
+        os.utime(path, (at, at))
+        spec = spec_from_file_location("small", path)
+        assert spec
+        assert spec.loader
+        module = module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "small", module)
+        spec.loader.exec_module(module)
+        assert room.is_compiled(module.twice) == (copy == "second")
+        assert module.twice(21) == 42
+        assert hits(module.twice) == (copy == "second")
 
 
 def test_the_search_is_made_of_what_it_calls_and_of_nothing_else() -> None:

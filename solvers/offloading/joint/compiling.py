@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from ....graphs.compiled import is_at_hand
+from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.machine import Machine
 from ....planner.replay.clock import TURNS
@@ -51,8 +51,8 @@ def _compile_steps(state: State) -> None:
 PARTS = {"replay": _compile_replay, "steps": _compile_steps}
 
 CODES = (
-    Code(lambda: is_at_hand(replay), __name__, "replay", 8.0),
-    Code(lambda: is_at_hand(assemble), __name__, "steps", 3.0),
+    Code(lambda: is_compiled(replay), __name__, "replay", 8.0),
+    Code(lambda: is_compiled(assemble), __name__, "steps", 3.0),
 )
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....graphs.compiled import is_at_hand
+from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.machine import Link, Links, Machine
 from ....graphs.transformations.updates import with_updates
@@ -21,7 +21,7 @@ def _problem() -> Problem:
     return Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(d2h=link, h2d=link)))
 
 
-CODES = (Code(lambda: is_at_hand(period) and is_at_hand(anneal), __name__, seconds=6.0),)
+CODES = (Code(lambda: is_compiled(period) and is_compiled(anneal), __name__, seconds=6.0),)
 
 if __name__ == "__main__":
     solve(_problem(), Options(settings=Settings(moves=1)))

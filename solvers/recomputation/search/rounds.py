@@ -22,7 +22,7 @@ from time import monotonic
 import numpy as np
 
 from ....graphs.arrays import Ints
-from ....graphs.compiled import is_at_hand
+from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
@@ -72,7 +72,7 @@ def load(options: Options) -> None:
 
 def at_hand() -> bool:
     """Whether `load` has nothing to compile."""
-    return is_at_hand(anneal)
+    return is_compiled(anneal)
 
 
 def no_best(slots: int) -> Best:

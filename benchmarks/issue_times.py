@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from hostile import NETS, Case, between_device_and_host, case, planned_step
 from memplan.runtime.run.streams import DeviceJob, StreamQueue
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays
+from simulated_device.device import SimulatedDevice
+from simulated_device.threads import Delays
 
 Issued = list[tuple[float, bool]]
 """Of each copy the seconds, and whether the thread that trains gave it."""

@@ -14,6 +14,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset
 from ..graphs.units import format_bytes
+from ..planner.addresses.caching_allocator import reserved_peak
 from ..planner.bounds import time_bound
 from ..planner.breakdown import Breakdown, breakdown
 from ..planner.outlook import Span, memory_span
@@ -278,11 +279,9 @@ class Search:
                 return
 
     def _span(self, one: Trial) -> Span:
-        from ..runtime.simulated.replayed import reserved
-
         assert one.schedule is not None
         graph, worst = self._graph(one.batch), self.estimates.at_worst(one.batch, self.preset)
-        allocator = reserved if one.plain_fits else None
+        allocator = reserved_peak if one.plain_fits else None
         machine, constant = self.ask.any_size, self.room.constant
         return memory_span(graph, worst, one.schedule, one.budget, machine, constant, allocator)
 

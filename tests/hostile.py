@@ -30,10 +30,10 @@ from memplan.runtime.program.program import Program
 from memplan.runtime.run import execute, over_plan, queues, streams
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import Outcome, PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays
 from memplan.runtime.storage import disk, places
 from memplan.runtime.trace.trace import trace
+from simulated_device.device import SimulatedDevice
+from simulated_device.threads import Delays
 from torch import nn
 from transfers import (
     MACHINE,

@@ -38,12 +38,12 @@ from memplan.runtime.model.iteration import Iteration, Updates, on_device, tenso
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays
 from memplan.runtime.trace.align import aligned
 from memplan.runtime.trace.settle import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from simulated_device.device import SimulatedDevice
+from simulated_device.threads import Delays
 
 ROUNDS = 5
 

@@ -9,13 +9,13 @@ import torch
 from hostile import NETS, TURNS, Lateness, between_device_and_host, case, eagerly, train
 from memplan.graphs.errors import InputError
 from memplan.planner.addresses.addresses import plan_addresses
+from memplan.planner.addresses.caching_allocator import BLOCK, OWN_ROUNDING, CachingAllocator, round_up
 from memplan.runtime.device.cuda import Cuda
 from memplan.runtime.device.planned_rooms import PlannedRooms
 from memplan.runtime.run import over_plan
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.caching import BLOCK, OWN_ROUNDING, CachingAllocator, round_up
-from memplan.runtime.simulated.simulated import SimulatedDevice
+from simulated_device.device import SimulatedDevice
 from transfers import assert_equal
 
 

@@ -20,10 +20,10 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.runtime.trace.trace import trace
 from program_replay import ProgramReplay
 from recomputing import recomputing
+from simulated_device.device import SimulatedDevice
 from torch import nn
 
 GENERATOR_BYTES = 5056

@@ -24,11 +24,11 @@ from memplan.runtime.program.graph import graph_of
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.runtime.storage import blocks
 from memplan.runtime.storage.away import Away
 from memplan.runtime.trace.trace import trace
 from program_replay import ProgramReplay
+from simulated_device.device import SimulatedDevice
 from torch import nn
 from transfers import (
     MACHINE,

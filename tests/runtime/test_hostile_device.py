@@ -38,13 +38,13 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.over_plan import TURNS
-from memplan.runtime.simulated.pinned import PinnedMemory
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays, DeviceFaultError
 from memplan.runtime.storage.arena import _arenas
 from memplan.runtime.storage.copies import prefetch
 from memplan.runtime.storage.places import Host
 from memplan.runtime.trace.trace import trace
+from simulated_device.device import SimulatedDevice
+from simulated_device.pinned import PinnedMemory
+from simulated_device.threads import Delays, DeviceFaultError
 from torch import nn
 from transfers import MACHINE, absent, assert_equal, everything, in_order, train_eagerly, unmeasured
 from waits import WAITS, check_wait

@@ -20,9 +20,9 @@ from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays
 from memplan.runtime.trace.trace import trace
+from simulated_device.device import SimulatedDevice
+from simulated_device.threads import Delays
 from torch import nn
 
 MS = 1e-3

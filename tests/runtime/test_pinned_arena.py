@@ -17,8 +17,8 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.simulator.pinned import PINNED
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.runtime.storage.arena import Arena
+from simulated_device.device import SimulatedDevice
 from strategies import random_case
 from transfers import assert_equal, everything
 

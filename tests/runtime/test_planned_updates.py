@@ -27,10 +27,10 @@ from memplan.runtime.profile.profile import graph_from, measure_program, residen
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.updates import updates_weights
 from recomputing import recomputing
+from simulated_device.device import SimulatedDevice
 from torch import nn
 
 OPTIMIZERS = {

@@ -21,13 +21,13 @@ from memplan.runtime.profile.profile import graph_from, measure_program, residen
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.scaling import unscale
 from memplan.runtime.updates.updates import updates_weights
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from recomputing import recomputing
+from simulated_device.device import SimulatedDevice
 from torch import Tensor, nn
 
 AdamW = torch.optim.AdamW

@@ -8,9 +8,9 @@ from hostile import between_device_and_host, planned_step
 from memplan.planner.simulator.clock import Queue
 from memplan.runtime.run.queues import JobQueue, Ticket
 from memplan.runtime.run.streams import Streams
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays
 from memplan.runtime.storage.places import Host
+from simulated_device.device import SimulatedDevice
+from simulated_device.threads import Delays
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from memplan.runtime.measuring import disk_rates as disk
 from memplan.runtime.measuring import link_rates, rates, this_machine, update_rates
 from memplan.runtime.measuring import pinnable as pinning
 from memplan.runtime.measuring.rates import Rate, latency, rate_of, repeated
-from memplan.runtime.simulated.simulated import SimulatedDevice
-from memplan.runtime.simulated.threads import Delays
 from memplan.runtime.storage.disk import Disk
+from simulated_device.device import SimulatedDevice
+from simulated_device.threads import Delays
 
 MIB = 2**20
 Plan = Callable[..., Result]

@@ -14,8 +14,8 @@ from five_layers import INPUTS, adamw, loss_of, model, optimized
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.run import cycle, execute
-from memplan.runtime.simulated.simulated import SimulatedDevice
 from memplan.training import plan as planning
+from simulated_device.device import SimulatedDevice
 from torch import nn
 
 

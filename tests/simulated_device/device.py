@@ -16,8 +16,6 @@ a computation fails where one of its inputs changes, or where a result has anoth
     device.synchronize()            # before the results are read
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import weakref
@@ -32,14 +30,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from memplan.planner.addresses.caching_allocator import MIB, CachingAllocator, Chunk, NoRoomError
+from memplan.runtime.device.device import Event, Stamp, Stream, StreamDevice, Unpin
+from memplan.runtime.program.program import Operation, Program, Target
+from memplan.runtime.storage.away import Away
+from memplan.runtime.storage.copies import raw
 from torch import Tensor
 
-from ..device.device import Event, Stamp, Stream, StreamDevice, Unpin
-from ..program.program import Operation, Program, Target
-from ..storage.away import Away
-from ..storage.copies import raw
 from .arena import Arena
-from .caching import MIB, CachingAllocator, Chunk, NoRoomError
 from .launch import CPU, Launch
 from .pinned import POISON, PinnedMemory
 from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStamp, ThreadStream, Trouble

@@ -7,8 +7,6 @@ system. One that copies still read or fill when it is given back is handed to no
 until then it counts as held.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import weakref
@@ -18,9 +16,8 @@ from time import monotonic, sleep
 
 import numpy as np
 import torch
+from memplan.runtime.device.device import PinError
 from torch import Tensor
-
-from ..device.device import PinError
 
 POISON = 0xFF
 """NaN in every floating type, -1 in integers."""

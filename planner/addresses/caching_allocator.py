@@ -1,6 +1,6 @@
-"""The rules by which PyTorch's caching allocator hands out memory of a CUDA device, on plain addresses.
+"""PyTorch's caching allocator for CUDA, simulated on addresses: which bytes it takes for which blocks.
 
-They are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings:
+The rules are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings:
 
 - sizes are rounded up to 512 bytes;
 - up to 1 MiB a block comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, else from one of its
@@ -14,7 +14,7 @@ They are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from .lifetimes import Lifetimes
 
 KIB, MIB = 2**10, 2**20
 BLOCK = 512
@@ -24,15 +24,18 @@ LARGE_SEGMENT = 20 * MIB
 OWN_SEGMENT = 10 * MIB
 OWN_ROUNDING = 2 * MIB
 
+_ITERATIONS = 2
+"""The second iteration finds the segments of the first, as all later ones do."""
+
 
 class NoRoomError(Exception):
     """No segment of this size can be had."""
 
 
 class Chunk:
-    """A block: free or taken, part of a segment in which it has neighbours.
+    """A block of a segment, free or taken, with its neighbours in the segment.
 
-    start, size: bytes. requested: what was asked for.
+    start, size: bytes. requested: bytes before rounding up.
     """
 
     __slots__ = ("after", "before", "requested", "size", "small", "start", "stream", "taken")
@@ -45,8 +48,11 @@ class Chunk:
 
 
 class CachingAllocator:
-    """allocated, requested, reserved: bytes in taken blocks, what was asked for of these, in segments; and
-    the most so far. streams: by number."""
+    """The allocator's state: its segments, free blocks and counters.
+
+    allocated: bytes in taken blocks. requested: the same before rounding up. reserved: bytes in segments.
+    `…_peak`: the most so far. Streams are numbers.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -113,11 +119,6 @@ class CachingAllocator:
         """A segment goes back to the device."""
         self.reserved -= self._segments.pop(start)
 
-    @property
-    def largest_free(self) -> int:
-        """The largest block that is free."""
-        return max((chunk.size for pool in self._free.values() for chunk in pool), default=0)
-
     def _pool(self, chunk: Chunk) -> list[Chunk]:
         return self._free.setdefault((chunk.stream, chunk.small), [])
 
@@ -177,6 +178,27 @@ def segment_size(size: int) -> int:
     return LARGE_SEGMENT if size < OWN_SEGMENT else round_up(size, OWN_ROUNDING)
 
 
-def total(sizes: Iterable[int]) -> int:
-    """Bytes that the allocator counts for blocks of these sizes where none is cut from a large segment."""
-    return sum(round_up(size, BLOCK) for size in sizes if size)
+def reserved_peak(lifetimes: Lifetimes) -> int:
+    """Simulate the allocator over a schedule's copies and return the bytes of its segments at their peak.
+
+    Fragmentation counts: free bytes between blocks are reserved. The device has room for everything. Copies
+    that live through the whole iteration are allocated first, as weights are.
+    """
+    allocator = CachingAllocator(2 * int(lifetimes.size.sum()) + 2**30)
+    taken: dict[tuple[int, int], Chunk] = {}
+    starting: list[list[int]] = [[] for _ in range(lifetimes.turn)]
+    ending: list[list[tuple[int, int]]] = [[] for _ in range((_ITERATIONS + 2) * lifetimes.turn)]
+    for row in range(len(lifetimes.size)):
+        if int(lifetimes.end[row] - lifetimes.start[row]) >= lifetimes.turn:
+            taken[row, -1] = allocator.malloc(int(lifetimes.size[row]))
+        else:
+            starting[int(lifetimes.start[row])].append(row)
+    for iteration in range(_ITERATIONS):
+        for step in range(lifetimes.turn):
+            now = iteration * lifetimes.turn + step
+            for key in ending[now]:
+                allocator.free(taken.pop(key))
+            for row in starting[step]:
+                taken[row, iteration] = allocator.malloc(int(lifetimes.size[row]))
+                ending[now + int(lifetimes.end[row] - lifetimes.start[row])].append((row, iteration))
+    return allocator.reserved_peak

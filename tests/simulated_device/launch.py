@@ -4,8 +4,6 @@ Its results have memory at once, the content comes when its stream gets there. I
 while it is read, or where a result has another form than the trace told.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +11,19 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from memplan.runtime.below_autograd import as_traced
+from memplan.runtime.calls.fused import dropout_mask
+from memplan.runtime.program.program import Operation, Program, Target, Value, refs
+from memplan.runtime.storage.copies import raw, value
 from torch import Tensor
 
-from ..below_autograd import as_traced
-from ..calls.fused import dropout_mask
-from ..program.program import Operation, Program, Target, Value, refs
-from ..storage.copies import raw, value
 from .threads import DeviceFaultError, ThreadStream
 
 CPU = torch.device("cpu")
 
 
 class Launcher(Protocol):
-    """What an operation asks of the device (simulated.py)."""
+    """What an operation asks of the device (device.py)."""
 
     def room(self, size: int) -> Tensor: ...
 

@@ -1,9 +1,10 @@
 """Strangers' kernel traces: how near solvers come to the bound, beside a greedy planner of migration.
 
-Protocol. Each trace of instances/traces/kept.py, and others of its family by seed, at each budget in percent
-of the plain peak. Times are over that of all kernels: the offloading bound, with so many seconds, for the
-file's order, or for any where the file says which kernels are updates: solvers move these; the greedy planner
-(greedy_migration.py); each solver with the same time limit, in this process, all judged by the simulator.
+Protocol. Each trace of tests/kernel_traces/kept.py, and others of its family by seed, at each budget in
+percent of the plain peak. Times are over that of all kernels: the offloading bound, with so many seconds, for
+the file's order, or for any where the file says which kernels are updates: solvers move these; the greedy
+planner (greedy_migration.py); each solver with the same time limit, in this process, all judged by the
+simulator.
 The links could hide all where the bound is the time of all kernels, to a thousandth: no stretch of the turn
 is known to ask more of a link than it moves meanwhile. There a solver should be within 5 % of the bound,
 elsewhere within half of the greedy planner's gap to it; what is not is marked.
@@ -16,6 +17,7 @@ elsewhere within half of the greedy planner's gap to it; what is not is marked.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -24,12 +26,15 @@ from greedy_migration import greedy
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Machine
-from memplan.instances.traces.kept import KEPT
-from memplan.instances.traces.traces import Trace, kernel_trace
 from memplan.planner.plain import baseline
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from kernel_traces.kept import KEPT
+from kernel_traces.traces import Trace, kernel_trace
 
 FOLDER = Path(__file__).parents[1] / "instances" / "public" / "traces"
 HIDDEN, ENOUGH = 1e-3, 0.05

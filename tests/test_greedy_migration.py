@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_traces.traces import Trace, kernel_trace
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine
-from memplan.instances.traces.traces import Trace, kernel_trace
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate

@@ -6,18 +6,23 @@ buffers of all gradients on the device; GO-MemFerry writes gradients to the host
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from figure import Case, Figure, Missing, Plot, Values
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.graphs.machines.presets import find_preset
-from memplan.graphs.transformations.direct_access import with_direct_access, with_direct_gradients
 from memplan.instances.models import Transformer
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import transformer
 from memplan.solvers.problem import InfeasibleError, Problem, Solution
 from memplan.solvers.registry import run as registry
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+
+from direct_access import with_direct_access, with_direct_gradients
 
 TITLE = "MemFerry"
 ROOM = 2**50

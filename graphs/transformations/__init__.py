@@ -1,4 +1,4 @@
-"""From a graph to another: updates, accumulation, weights read where they lie.
+"""Transformations of a graph: another order, updates added.
 
 Doors: order, updates.
 """

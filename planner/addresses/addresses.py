@@ -38,25 +38,6 @@ _STRIP = 0.005
 """What a strip may cost, of the bound."""
 
 
-def plan_addresses(
-    graph: Graph,
-    schedule: Schedule,
-    memory: int = Memory.DEVICE,
-    *,
-    budget: int | None = None,
-    machine: Machine | None = None,
-    target: int = 0,
-    effort: int = EFFORT,
-) -> Layout:
-    """A layout of what lies in a memory, or of what is PINNED on the host. Offsets are whole multiples
-    of `block_of(graph)`.
-
-    budget, machine: as of `simulate`. target: bytes; an arena as small is small enough. effort: rounds times
-    copies. The same arguments give the same layout. Raises InvalidScheduleError.
-    """
-    return lay_out(rows_of(graph, schedule, memory, budget=budget, machine=machine), target, effort)
-
-
 def rows_of(
     graph: Graph,
     schedule: Schedule,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ...graphs.arrays import Ints
 from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
-from ..schedule.schedule import Schedule, Verb
 from ..schedule.sequence import Run
 from ..simulator.clock import SOURCE, Queue, link_of
 
@@ -87,23 +86,6 @@ class Ways:
             _limits(machine, budget),
             _copies(graph, machine),
         )
-
-    def steps(self, schedule: Schedule) -> Ints:
-        """Rows (verb, way or tensor, memory)."""
-        table = np.stack([schedule.verbs, schedule.targets, schedule.wheres], axis=1).astype(np.int64)
-        for row in table[table[:, 0] == Verb.COMPUTE]:
-            row[1] = self.number[int(row[1]), int(row[2])]
-        computes = np.flatnonzero(table[:, 0] == Verb.COMPUTE)
-        table[computes, 1] = [self.number[run] for run in map(tuple, table[computes, 1:].tolist())]
-        return table
-
-
-def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
-    """Per tensor the memories where it lies when a turn starts, as bits."""
-    bits = np.where(graph.resident, 1, 0).astype(np.uint8)
-    for named, value in ((schedule.initial.host, 2), (schedule.initial.disk, 4), (schedule.initial.both, 3)):
-        bits[list(named)] = value
-    return bits
 
 
 def _append(members: list[int], row: Any, name: str, values: Iterable[int]) -> None:

@@ -95,11 +95,6 @@ class StandIns:
         self._position += 1
 
     @property
-    def true_storages(self) -> set[int]:
-        """Those whose content is kept now."""
-        return set(self._true)
-
-    @property
     def _device(self) -> str:
         return str(self._program.device)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from accumulation import with_accumulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
@@ -12,7 +13,6 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.transformations.accumulation import with_accumulation
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.plain import baseline
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from direct_access import DIRECT, with_direct_access, with_direct_gradients
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Kind, Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.direct_access import DIRECT, with_direct_access, with_direct_gradients
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Initial, Schedule, compute
 from memplan.planner.simulator.simulate import simulate

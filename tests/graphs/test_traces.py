@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_traces.kept import KEPT
+from kernel_traces.traces import Trace, kernel_trace
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Phase
-from memplan.instances.traces.kept import KEPT
-from memplan.instances.traces.traces import Trace, kernel_trace
 from memplan.planner.plain import baseline
 
 BODIES = ("transformer", "bottlenecks", "cells")

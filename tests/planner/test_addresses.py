@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from memplan.graphs.arrays import Ints
 from memplan.graphs.machine import Memory
-from memplan.planner.addresses.addresses import plan_addresses
+from memplan.planner.addresses.addresses import lay_out, rows_of
 from memplan.planner.addresses.first_fit import most_beside
 from memplan.planner.addresses.layout import Layout
 from memplan.planner.addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
@@ -81,8 +81,8 @@ def test_no_two_share_a_byte(batch: int) -> None:
     """Every byte of every step is asked for its owner."""
     for case in cases(5000 + 200 * batch, 200):
         for memory in Memory:
-            layout = plan_addresses(
-                case.graph, case.schedule, memory, budget=case.budget, machine=case.machine
+            layout = lay_out(
+                rows_of(case.graph, case.schedule, memory, budget=case.budget, machine=case.machine)
             )
             assert layout.size >= layout.bound
             assert layout.overlap() is None

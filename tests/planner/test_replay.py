@@ -6,19 +6,37 @@ from random import Random
 
 import numpy as np
 import pytest
+from memplan.graphs.arrays import Ints
 from memplan.graphs.draft import Draft
-from memplan.graphs.graph import Mode
+from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
-from memplan.planner.replay.instance import Ways, starts_of
+from memplan.planner.replay.instance import Ways
 from memplan.planner.replay.replay import FIGURES, UNASKED, replay
 from memplan.planner.replay.rows import QUEUE, empty_turn
 from memplan.planner.schedule.schedule import Schedule, Verb, compute
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
+from numpy.typing import NDArray
 from strategies import Case, random_case
+
+
+def step_rows(ways: Ways, schedule: Schedule) -> Ints:
+    """Write a schedule's steps as the rows (verb, way or tensor, memory) that `replay` reads."""
+    table = np.stack([schedule.verbs, schedule.targets, schedule.wheres], axis=1).astype(np.int64)
+    computes = np.flatnonzero(table[:, 0] == Verb.COMPUTE)
+    table[computes, 1] = [ways.number[run] for run in map(tuple, table[computes, 1:].tolist())]
+    return table
+
+
+def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
+    """Return per tensor the memories in which an iteration starts with it: bits 1 device, 2 host, 4 disk."""
+    bits = np.where(graph.resident, 1, 0).astype(np.uint8)
+    for named, value in ((schedule.initial.host, 2), (schedule.initial.disk, 4), (schedule.initial.both, 3)):
+        bits[list(named)] = value
+    return bits
 
 
 @pytest.mark.parametrize("batch", range(4))
@@ -33,7 +51,11 @@ def test_same_figures(batch: int) -> None:
         except InvalidScheduleError:
             continue
         ways = Ways(case.graph)
-        instance, result, steps = ways.instance(machine, budget), np.zeros(FIGURES), ways.steps(case.schedule)
+        instance, result, steps = (
+            ways.instance(machine, budget),
+            np.zeros(FIGURES),
+            step_rows(ways, case.schedule),
+        )
         replay(instance, steps, starts_of(case.graph, case.schedule), result, UNASKED, _ITERATIONS)
         assert result[1] == 0
         assert result[2:5].tolist() == [figures.peak, figures.host_peak, figures.disk_peak], seed
@@ -58,7 +80,7 @@ def test_what_the_device_makes_on_the_host(pinned: int | None) -> None:
     assert (figures.time, figures.peak, figures.host_peak, figures.pinned_peak) == (3 + 7 + 2, 0, 9, 8)
     ways, result = Ways(graph), np.zeros(FIGURES)
     instance = ways.instance(machine, 0)
-    replay(instance, ways.steps(schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
+    replay(instance, step_rows(ways, schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
     assert result.tolist() == [12, 0, 0, 9, 0, 0 if pinned is None else 8, 3 + 2]
 
 
@@ -74,7 +96,7 @@ def test_a_run_that_writes_host_memory_stalls_once() -> None:
     ways, waits = Ways(graph), np.zeros(2)
     replay(
         ways.instance(machine, 2**60),
-        ways.steps(schedule),
+        step_rows(ways, schedule),
         starts_of(graph, schedule),
         np.zeros(FIGURES),
         waits,
@@ -95,7 +117,7 @@ def test_the_device_works_and_waits() -> None:
         except InvalidScheduleError:
             continue
         ways, result = Ways(case.graph), np.zeros(FIGURES)
-        instance, steps = ways.instance(machine, 2**60), ways.steps(case.schedule)
+        instance, steps = ways.instance(machine, 2**60), step_rows(ways, case.schedule)
         runs = instance.ways[steps[steps[:, 0] == Verb.COMPUTE, 1]]
         seconds = runs["seconds"][~runs["host"]]
         waits = np.full(len(seconds) + 1, 0.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hostile import NETS, TURNS, Lateness, between_device_and_host, case, eagerly, train
 from memplan.graphs.errors import InputError
-from memplan.planner.addresses.addresses import plan_addresses
+from memplan.planner.addresses.addresses import lay_out, rows_of
 from memplan.planner.addresses.caching_allocator import BLOCK, OWN_ROUNDING, CachingAllocator, round_up
 from memplan.runtime.device.cuda import Cuda
 from memplan.runtime.device.planned_rooms import PlannedRooms
@@ -28,7 +28,7 @@ def made_of(seed):
 
 
 def placed_step(made, device):
-    layout = plan_addresses(made.graph, made.schedule, budget=made.budget, machine=made.machine)
+    layout = lay_out(rows_of(made.graph, made.schedule, budget=made.budget, machine=made.machine))
     terms = Terms(made.graph, made.budget, made.machine, device=device, layout=layout)
     return PlannedStep(made.iteration, made.program, made.schedule, terms)
 

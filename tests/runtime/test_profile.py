@@ -150,7 +150,7 @@ def test_only_what_is_needed_later_is_kept():
     kept = []
     for _operation in program.operations:
         stand_ins.advance()
-        kept.append(stand_ins.true_storages)
+        kept.append(set(stand_ins._true))
     storages = program.storages
     made = {storages[s].name for step in kept for s in step} - {storages[s].name for s in kept[0]}
     assert made, "the pooling's indices and the dropout's mask"

@@ -3,7 +3,7 @@
 Minimises the seconds of the forward and the backward part (estimate.py) over one way for each of L layers,
 within the room that the budget leaves for weights; then the simulated period. Assumed: weights and optimizer
 states live in host memory, the CPU updates them and gradients go there; reads of host memory do not slow the
-link. To read weights there takes modes for it (graphs/transformations/direct_access.py); without such modes
+link. To read weights there takes modes for it (`reads_host`, docs/formats.md); without such modes
 every layer is fetched.
 
 Reference: Z. Yao et al., MemFerry: a fast and memory efficient offload training framework with hybrid GPU
@@ -29,7 +29,7 @@ computation, INFOCOM 2025.
 With `exact` the simulator takes the fastest of it, the published choice and the plain ways, and turns single
 layers while that helps (`flips` simulations): gradients and updates, which the model leaves out, share the
 machine. Gradients leave right behind what makes them, or never come to the device where operations have modes
-that write them to the host (graphs/transformations/direct_access.py); by default both are tried. Activations
+that write them to the host (`writes_host`); by default both are tried. Activations
 stay (keep), or only each layer's output does and the layer runs again (checkpoint, for chains); auto tries
 both.
 """

@@ -16,7 +16,6 @@ and a first checkpoint after k blocks is optimal when both parts need no more th
 | s       | checkpoints                        |
 | r       | _repetitions                       |
 | k       | _first_checkpoint                  |
-| t(l, s) | extra_forwards                     |
 | β(s, r) | comb(checkpoints + r, checkpoints) |
 
 The number of checkpoints is the largest that fits the budget by the simulator, found by bisection: about
@@ -97,12 +96,6 @@ def _most_checkpoints(chained: ChainProblem, fixed: int) -> Candidate | None:
         else:
             high = checkpoints - 1
     return best
-
-
-def extra_forwards(blocks: int, checkpoints: int) -> int:
-    """t(l, s)."""
-    r = _repetitions(blocks, checkpoints)
-    return r * blocks - comb(checkpoints + r, r - 1) if r else 0
 
 
 def moves(blocks: int, checkpoints: int) -> Iterator[Move]:

@@ -11,10 +11,10 @@ import pytest
 from exact_offload import optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_traces.traces import Trace, kernel_trace
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory
-from memplan.instances.traces.traces import Trace, kernel_trace
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.residence.lives import lives, position_of

@@ -7,11 +7,11 @@ from random import Random
 
 import numpy as np
 import pytest
+from direct_access import with_direct_gradients
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.direct_access import with_direct_gradients
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from direct_access import with_direct_gradients
 from memplan.graphs.machine import Machine, Memory
-from memplan.graphs.transformations.direct_access import with_direct_gradients
 from memplan.planner.residence.demand import Demand
 from memplan.planner.residence.residence import Residence
 from memplan.planner.schedule.sequence import in_plain_mode

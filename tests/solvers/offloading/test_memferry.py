@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from direct_access import with_direct_access
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
@@ -15,7 +16,6 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.direct_access import with_direct_access
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from direct_access import with_direct_access, with_direct_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.direct_access import with_direct_access, with_direct_gradients
 from memplan.graphs.transformations.updates import with_updates
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from direct_access import with_direct_access
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.direct_access import with_direct_access
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.cycles.cycle import cycle_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from direct_access import with_direct_gradients
 from memplan.comparison import trial
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.direct_access import with_direct_gradients
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import comb
 
 import pytest
 from attempts import assert_honest, attempt
@@ -17,7 +18,7 @@ from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.runs import Move, Pass
 from memplan.solvers.problem import InfeasibleError, Problem, Solution, Status
-from memplan.solvers.recomputation.checkpointing.revolve import extra_forwards, moves
+from memplan.solvers.recomputation.checkpointing.revolve import moves
 from memplan.solvers.registry import run as registry
 
 
@@ -31,6 +32,15 @@ def least_extra(blocks: int, checkpoints: int) -> int:
     return min(
         k + least_extra(blocks - k, checkpoints - 1) + least_extra(k, checkpoints) for k in range(1, blocks)
     )
+
+
+def extra_forwards(blocks: int, checkpoints: int) -> int:
+    """Return t(l, s), the forward executions beyond one per block, by the paper's closed form."""
+    repetitions = 0
+    while comb(checkpoints + repetitions, checkpoints) < blocks:
+        repetitions += 1
+    most = comb(checkpoints + repetitions, repetitions - 1) if repetitions else 0
+    return repetitions * blocks - most
 
 
 def test_the_closed_form_is_the_recursion() -> None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..draft import Draft
-from ..errors import InputError
-from ..graph import Graph, Kind, Phase
+from memplan.graphs.draft import Draft
+from memplan.graphs.errors import InputError
+from memplan.graphs.graph import Graph, Kind, Phase
 
 
 def with_accumulation(graph: Graph, micro_batches: int) -> Graph:

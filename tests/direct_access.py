@@ -16,8 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
-
-from ..graph import Graph, Kind, Mode, Operation, Phase
+from memplan.graphs.graph import Graph, Kind, Mode, Operation, Phase
 
 DIRECT = "dha"
 """The mode's name, as the literature abbreviates direct host access."""

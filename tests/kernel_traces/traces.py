@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from math import fsum
 from random import Random
 
-from ...graphs.draft import Draft
-from ...graphs.errors import InputError
-from ...graphs.graph import Graph
-from ...graphs.machine import Link, Links, Machine
+from memplan.graphs.draft import Draft
+from memplan.graphs.errors import InputError
+from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Link, Links, Machine
+
 from .bodies import BODIES
 from .tape import Tape
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from ...graphs.draft import Draft
-from ...graphs.graph import Kind, Phase
+from memplan.graphs.draft import Draft
+from memplan.graphs.graph import Kind, Phase
 
 ELEMENT = 4
 """Bytes."""

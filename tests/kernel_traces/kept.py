@@ -1,4 +1,7 @@
-"""Five traces by name, one of each kind of trouble; written to instances/public/traces."""
+"""Five traces by name, one of each kind of trouble.
+
+benchmarks/strangers_traces.py writes them to instances/public/traces.
+"""
 
 from __future__ import annotations
 

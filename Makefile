@@ -42,7 +42,7 @@ versions: $(VENV)/ready
 	PYTHON=$(PYTHON) sh tests/versions.sh newest
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo
+	rm -rf $(VENV) build dist demo
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "memplan needs Python 3.11 or newer: make PYTHON=python3.11 …")'

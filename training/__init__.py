@@ -13,3 +13,6 @@ checkpoint.py a run on disk, to go on from; in tensor_file.py, with random_numbe
 loop.py       a loop for those who write none; batches.py: where it was in its data
 progress.py   what it is at; report.py: predicted and measured; retry.py: out of memory in spite of a plan
 """
+
+if __name__ != "memplan.training":  # found from the repository's root: a second copy of each class
+    raise ImportError("import memplan.training, not training")

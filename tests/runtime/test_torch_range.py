@@ -14,7 +14,7 @@ import pytest
 import torch
 from memplan.runtime.torch_range import NEWEST, OLDEST
 
-PYPROJECT = Path(memplan.__file__).parent / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def with_torch(version: str, folder: Path, code: str) -> subprocess.CompletedProcess[str]:

@@ -83,3 +83,7 @@ def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module 'memplan' has no attribute {name!r}")
     return getattr(import_module(_FROM[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import memplan
 import pytest
 import torch
 from memplan.runtime.torch_range import NEWEST, OLDEST

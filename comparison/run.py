@@ -3,9 +3,6 @@
 So no solver profits from the row before, and one that crashes or hangs costs its own row only.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import json

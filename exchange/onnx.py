@@ -10,8 +10,6 @@ Reference: the ONNX specification, onnx.proto; the operators of the domain com.m
 orttraining documents them.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

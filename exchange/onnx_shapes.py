@@ -7,9 +7,6 @@ Reshape or an Expand takes. Only small arrays are computed, by the operators in 
 Reference: onnxruntime, docs/ContribOperators.md and orttraining/core/graph/training_op_defs.cc.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

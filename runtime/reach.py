@@ -5,8 +5,6 @@ model. Functions are ends too, unless what code holds is asked for: closures, de
 user's own function names.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import sys

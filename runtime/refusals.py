@@ -1,7 +1,5 @@
 """Why a model can't be traced, in one line: where in the user's code, and torch's reason in plain words."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import inspect

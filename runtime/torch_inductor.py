@@ -3,9 +3,6 @@
 torch does not promise to keep these names; all others of that sort stand in torch_internals.py.
 """
 
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import importlib.util

@@ -6,8 +6,7 @@ out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.ut
 are for in torch 2.10.0, 2.13.0 and 2.15.0.
 """
 
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 

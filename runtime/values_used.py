@@ -6,8 +6,6 @@ other answers needs another plan. What is asked counts, not all that it follows 
 largest index 19 holds for any indices whose largest is 19.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

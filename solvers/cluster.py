@@ -5,9 +5,6 @@ also the scheduler that DASK_SCHEDULER_ADDRESS names; else one started on this m
 https://joblib.readthedocs.io.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false, reportMissingImports=false
-
 from __future__ import annotations
 
 import os

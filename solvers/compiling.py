@@ -5,8 +5,6 @@ them, one on each core, and keep what they have made where this one finds it (gr
 has an answer that is good enough before, need not wait.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import runpy

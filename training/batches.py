@@ -1,7 +1,5 @@
 """Batches epoch after epoch, which a run that is resumed goes on with where it was."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator

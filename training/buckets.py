@@ -5,8 +5,6 @@ so is the caller, by the values; whether it is so, `check_ignored` asks plain Py
 that of the batch as it was, but not the bits: other shapes have other kernels, which sum in another order.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence

@@ -11,8 +11,6 @@ name; then the ones before it go. So whoever is killed at any moment leaves a wh
 A load reads and verifies everything before it replaces anything; no signal breaks off the replacing.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,5 @@
 """A training loop around one planned step, for those who write none: it is resumed bit by bit."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

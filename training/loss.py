@@ -5,8 +5,7 @@ until `backward()`, which hands them to autograd, or until nobody has the loss a
 them to `.grad` as ever: it takes them over, without a copy, where there is none yet.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportIncompatibleMethodOverride=false, reportUntypedFunctionDecorator=false
+# pyright: reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 

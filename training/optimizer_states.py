@@ -1,7 +1,5 @@
 """An optimizer's states in a checkpoint: what is saved of them, verified, and put in place."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a step is at, while it plans and while it trains: told to whoever asked."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import mmap

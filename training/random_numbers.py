@@ -1,7 +1,5 @@
 """The random number generators that a training loop draws from: of PyTorch, Python and NumPy."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import random

@@ -1,7 +1,5 @@
 """What a step has planned and what it has done since: predicted and measured beside each other."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections import deque

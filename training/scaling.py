@@ -7,8 +7,6 @@ A scale that changes needs no new plan: it is a tensor beside the inputs. With p
 what `scaler.step(optimizer)` and `scaler.update()` do.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import torch

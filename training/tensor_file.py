@@ -5,8 +5,6 @@ Written tensor by tensor from where each lies; read as it is looked at, without 
 gives digests of the header and of each tensor, which `verify_tensors` compares with what a file has.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import json

@@ -4,8 +4,6 @@ So label smoothing, `compute_loss_func` and the division by the number of tokens
 the Trainer's: accumulation, clipping, optimizer and schedule, evaluation, checkpoints.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import sys

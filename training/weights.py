@@ -5,8 +5,6 @@ reads them, wants them, and go straight to the home that the plan gives them. Th
 objects, so an optimizer may have been made of them.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from functools import partial

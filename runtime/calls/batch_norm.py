@@ -4,8 +4,6 @@ PyTorch's operators change them behind their schema's back, so no functionalisin
 and CUDA's own kernel PyTorch has a functional form; for cuDNN's it is made here, around the same kernel.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """CTC losses with their lengths as numbers, which PyTorch's fake kernels leave out."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ batch. Here one call normalises, and a second, of an operator that reads the cou
 statistics.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

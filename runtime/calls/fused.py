@@ -4,8 +4,6 @@ Functionalising puts a new block of memory where eager changes one in place. Whe
 than the exception, eager's own calls are put back, as one call of our own.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any

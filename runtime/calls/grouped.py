@@ -3,8 +3,6 @@
 So do the time and the memory that a kernel takes beside its result, up to those of one group with all rows.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence

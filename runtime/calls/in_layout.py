@@ -4,8 +4,6 @@ Without that, a change in place of every third number of a block becomes a new b
 reads it next may take another path through its kernel, with other last bits: a GRU's gates are such.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re

@@ -4,8 +4,6 @@ What a model computes as an index from its floating values (sparsemax counts tho
 one) may be out of range when it follows from synthetic ones: an error, or the end of the process on a GPU.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Which calls draw random numbers, and the state of the generators they draw them from."""
 
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping

@@ -4,8 +4,6 @@ PyTorch's kernels copy all of the memory that the tensor lies in, however small 
 and the result keeps its place there; their fake kernels know nothing of that. Ours copy the tensor alone.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ iteration really gives it: over a whole iteration one rounding may turn the sign
 nothing could be told of the gradients behind it.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections import Counter

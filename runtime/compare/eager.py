@@ -1,8 +1,5 @@
 """A planned iteration beside plain PyTorch's, bit by bit, from the same random state."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence

@@ -12,8 +12,6 @@ otherwise without the trace's seeing it is here:
 Rather too much: where one of it changes for no reason, a comparison is made that need not be.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import os

@@ -8,8 +8,6 @@ files themselves are counted, with what `undo` keeps, and the workspace of updat
 profiled.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """What a loop of plain PyTorch does behind backward, as planned updates are defined: one tensor after the
 other, clipped, scaled, on masters."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping

@@ -1,7 +1,5 @@
 """Which devices there are, and the one that a name stands for."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import torch

@@ -1,7 +1,5 @@
 """The CPU as the device: a call has ended when it returns, memory is the host's."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

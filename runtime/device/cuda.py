@@ -1,7 +1,5 @@
 """A CUDA device."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress

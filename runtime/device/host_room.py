@@ -4,8 +4,6 @@ A container has the machine's /proc/meminfo and its own limit, told by control g
 of the process's own group and of all groups above it.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import mmap

@@ -5,8 +5,6 @@ the loss, the outputs and the new buffers need is forward, the rest backward. Ne
 the end, as in a trace.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import operator

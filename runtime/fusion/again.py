@@ -1,7 +1,5 @@
 """Results of norms made again of their input and the statistics that are kept for backward."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 them up. Not what draws random numbers, changes anything in place, or adds where indices lead: its sum has no
 fixed order on CUDA."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -5,8 +5,6 @@ side, while Inductor writes the code of other kernels. A kernel returns exactly 
 has, each in memory of its own; a group for which Inductor makes others is none.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A group's calls as one function of the values that it reads, and its text."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence

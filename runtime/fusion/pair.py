@@ -1,7 +1,5 @@
 """A kernel measured beside the calls that it stands for, in turn: on a busy machine both alike."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

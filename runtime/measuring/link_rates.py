@@ -6,8 +6,6 @@ same memory: then this is how fast the processor copies it, with one thread each
 its bytes is told by small ones, many in a row as a queue has them.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ filled with other things since: the sum of an iteration's calls came to 0.87 to 
 take turns and fill the cache together; more copies than that changed nothing.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

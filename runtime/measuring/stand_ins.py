@@ -15,8 +15,6 @@ groups of rows end, which decides what the call takes, is made up: groups of one
 others for the memory.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

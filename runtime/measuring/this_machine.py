@@ -1,7 +1,5 @@
 """This machine, measured: what its memories hold, how fast its links and its updates are."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """How fast `torch.optim` updates float32 weights, each by itself, as planned updates run: on the host in a
 thread with as many processors as these have."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """How far an update over several batches has come: noted in the optimizer's groups, so that it is saved and
 loaded with them. Only there in the midst of an update."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The arguments of `memplan.optimize`, looked at before anything is done with them."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

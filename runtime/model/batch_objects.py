@@ -6,8 +6,6 @@ kinds         one that holds such by kind, like its HeteroData
 attributes    dataclasses and other objects, of a copy of which the tensors are replaced
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import copy

@@ -5,8 +5,6 @@ batch is the first dimension of their first tensor, and every tensor whose first
 row for each sample. Targets are repeated alike.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import inspect

@@ -6,9 +6,6 @@ there, unchanged. Any other is refused. What the code makes itself each time (`t
 from a list) is part of the code, like its numbers.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 import inspect

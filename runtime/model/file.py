@@ -8,8 +8,6 @@ epoch each time it is called. The file runs as a script would: what lies beside 
 Nothing of ours can be shadowed by it, since inside the package all imports are relative.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import inspect

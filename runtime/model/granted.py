@@ -6,8 +6,6 @@ Granted  what must stay as it was: the parts, their mode and plain attributes, h
 What the user's code reads of Python's objects is looked at by reads/reads.py.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping

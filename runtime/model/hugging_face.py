@@ -7,9 +7,6 @@ named, the class of that model type which has one. Labels are the tokens themsel
 transformers is imported here alone, and only when a configuration is read.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 import json

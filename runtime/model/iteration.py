@@ -1,8 +1,6 @@
 """What one training iteration is: a module, an example of its inputs, how the loss comes of them, and how the
 weights are then updated, if they are."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import inspect

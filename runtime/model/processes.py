@@ -7,8 +7,6 @@ iteration is measured or compared they copy. So a rank may plan for shapes that 
 Without, gradients are averaged where they are added to `.grad`, as there: what `no_sync` has left in it too.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping

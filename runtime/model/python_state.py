@@ -5,8 +5,6 @@ or compared, all that they can reach is afterwards what it was, the same objects
 had changed can be told. Results that a `functools.lru_cache` holds are forgotten where they are tensors.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import functools

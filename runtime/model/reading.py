@@ -4,8 +4,6 @@ The inputs themselves, `step(x, y)` or `step(a=x, b=y)`, or a batch of their for
 tuple or list where the plan's inputs stand by position, a dict where they have names.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

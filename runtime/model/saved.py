@@ -5,8 +5,6 @@ takes every change in place for another value, and a graph of the user's that ha
 fail because of an iteration that has left the same bits.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -9,8 +9,6 @@
 after success, an exception and Ctrl-C alike.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping

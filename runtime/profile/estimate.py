@@ -8,8 +8,6 @@ a gigabyte.
 What an operation demands is one thing, what a GPU makes of it another: `Demand.cost`.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence

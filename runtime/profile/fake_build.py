@@ -5,8 +5,6 @@ A user's `build()` runs under PyTorch's fake tensors. One that asks for a tensor
 though for nothing else.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

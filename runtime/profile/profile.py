@@ -6,8 +6,6 @@ a GPT-2 of 6 layers has 499 operations of which 88 are distinct. Only the compar
 plain PyTorch; where there is not that much, the graph says that it was not compared.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -17,8 +17,6 @@ the ratios between operations that a schedule depends on, are better than that. 
 beside its outputs is another matter: workspace.py.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping

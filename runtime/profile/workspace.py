@@ -13,8 +13,6 @@
 All else is counted as nothing. A graph from `plan profile --device cuda` has measured ones.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What the module returns beside the loss: any nest of tensors, as a result of the iteration."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

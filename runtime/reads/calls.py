@@ -3,9 +3,6 @@
 They read their arguments whole, but for those that are known to read less, like `getattr` and `len`.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import gc

@@ -1,7 +1,5 @@
 """State that an iteration reads and then changes: the next iteration reads what this one has left."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any, NamedTuple

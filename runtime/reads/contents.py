@@ -3,8 +3,6 @@
 Objects that can't be taken apart (functions, classes, locks, PyTorch's modules) count by their identity.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import threading

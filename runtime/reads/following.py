@@ -4,9 +4,6 @@ A function is followed once it is seen: the planned module's classes, what their
 decorators, hooks. Code without a source is followed by the names in it.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import dis

@@ -1,8 +1,5 @@
 """Calls in an iteration that give something else each time, without a tensor: refused while it is traced."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import datetime

@@ -3,9 +3,6 @@
 Each is a node. What the iteration makes is its own: the collector's youngest generation tells it apart.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import functools

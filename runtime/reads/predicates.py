@@ -1,8 +1,5 @@
 """Kinds of objects and of functions that a recording tells apart, and reads of classes."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import functools

@@ -4,9 +4,6 @@ One stands in the code of each function that is followed (rewrite.py). Outside o
 threads, it only does what the code says.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import sys

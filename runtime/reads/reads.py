@@ -8,8 +8,6 @@ A value that is an object is a node itself. Where an iteration finds another obj
 good if it is of the same type and gives the same at each of the node's reads.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

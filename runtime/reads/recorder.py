@@ -10,9 +10,6 @@ The code of the user's functions is replaced, for the time of the trace, by code
     carried.py              state that the iteration reads and then changes
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import gc

@@ -1,8 +1,5 @@
 """What readers report: loads, stores and uses of values, each recorded with its object."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import sys

@@ -5,9 +5,6 @@ The fake ones carry the real ones' attributes. Parameters and buffers stay the s
 attributes are reads like others; a batch's tensors are others each time, so each batch is compared.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import operator

@@ -1,7 +1,5 @@
 """Run a schedule in the place of forward and backward."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
-
 from __future__ import annotations
 
 import weakref

@@ -1,7 +1,5 @@
 """Whether a batch is one that a plan is for."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

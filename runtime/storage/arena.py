@@ -4,8 +4,6 @@ PyTorch's own pinned memory comes in powers of two bytes, each for blocks of its
 given back: 772 MiB take 1 GiB. Here a plan takes what it needs, once, until nobody has it any more.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import gc

@@ -7,9 +7,6 @@ not tell us of is refused the address (`to_dlpack`); `torch.tensor(weight)`, aga
 anyway, gets an empty tensor. Another tensor on the same memory, taken before, keeps that memory alive.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import copy

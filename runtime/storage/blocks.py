@@ -1,7 +1,5 @@
 """The storages of a trace, by the identity of the fake tensors' memory, and the values that lie in them."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import torch

@@ -3,8 +3,6 @@
 A copy is the whole storage, so every view of it is there again afterwards: same type, shape, strides, offset.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import torch

@@ -9,8 +9,6 @@ piece of memory that does not begin at a page, or the rest behind the last whole
 that does. What comes back is compared with checksums of what was written.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import ctypes

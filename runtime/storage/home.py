@@ -4,8 +4,6 @@ A tensor whose storage is on the host is read there, one on the disk from its fi
 of it is copied; a save of all of a model takes no memory beside the file's.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator

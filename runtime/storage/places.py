@@ -5,8 +5,6 @@ bytes are the device's alone. What crosses the link to the device lies in an are
 says; what is not in the plan has pages of its own.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections import deque

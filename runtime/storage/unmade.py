@@ -5,8 +5,6 @@ device by whoever reads them, or at the home that a plan gives them, on the host
 the device has no room for is made piece by piece.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from functools import partial

@@ -4,9 +4,6 @@ PyTorch reads each number there, which the trace has not. The same tensor is sta
 operators that the trace sees: then no number need be known.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -6,9 +6,6 @@ in an attribute is `before(...)` to the next one, unless nothing of it can be ot
 stays what it is, a mean of the batch doesn't.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ other strides in dimensions of size 1. What comes after follows from that: wheth
 moved tensor is put together again.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

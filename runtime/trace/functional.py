@@ -4,8 +4,6 @@ PyTorch's functionalisation rewrites what operators declare; batch norms need th
 (calls/batch_norm.py).
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -5,9 +5,6 @@ generator back. One that no attribute holds is refused, and so is a seed that th
 is drawn after it would be the same in every eager iteration.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping

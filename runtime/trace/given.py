@@ -5,9 +5,6 @@ elsewhere (a penalty's list of parameters, Keras' variables) has the real ones: 
 the stand-ins, else no gradient would reach the parameters.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable

@@ -5,8 +5,6 @@ the model's own code runs adds to `.grad` of parameters as a side effect, which 
 stand-in of the trace would get the gradient in a parameter's place.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import inspect

@@ -7,8 +7,6 @@ has the second's. If all three compute the same expressions (expressions.py), an
 no further, the plan of the first is right for every one.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

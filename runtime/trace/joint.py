@@ -9,8 +9,6 @@ Two passes with `make_fx` on fake tensors (shapes without data), so no memory is
 Parameters come in once even where tied, so their gradients are summed once.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The nodes of a joint graph: its results, what they need, what the placeholders stand for."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -5,9 +5,6 @@ Where the values are known (known_values.py) they are told, and what needs them 
 the same results, or by the same with the values as numbers.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -11,10 +11,6 @@ plan, compared before each iteration by reads/reads.py: they are known.
 Beside each fake tensor made of nothing but known values and numbers, the real one is kept.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

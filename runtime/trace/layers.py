@@ -6,8 +6,6 @@ the module whose forward made it: after a module's forward, all autograd nodes r
 output and not yet claimed by an inner module are its own.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping

@@ -5,8 +5,6 @@ decide: a call whose results all lie in storages that are there already is a vie
 operation. What nobody needs is left out, but for calls that draw random numbers: eager draws them too.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import operator

@@ -1,7 +1,5 @@
 """What surrounds a trace: what models ask to know whether they are traced, and what they are told."""
 
-# pyright: reportUnknownMemberType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import logging

@@ -4,9 +4,6 @@ A trace knows them by their memory. What such a line computes is written into th
 that the values go on from iteration to iteration as they do in eager PyTorch.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

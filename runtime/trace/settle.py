@@ -6,8 +6,6 @@ Where they differ, the iteration is traced again with the real forms: what follo
 in the next round.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """From a module, an example of its inputs and a loss to the program of one training iteration."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ after each update, from the weight as it is when the first iteration begins. Of 
 (masters.py) it is the master's.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

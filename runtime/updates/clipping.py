@@ -7,8 +7,6 @@ A norm comes from the kernel with which PyTorch takes those of a list, given a l
 single tensor is another, and rounds otherwise.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ itself. Where its code asks for a number of a tensor it gets 1, or 0.5. What ker
 is measured, each kernel once by itself. Not seen: what a later step makes that the first two do not.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import copy

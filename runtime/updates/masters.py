@@ -5,8 +5,6 @@ optimizer's own, all float32. The weight is the master, rounded.
 the bits.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -6,8 +6,6 @@ numbers  of its groups, which each iteration takes as they are then: `Settings` 
 fixed    what of a group a plan holds for.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping

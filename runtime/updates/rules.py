@@ -10,8 +10,6 @@ Reddi, Kale, Kumar, "On the convergence of Adam and beyond", ICLR 2018, arXiv:19
 Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

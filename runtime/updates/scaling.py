@@ -7,8 +7,6 @@ A gradient is unscaled beside it and not in place, since what reads it may run a
 finite: NaN too. That one is, is told to the host, which waits for it once an iteration, as GradScaler does.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

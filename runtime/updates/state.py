@@ -1,7 +1,5 @@
 """The tensors and numbers of a live optimizer, as the updates of a program take them."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -5,8 +5,6 @@ The first batch's gradient is copied, as `.grad` begins: no sum need be made zer
 `.grad`.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from typing import Any

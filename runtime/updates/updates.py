@@ -13,8 +13,6 @@ the sum itself; others read the sum, to which the gradient is added as soon as i
 its average over processes (averages.py).
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

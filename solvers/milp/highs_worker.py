@@ -5,8 +5,6 @@ Lines of standard input: `solve N` and `relax N`, the question being in question
 Better solutions are written to incumbent.npy as they are found.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import os

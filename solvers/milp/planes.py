@@ -5,8 +5,6 @@
 Planes are added one by one; HiGHS' simplex method goes on from where it was.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from math import inf

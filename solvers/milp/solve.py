@@ -9,9 +9,6 @@ The only file that knows pulp and gurobipy. Reference: S. Mitchell, M. O'Sulliva
 programming toolkit for Python, 2011.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportMissingTypeStubs=false
-
 from __future__ import annotations
 
 import sys

@@ -3,8 +3,6 @@
 The first file is model.mps, those after it model-2.mps, model-3.mps, …: a file that is there stays as it is.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from pathlib import Path

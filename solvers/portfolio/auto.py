@@ -30,8 +30,6 @@ compiled.
 The choice of lines is ours; references and complexities are the solvers' own, in their rooms.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -6,9 +6,6 @@ it is there, written beside and renamed: a solve that is killed takes up where i
 not as it was written, or whose answer more time might improve on when there is more, is solved again.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false, reportMissingImports=false
-
 from __future__ import annotations
 
 import json

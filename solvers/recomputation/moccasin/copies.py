@@ -5,8 +5,6 @@ each of which collects one contribution of every producer; they do not overlap. 
 (its part is in there already, or will not be needed) takes the size for its own event only: it stands alone.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

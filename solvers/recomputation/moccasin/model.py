@@ -27,8 +27,6 @@ Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient
 Neural Networks, ICML 2023, arXiv:2304.14463.
 """
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """CP-SAT (OR-tools) at work on Moccasin's program."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """From a sequence of runs to the values of Moccasin's variables, and back."""
 
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

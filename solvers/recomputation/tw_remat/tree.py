@@ -11,9 +11,6 @@ The decomposition is networkx's: least degree or least fill-in, both heuristics.
 O(operations · width · depth).
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,14 +1,31 @@
 #!/bin/sh
-# Build the wheel, install it in a clean environment without torch, and use `plan` from another folder.
+# Build the wheel twice, with a deleted file and stray folders between: the same bytes. Build it from the source
+# archive: the same bytes. Install it in a clean environment without torch, and use `plan` from another folder.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cp -r "$here" "$work/source"
-rm -rf "$work/source/.venv" "$work/source/build"
-"${PYTHON:-python3}" -m pip wheel --quiet --no-deps --wheel-dir "$work" "$work/source"
-"${PYTHON:-python3}" -m venv "$work/clean"
+python="${PYTHON:-python3}"
+git -C "$here" ls-files -z | (cd "$here" && tar --create --null --files-from=-) | (mkdir "$work/source" && tar -x -C "$work/source")
+export SOURCE_DATE_EPOCH=1700000000  # dates of files are no difference
+mkdir "$work/source/solvers/gone" "$work/source/scratch"
+touch "$work/source/solvers/gone/__init__.py" "$work/source/scratch/__init__.py"
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/before" "$work/source"
+"$python" -m zipfile --list "$work"/before/memplan-*.whl > "$work/names"
+grep -q "solvers/gone" "$work/names"  # a folder of a package is part of it
+if grep -qE "^memplan/(scratch|tests|benchmarks|docs|src)/" "$work/names"; then
+    echo "the wheel holds folders that are not memplan's" && exit 1
+fi
+rm -r "$work/source/solvers/gone" "$work/source/scratch"
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work" "$work/source"
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/again" "$work/source"
+cmp "$work"/memplan-*.whl "$work"/again/memplan-*.whl
+"$python" -m pip install --quiet --target "$work/build" build
+PYTHONPATH="$work/build" "$python" -m build --sdist --outdir "$work/archive" "$work/source" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/archive" "$work"/archive/memplan-*.tar.gz
+cmp "$work"/memplan-*.whl "$work"/archive/memplan-*.whl
+"$python" -m venv "$work/clean"
 "$work/clean/bin/python" -m pip install --quiet "$work"/memplan-*.whl
 
 cd "$work"

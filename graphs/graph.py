@@ -143,7 +143,7 @@ class Operations:
         return len(self.name)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """A plan-graph/1. `results`: indices of the tensors that must exist when the iteration ends."""
 
@@ -153,6 +153,9 @@ class Graph:
     results: Sequence[int]
     machine: Machine | None = None
     source: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.operations)} operations, {len(self.tensors)} tensors>"
 
     def tensor(self, index: int) -> Tensor:
         t = self.tensors

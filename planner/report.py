@@ -8,6 +8,11 @@ from typing import Any
 from .simulator.simulate import Figures
 
 
+def optimality_gap(seconds: float, lower_bound: float) -> float:
+    """Return (seconds - lower bound) / seconds: 0 proves that nothing is faster."""
+    return (seconds - lower_bound) / seconds if seconds else 0.0
+
+
 @dataclass(frozen=True)
 class Report:
     """figures: the schedule's. baseline: the plain schedule's on a device of any size.
@@ -26,10 +31,8 @@ class Report:
 
     @property
     def gap(self) -> float | None:
-        """(time - lower bound) / time: 0 proves that nothing is faster. None without a bound."""
-        if self.lower_bound is None:
-            return None
-        return (self.figures.time - self.lower_bound) / self.figures.time if self.figures.time else 0.0
+        """See `optimality_gap`. None without a bound."""
+        return None if self.lower_bound is None else optimality_gap(self.figures.time, self.lower_bound)
 
     @property
     def above(self) -> float | None:

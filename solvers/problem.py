@@ -11,9 +11,12 @@ from typing import Any, Literal
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
+from ..graphs.units import duration, format_bytes
 from ..planner.addresses.layout import Layout
 from ..planner.bounds import least_memory, offloads
 from ..planner.budget import spelled
+from ..planner.card import Card, Entry, cost_entries
+from ..planner.report import optimality_gap
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
 from .race import Race
@@ -32,13 +35,16 @@ class Status(StrEnum):
     """nothing is claimed"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Problem:
     """Find the fastest schedule of `graph` on `machine` whose device peak is at most `budget` bytes."""
 
     graph: Graph
     budget: int
     machine: Machine | None = None
+
+    def __repr__(self) -> str:
+        return f"<Problem: {self.graph!r} within {format_bytes(self.budget)}>"
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class Answer:
     effort: Effort | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """An answer that the simulator has accepted. seconds: what the solver took.
 
@@ -152,6 +158,22 @@ class Solution:
     budget: int | None = None
     machine: Machine | None = None
     effort: Effort | None = None
+
+    def _card(self) -> Card:
+        entries = [
+            *cost_entries(self.figures, budget=self.budget),
+            Entry("of the solver", duration(self.seconds)),
+        ]
+        if self.lower_bound is not None:
+            gap = f"gap {optimality_gap(self.figures.time, self.lower_bound):.1%}"
+            entries.append(Entry("lower bound", duration(self.lower_bound), gap))
+        return Card(f"Solution by {self.solver}, {self.status}", tuple(entries))
+
+    def __repr__(self) -> str:
+        return self._card().line()
+
+    def _repr_html_(self) -> str:
+        return self._card().html()
 
 
 WAY = "add --machine NAME (plan machine --list), in Python machine="

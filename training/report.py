@@ -17,6 +17,8 @@ from torch import Tensor
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
+from ..planner.card import Card, cost_entries
+from ..planner.plain import baseline
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.device.device import Stamp
@@ -56,7 +58,7 @@ class PlanReport:
     compared_before: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The plans of a step; the one used last is the first. As text: a table."""
 
@@ -70,8 +72,10 @@ class Report:
         table = ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines]
         return "\n".join([*table, *(note for plan in self.plans for note in plan.notes)])
 
+    __repr__ = __str__
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What a step runs for one shape: `figures.time` in seconds, `figures.peak` and `budget` in bytes."""
 
@@ -80,6 +84,17 @@ class Prediction:
     budget: int
     figures: Figures
     _save: Callable[[Path], None]
+
+    def card(self) -> Card:
+        """Return the plan's figures, compared with the schedule that keeps everything."""
+        entries = cost_entries(self.figures, baseline(self.graph), self.budget)
+        return Card(f"Plan within {format_bytes(self.budget)}", tuple(entries))
+
+    def __repr__(self) -> str:
+        return self.card().line()
+
+    def _repr_html_(self) -> str:
+        return self.card().html()
 
     def save(self, folder: str | Path) -> None:
         """As graph.json and schedule.json, which `plan check`, `plan show` and `plan run` read. Raises

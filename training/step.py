@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
+from ..graphs.units import duration
+from ..planner.card import Card, Entry
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.clipping import given_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
@@ -100,6 +102,18 @@ class Step:
         processes = self._iteration.processes
         self._synced = processes is None or self._iteration.updates is not None or processes.syncs
         return self._losses.of(self.plans[0], outcome, scale_of(inputs), processes if self._synced else None)
+
+    def _card(self) -> Card:
+        card, report = self.plan.card(), self.report().plans[0]
+        measured = "not measured yet" if report.time is None else f"measured {duration(report.time)}"
+        done = Entry("iterations", f"{report.iterations:,}", measured)
+        return Card(f"Step of {type(self._iteration.module).__name__}", (done, *card.entries))
+
+    def __repr__(self) -> str:
+        return self._card().line()
+
+    def _repr_html_(self) -> str:
+        return self._card().html()
 
     @property
     def plan(self) -> Prediction:

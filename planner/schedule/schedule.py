@@ -65,7 +65,7 @@ class Initial:
     both: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Schedule:
     """The steps as three columns of equal length, and where the persistent tensors start."""
 
@@ -83,6 +83,9 @@ class Schedule:
             table[:, 2].copy(),
             initial or Initial(),
         )
+
+    def __repr__(self) -> str:
+        return f"<Schedule: {len(self)} steps>"
 
     def __len__(self) -> int:
         return len(self.verbs)

@@ -45,12 +45,15 @@ class Figures:
     least_pinned: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Replay:
     """figures; device_curve: int64, shape (steps,): device bytes while each step runs."""
 
     figures: Figures
     device_curve: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"<Replay: {self.figures}, a curve of {len(self.device_curve)} steps>"
 
 
 def simulate(

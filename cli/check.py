@@ -52,7 +52,7 @@ def check(
                 graph_row(held.graph),
                 ("schedule", f"valid: {len(held.file.schedule):,} steps keep every rule"),
                 ("budget", "none" if held.budget is None else spelled(held.budget)),
-                *report_rows(report, held.budget),
+                *report_rows(report, held.budget, held.machine or held.graph.machine),
                 *arena_rows(layout),
                 *launch_rows(held.graph, held.file.schedule),
             ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..graphs.graph import Graph
-from ..graphs.machine import Machine
+from ..graphs.machine import Machine, Memory
 from ..graphs.units import duration
 from ..planner.addresses.layout import Layout
 from ..planner.bounds import memory_floor, offloads, once_floor
@@ -27,7 +27,8 @@ def report_document(report: Report, budget: int | None) -> dict[str, Any]:
     }
 
 
-def report_rows(report: Report, budget: int | None) -> Iterator[Row]:
+def report_rows(report: Report, budget: int | None, machine: Machine | None) -> Iterator[Row]:
+    """machine: it names the memories."""
     figures, plain = report.figures, report.baseline
     of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
     yield "time", f"{duration(figures.time)}, {signed(report.overhead)} against plain"
@@ -41,8 +42,10 @@ def report_rows(report: Report, budget: int | None) -> Iterator[Row]:
         yield "pinned peak", spelled(figures.pinned_peak)
     if figures.least_pinned != figures.pinned_peak:
         yield "least pinned", spelled(figures.least_pinned)
-    if figures.disk_peak:
-        yield "disk peak", spelled(figures.disk_peak)
+    names = (machine or Machine()).hierarchy.names
+    for name, peak in zip(names[Memory.DISK :], figures.peaks[Memory.DISK :], strict=True):
+        if peak:
+            yield f"{name} peak", spelled(peak)
     if report.lower_bound is not None and report.gap is not None:
         yield "lower bound", f"{duration(report.lower_bound)} (any order), gap {report.gap:.1%}"
     else:

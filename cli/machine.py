@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document
-from ..graphs.machine import Link, Machine, Memory
+from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset, find_preset, presets
 from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
@@ -24,13 +24,6 @@ from .written import Written, write_out
 
 if TYPE_CHECKING:
     from ..runtime.measuring.this_machine import Measured
-
-_LINKS = {
-    "d2h": "device to host",
-    "h2d": "host to device",
-    "disk_read": "disk read",
-    "disk_write": "disk write",
-}
 
 
 @click.command()
@@ -83,7 +76,7 @@ def _list(output: Output) -> None:
 
 def _cells(preset: Preset) -> list[str]:
     machine = preset.machine
-    sizes = [machine.capacity(memory) for memory in Memory]
+    sizes = [machine.device_capacity, machine.host_capacity, machine.disk_capacity]
     links = (machine.links.d2h, machine.links.h2d)
     rates = (*(link and link.rate for link in links), machine.updates.device, machine.updates.host)
     return [*("-" if size is None else _short(size) for size in sizes), *map(rate, rates), preset.name]
@@ -145,16 +138,18 @@ def _document(preset: Preset) -> dict[str, Any]:
 
 
 def _machine_rows(machine: Machine) -> Iterator[Row]:
-    for memory in Memory:
-        capacity = machine.capacity(memory)
-        if capacity is not None:
-            yield memory.word, spelled(capacity)
-        if memory == Memory.HOST and machine.pinned is not None:
+    _device, _host, *below = machine.hierarchy.tiers
+    for tier in machine.hierarchy.tiers:
+        if tier.capacity is not None:
+            yield tier.name, spelled(tier.capacity)
+        if tier.name == "host" and machine.pinned is not None:
             yield "pinned", spelled(machine.pinned)
-        if memory == Memory.HOST and machine.unpinned:
+        if tier.name == "host" and machine.unpinned:
             yield "pinned", "nothing"
-    for field, what in _LINKS.items():
-        link: Link | None = getattr(machine.links, field)
+    links = [("device to host", machine.links.d2h), ("host to device", machine.links.h2d)]
+    for tier in below:
+        links += [(f"{tier.name} read", tier.read), (f"{tier.name} write", tier.write)]
+    for what, link in links:
         if link is not None:
             latency = f", {duration(link.latency)} a copy" if link.latency else ""
             slower = f", {rate(link.pageable)} where it is not pinned" if link.pageable else ""

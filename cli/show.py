@@ -97,7 +97,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
         [
             graph_row(held.graph),
             ("budget", "none" if held.budget is None else spelled(held.budget)),
-            *report_rows(report, held.budget),
+            *report_rows(report, held.budget, held.machine or held.graph.machine),
             *floor_rows(held.graph, held.machine),
             *launch_rows(held.graph, held.file.schedule),
         ]

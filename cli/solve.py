@@ -205,7 +205,7 @@ def solve(
                 ("budget", wanted.echo(plain.peak, loaded.resident_bytes)),
                 *([("reserve", f"{spelled(free)}, {spelled(problem.budget)} are left")] if free else []),
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
-                *report_rows(outcome, problem.budget),
+                *report_rows(outcome, problem.budget, machine or loaded.machine),
                 *arena_rows(solution.layout, problem.budget),
                 *launch_rows(loaded, solution.schedule),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),

@@ -134,14 +134,12 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
 
 def floor_of(graph: Graph, machine: Machine) -> int:
     """Device bytes that no schedule can pass below: those of `memory_floor`, and the batch with what of the
-    persistent tensors neither host nor disk can hold."""
-    links, rest = machine.links, graph.resident_bytes
-    tiers = ((Memory.HOST, links.d2h, links.h2d), (Memory.DISK, links.disk_write, links.disk_read))
-    for memory, leave, back in tiers:
-        capacity = machine.capacity(memory)
-        if leave is None or back is None:
+    persistent tensors no memory below the device can hold."""
+    rest = graph.resident_bytes
+    for tier in machine.hierarchy.tiers[Memory.HOST :]:
+        if tier.write is None or tier.read is None:
             break
-        rest = 0 if capacity is None else max(0, rest - capacity)
+        rest = 0 if tier.capacity is None else max(0, rest - tier.capacity)
     return max(rest, memory_floor(graph, machine))
 
 

@@ -11,13 +11,13 @@ from ..planner.schedule.schedule import Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import timeline
 from .moments import passed
-from .subject import MEMORIES, Subject
+from .subject import Subject
 
 
 def by_memory(subject: Subject) -> dict[str, Ints]:
     """Bytes per step, of those memories that hold anything. Raises InvalidScheduleError."""
     rows = byte_curves(subject.graph, subject.schedule, budget=subject.budget, machine=subject.machine)
-    return {name: rows[memory] for name, memory in MEMORIES.items() if rows[memory].any()}
+    return {name: rows[memory] for name, memory in subject.ledgers.items() if rows[memory].any()}
 
 
 def table(subject: Subject) -> str:

@@ -23,7 +23,7 @@ from .curves import by_memory
 from .fates import Fate, bars, fates, run_again
 from .modules import modules
 from .moments import moments, passed
-from .subject import CAUSES, QUEUES, Subject
+from .subject import Subject, cause_index, cause_words, queue_words
 
 Document = dict[str, Any]
 
@@ -34,11 +34,12 @@ def facts(subject: Subject) -> Document:
     """Times in seconds, sizes in bytes, 0 when the device ended computing the iteration before."""
     graph, schedule = subject.graph, subject.schedule
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
-    rows = subject.copies()
+    rows, memories = subject.copies(), subject.memories
     return {
         "figures": {
             **subject.report.predicted(),
             "disk_peak": subject.report.figures.disk_peak,
+            "deeper_peaks": subject.report.figures.deeper_peaks,
             "budget": subject.budget,
         },
         "overhead": subject.report.overhead,
@@ -49,21 +50,22 @@ def facts(subject: Subject) -> Document:
         "colours": COLOURS,
         "fates": [fate.word for fate in Fate],
         "phases": [phase.word for phase in Phase],
-        "queues": QUEUES,
-        "causes": CAUSES,
+        "memories": memories,
+        "queues": queue_words(memories),
+        "causes": cause_words(memories),
         "memory": _memory(graph, line, rows[Memory.DEVICE]),
         "plain": _plain(graph),
         "elsewhere": [
             _curve(name, line, bytes_) for name, bytes_ in by_memory(subject).items() if name != "device"
         ],
-        "steps": _steps(graph, schedule, line),
+        "steps": _steps(subject, line),
         "tensors": _tensors(graph, schedule),
         "operations": {
             "name": list(graph.operations.name),
             "phase": graph.operations.phase.tolist(),
             "layer": list(graph.operations.layer),
         },
-        "lives": [_lives(line, rows[memory]) for memory in Memory if memory in rows],
+        "lives": [_lives(line, copies) for copies in rows.values()],
         "modules": modules(graph, schedule, rows[Memory.DEVICE]),
     }
 
@@ -94,8 +96,9 @@ def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
     }
 
 
-def _steps(graph: Graph, schedule: Schedule, line: Timeline) -> Document:
+def _steps(subject: Subject, line: Timeline) -> Document:
     """All but deletes. of: an operation's or a tensor's number, by the queue. again: it ran before."""
+    graph, schedule, memories = subject.graph, subject.schedule, subject.memories
     shown = np.flatnonzero(line.queue != NOTHING)
     runs = list(schedule.rows())
     return {
@@ -104,7 +107,7 @@ def _steps(graph: Graph, schedule: Schedule, line: Timeline) -> Document:
         "end": _times(line.end[shown]),
         "queue": line.queue[shown].tolist(),
         "idle": _times(line.idle[shown]),
-        "cause": line.cause[shown].tolist(),
+        "cause": [cause_index(cause, memories) for cause in line.cause[shown].tolist()],
         "of": schedule.targets[shown].tolist(),
         "again": run_again(schedule)[shown].astype(int).tolist(),
         "mode": [

@@ -19,11 +19,10 @@ from ..graphs.units import format_bytes
 from ..planner.addresses.lifetimes import lifetimes
 from ..planner.plain import plain_schedule
 from ..planner.schedule.schedule import Verb
-from ..planner.simulator.clock import Queue
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import AGAIN, COPY, KIND, PHASE
 from .moments import moments, passed
-from .subject import QUEUES, Subject
+from .subject import Subject, queue_words
 
 COLUMNS = 900
 """Pixels in which time is drawn."""
@@ -52,7 +51,8 @@ def picture(subject: Subject) -> str:
     stacked = np.cumsum(highest(found.at, found.sums, edges), axis=1)
     plain_at, plain_bytes = _plain(subject)
     ceiling = max(figures.peak, subject.budget or 0, int(plain_bytes.max(initial=0)), 1)
-    queues = [queue for queue in Queue if bool((line.queue == queue).any())]
+    words = queue_words(subject.memories)
+    queues = [queue for queue in range(len(words)) if bool((line.queue == queue).any())]
     bottom = _TOP + _HEIGHT + 26
     height = bottom + len(queues) * (_ROW + _GAP) + 54
     body = [
@@ -65,7 +65,7 @@ def picture(subject: Subject) -> str:
         *_budget(subject.budget, ceiling),
     ]
     for place, queue in enumerate(queues):
-        body += _queue(QUEUES[queue], bottom + place * (_ROW + _GAP), _fills(subject, line, queue, edges))
+        body += _queue(words[queue], bottom + place * (_ROW + _GAP), _fills(subject, line, queue, edges))
     width = _LEFT + COLUMNS + 20
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="schedule" viewBox="0 0 {width} {height}" role="img" '
@@ -111,7 +111,7 @@ def folded(start: Floats, end: Floats, period: float) -> tuple[Floats, Floats]:
     )
 
 
-def _fills(subject: Subject, line: Timeline, queue: Queue, edges: Floats) -> list[Fill]:
+def _fills(subject: Subject, line: Timeline, queue: int, edges: Floats) -> list[Fill]:
     """Per column the colour that has most of it."""
     here = line.queue == queue
     colours = _colours(subject)[here]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from memplan.graphs.graph import Graph, Kind
@@ -19,7 +20,10 @@ from memplan.planner.schedule.schedule import (
 from reference_replay import PERSISTENT, Walk
 
 DEVICE, HOST, DISK = Memory.DEVICE, Memory.HOST, Memory.DISK
-TRANSFERS = ((Verb.OFFLOAD, HOST), (Verb.OFFLOAD, DISK), (Verb.PREFETCH, DEVICE), (Verb.PREFETCH, HOST))
+
+
+def memories_of(graph: Graph, machine: Machine | None) -> range:
+    return range(len((machine or graph.machine or Machine()).hierarchy))
 
 
 def chance(random: Random, probability: float) -> bool:
@@ -29,14 +33,17 @@ def chance(random: Random, probability: float) -> bool:
 
 def random_initial(random: Random, graph: Graph, machine: Machine | None) -> Initial:
     """Places for the persistent tensors; seldom one that breaks the rule."""
-    places: dict[str, set[int]] = {"host": set(), "disk": set(), "both": set()}
+    deeper = memories_of(graph, machine)[DISK + 1 :]
+    combined = [(DISK, *deeper), (DEVICE, deeper[-1])] if deeper else []
+    places = [(HOST,), (DISK,), (DEVICE, HOST), *((memory,) for memory in deeper), *combined]
+    groups: list[tuple[tuple[int, ...], list[int]]] = []
     for x in range(len(graph.tensors)):
         away = machine is not None and chance(random, 0.5)
         if graph.tensor(x).kind in PERSISTENT and away:
-            places[random.choice(("host", "host", "disk", "both"))].add(x)
+            groups.append((random.choice([(HOST,), *places]), [x]))
         if chance(random, 0.002):
-            places[random.choice(("host", "disk", "both"))].add(x)
-    return Initial(*(frozenset(places[word]) for word in ("host", "disk", "both")))
+            groups.append((random.choice(places), [x]))
+    return Initial(groups=groups)
 
 
 def random_schedule(
@@ -45,18 +52,20 @@ def random_schedule(
     """most: about how many steps."""
     steps = _Grower(random, graph, machine, initial, most).grow()
     if chance(random, 0.25):
-        steps = spoil(random, graph, steps)
+        steps = spoil(random, graph, steps, memories_of(graph, machine))
     return Schedule.of(steps, initial)
 
 
-def spoil(random: Random, graph: Graph, steps: list[Step]) -> list[Step]:
+def spoil(
+    random: Random, graph: Graph, steps: list[Step], memories: Sequence[int] = tuple(Memory)
+) -> list[Step]:
     """One to three random faults: a step left out, put in, moved or changed."""
     steps = list(steps)
     for _fault in range(random.randint(1, 3)):
         place = random.randint(0, len(steps))
         fault = random.choice(("out", "in", "swap", "twice", "change"))
         if fault == "in" or not steps:
-            steps.insert(place, random_step(random, graph))
+            steps.insert(place, random_step(random, graph, memories))
         elif fault == "out":
             steps.pop(place - 1)
         elif fault == "swap":
@@ -65,11 +74,11 @@ def spoil(random: Random, graph: Graph, steps: list[Step]) -> list[Step]:
         elif fault == "twice":
             steps.insert(place, random.choice(steps))
         else:
-            steps[place - 1] = random_step(random, graph)
+            steps[place - 1] = random_step(random, graph, memories)
     return steps
 
 
-def random_step(random: Random, graph: Graph) -> Step:
+def random_step(random: Random, graph: Graph, memories: Sequence[int]) -> Step:
     """Any step that can be written down, legal or not."""
     verb = random.choice(list(Verb))
     if verb == Verb.COMPUTE:
@@ -80,10 +89,10 @@ def random_step(random: Random, graph: Graph) -> Step:
         return compute(0)
     tensor = random.randrange(len(graph.tensors))
     if verb == Verb.DELETE:
-        return delete(tensor, random.choice(list(Memory)))
+        return delete(tensor, random.choice(memories))
     if verb == Verb.OFFLOAD:
-        return offload(tensor, random.choice((HOST, DISK)))
-    return prefetch(tensor, random.choice((DEVICE, HOST)))
+        return offload(tensor, random.choice(memories[HOST:]))
+    return prefetch(tensor, random.choice(memories[:-1]))
 
 
 class _Grower:
@@ -94,6 +103,9 @@ class _Grower:
     ) -> None:
         self.random, self.graph, self.most = random, graph, most
         self.walk = Walk(graph, machine, None, initial)
+        self.memories = self.walk.memories
+        self.transfers = [(Verb.OFFLOAD, to) for to in self.memories[HOST:]]
+        self.transfers += [(Verb.PREFETCH, to) for to in self.memories[:-1]]
         self.steps: list[Step] = []
         self.restless = random.choice((0.1, 0.5, 0.9))
         self.careless = random.choice((0.0, 0.0, 0.0, 0.1))
@@ -111,7 +123,7 @@ class _Grower:
                 break
             waiting = [o for o in waiting if o not in self.walk.ran]
         for x in self.graph.results:
-            if not any(self.walk.readable(x, memory) for memory in Memory):
+            if not any(self.walk.readable(x, memory) for memory in self.memories):
                 self._bring(x, self.random.choice((DEVICE, DEVICE, HOST)), 5)
         self._bring_home()
         return self.steps
@@ -125,10 +137,10 @@ class _Grower:
 
     def _wander(self) -> None:
         """One random step if it is legal; a delete that would lose something needed, seldom."""
-        step = random_step(self.random, self.graph)
+        step = random_step(self.random, self.graph, self.memories)
         if step.verb == Verb.COMPUTE and step.target not in self.walk.ran and chance(self.random, 0.7):
             return
-        if step.verb == Verb.DELETE and self._needed(step.target, Memory(step.where)):
+        if step.verb == Verb.DELETE and self._needed(step.target, step.where):
             return
         self._take(step)
 
@@ -136,14 +148,14 @@ class _Grower:
         """Put an illegal step in the list, where one is found: any broken rule as likely as another."""
         faults: dict[str, list[Step]] = {}
         for _attempt in range(40):
-            step = random_step(self.random, self.graph)
+            step = random_step(self.random, self.graph, self.memories)
             for rule in self.walk.violations(step):
                 faults.setdefault(rule, []).append(step)
         if faults:
             self.steps.append(self.random.choice(faults[self.random.choice(sorted(faults))]))
 
-    def _needed(self, x: int, memory: Memory) -> bool:
-        elsewhere = any(self.walk.readable(x, m) for m in Memory if m != memory)
+    def _needed(self, x: int, memory: int) -> bool:
+        elsewhere = any(self.walk.readable(x, m) for m in self.memories if m != memory)
         to_come = x in self.graph.results or any(
             x in (*operation.reads, *operation.mutates)
             for o, operation in enumerate(self.walk.operations)
@@ -161,18 +173,20 @@ class _Grower:
                 return True
         return False
 
-    def _bring(self, x: int, memory: Memory, depth: int) -> bool:
+    def _bring(self, x: int, memory: int, depth: int) -> bool:
         """Make x readable in `memory`: copy it from next to it, or run what makes it."""
         if self.walk.readable(x, memory):
             return True
         if depth <= 0 or len(self.steps) > self.most + 20:
             return False
-        for verb, to in self.random.sample(TRANSFERS, len(TRANSFERS)):
+        for verb, to in self.random.sample(self.transfers, len(self.transfers)):
             if to == memory and self._take(Step(verb, x, to)):
                 return True
-        if memory != HOST and any(self.walk.readable(x, m) for m in Memory):
-            towards = self._bring(x, HOST, depth - 1)
-            if towards and self._take((prefetch if memory == DEVICE else offload)(x, memory)):
+        holders = [m for m in self.memories if self.walk.readable(x, m)]
+        if holders and min(abs(m - memory) for m in holders) > 1:
+            above = min(holders, key=lambda m: abs(m - memory)) < memory
+            towards = self._bring(x, memory - 1 if above else memory + 1, depth - 1)
+            if towards and self._take((offload if above else prefetch)(x, memory)):
                 return True
         for producer in sorted(self.walk.producers[x]):
             copy = self.walk.copies.get((x, memory))
@@ -189,7 +203,7 @@ class _Grower:
                 continue
             for memory in self.walk.home(x):
                 self._bring(x, memory, 4)
-            for memory in Memory:
+            for memory in self.memories:
                 if memory not in self.walk.home(x):
                     self._take(delete(x, memory))
         for x, memory in sorted(self.walk.copies):

@@ -9,38 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from memplan.graphs.graph import Graph, Kind, Mode
-from memplan.graphs.machine import Machine, Memory
+from memplan.graphs.machine import Link, Machine, Memory
 from memplan.planner.schedule.schedule import Initial, Schedule, Step, Verb
 
-DEVICE, HOST, DISK = Memory.DEVICE, Memory.HOST, Memory.DISK
+DEVICE, HOST = Memory.DEVICE, Memory.HOST
 PERSISTENT = {Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE}
-Place = Memory | Literal["pinned"]
-PLACES: tuple[Place, ...] = (*Memory, "pinned")
-QUEUES = ("compute", "cpu", "d2h", "h2d", "disk_write", "disk_read", "launch")
-LINKS = {
-    (Verb.OFFLOAD, HOST): ("d2h", DEVICE, HOST),
-    (Verb.OFFLOAD, DISK): ("disk_write", HOST, DISK),
-    (Verb.PREFETCH, DEVICE): ("h2d", HOST, DEVICE),
-    (Verb.PREFETCH, HOST): ("disk_read", DISK, HOST),
-}
+Place = int | Literal["pinned"]
+Queue = str | tuple[int, int]
+"""compute, cpu or launch, or a link: from one memory to its neighbour."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """least_bytes, least_pinned: the largest sums were every delete immediate; the rest: the simulator's."""
+    """What the replay of a valid schedule counts.
+
+    peaks, least_bytes: per memory, in the order of the row. least_bytes, least_pinned: the largest sums were
+    every delete immediate. The rest: the simulator's.
+    """
 
     time: float
-    peak: int
-    least_budget: int
-    host_peak: int
-    disk_peak: int
-    least_bytes: tuple[int, int, int]
+    peaks: tuple[int, ...]
+    least_bytes: tuple[int, ...]
     pinned_peak: int = 0
     least_pinned: int = 0
+
+    @property
+    def peak(self) -> int:
+        return self.peaks[DEVICE]
+
+    @property
+    def least_budget(self) -> int:
+        return self.least_bytes[DEVICE]
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,13 @@ class Transfer:
     has."""
 
     tensor: int
-    queue: str
+    queue: Queue
     end: float
     age: int = 0
     over: bool = False
     over_for_device: bool = False
 
-    def in_flight(self, memory: Memory) -> bool:
+    def in_flight(self, memory: int) -> bool:
         return not (self.over_for_device if memory == DEVICE else self.over)
 
 
@@ -125,17 +129,16 @@ def replay(
             break
     half = turns // 2
     period = seconds if alike else (ends[-1] - ends[half - 1]) / (turns - half)
-    peak, least = walk.peak, walk.least_bytes
-    return Accepted(
-        period,
-        peak[DEVICE],
-        least[DEVICE],
-        peak[HOST],
-        peak[DISK],
-        (least[DEVICE], least[HOST], least[DISK]),
-        walk.pinned_peak,
-        walk.least_pinned,
-    )
+    peaks, least = tuple(walk.peak.values()), tuple(walk.least_bytes.values())
+    return Accepted(period, peaks, least, walk.pinned_peak, walk.least_pinned)
+
+
+class Way(NamedTuple):
+    """The link that a copy takes, from memory to memory; None where the machine has none."""
+
+    source: int
+    target: int
+    link: Link | None
 
 
 class Walk:
@@ -155,8 +158,10 @@ class Walk:
         self.operations = [graph.operation(o) for o in range(len(graph.operations))]
         self.results = list(graph.results)
         self.machine = machine or graph.machine or Machine()
+        self.tiers = self.machine.hierarchy.tiers
+        self.memories = range(len(self.tiers))
         self.initial = initial
-        self.limit = {m: self._capacity(m) for m in Memory}
+        self.limit = {m: self._capacity(m) for m in self.memories}
         if budget is not None:
             self.limit[DEVICE] = min(self.limit[DEVICE], budget)
         self.producers = {
@@ -166,7 +171,7 @@ class Walk:
         self.version = [0] * len(self.tensors)
         self.ran: set[int] = set()
         self.fence = 0.0
-        self.copies: dict[tuple[int, Memory], Copy] = {}
+        self.copies: dict[tuple[int, int], Copy] = {}
         for x, tensor in enumerate(self.tensors):
             if tensor.kind == Kind.INPUT or tensor.kind in PERSISTENT:
                 for memory in self.home(x):
@@ -174,40 +179,43 @@ class Walk:
         for x, tensor in enumerate(self.tensors):
             if tensor.kind in PERSISTENT and (x, HOST) in self.copies:
                 self.copies[x, HOST].pinned = self.crosses(x, 0) or self.made_across(x)
-        self.pending: dict[Place, list[PendingDelete]] = {m: [] for m in PLACES}
-        self.half_taken: dict[Place, list[PendingDelete]] = {m: [] for m in PLACES}
-        self.transfers: dict[tuple[int, str], list[Transfer]] = {}
-        self.free = dict.fromkeys(QUEUES, 0.0)
-        self.least_bytes = {m: self.live_bytes(m) for m in Memory}
+        self.pending: dict[Place, list[PendingDelete]] = {m: [] for m in (*self.memories, "pinned")}
+        self.half_taken: dict[Place, list[PendingDelete]] = {m: [] for m in self.pending}
+        self.transfers: dict[tuple[int, Queue], list[Transfer]] = {}
+        self.free: dict[Queue, float] = dict.fromkeys(("compute", "cpu", "launch"), 0.0)
+        for above, below in pairwise(self.memories):
+            self.free[above, below] = self.free[below, above] = 0.0
+        self.least_bytes = {m: self.live_bytes(m) for m in self.memories}
         self.peak = dict(self.least_bytes)
         self.pinned_limit = min(self.limit[HOST], inf if self.machine.pinned is None else self.machine.pinned)
         self.pinned_peak = self.least_pinned = self.pinned_bytes()
 
-    def _capacity(self, memory: Memory) -> float:
-        capacity = self.machine.capacity(memory)
+    def _capacity(self, memory: int) -> float:
+        capacity = self.tiers[memory].capacity
         return inf if capacity is None else capacity
 
     # What is where
 
-    def home(self, x: int) -> set[Memory]:
+    def home(self, x: int) -> set[int]:
         """Where a persistent tensor or an input is when an iteration starts."""
-        if x in self.initial.both:
-            return {DEVICE, HOST}
-        return {HOST} if x in self.initial.host else {DISK} if x in self.initial.disk else {DEVICE}
+        for memories, tensors in self.initial.groups:
+            if x in tensors:
+                return set(memories)
+        return {DEVICE}
 
-    def present(self, x: int, memory: Memory) -> bool:
+    def present(self, x: int, memory: int) -> bool:
         return (x, memory) in self.copies
 
-    def complete(self, x: int, memory: Memory) -> bool:
+    def complete(self, x: int, memory: int) -> bool:
         return self.copies[x, memory].contributions == self.producers[x]
 
-    def fresh(self, x: int, memory: Memory) -> bool:
+    def fresh(self, x: int, memory: int) -> bool:
         return self.copies[x, memory].version == self.version[x]
 
-    def readable(self, x: int, memory: Memory) -> bool:
+    def readable(self, x: int, memory: int) -> bool:
         return self.present(x, memory) and self.complete(x, memory) and self.fresh(x, memory)
 
-    def live_bytes(self, memory: Memory) -> int:
+    def live_bytes(self, memory: int) -> int:
         return sum(self.tensors[x].bytes for x, m in self.copies if m == memory)
 
     # What is pinned
@@ -247,7 +255,7 @@ class Walk:
                 crossed = False
         return crossed
 
-    def need_pinned(self, x: int, memory: Memory) -> int:
+    def need_pinned(self, x: int, memory: int) -> int:
         new = memory == HOST and not self.present(x, HOST) and bool(self.steps)
         return self.tensors[x].bytes if new and self.crosses(x, self.index) else 0
 
@@ -260,7 +268,7 @@ class Walk:
             return Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
         return operation.modes[step.where - 1]
 
-    def inputs(self, step: Step) -> set[tuple[int, Memory]]:
+    def inputs(self, step: Step) -> set[tuple[int, int]]:
         """The copies that a compute step reads, those that it changes included."""
         operation, mode = self.operations[step.target], self.mode(step)
         return {
@@ -268,15 +276,15 @@ class Walk:
             for x in operation.reads + operation.mutates
         }
 
-    def outputs(self, step: Step) -> list[tuple[int, Memory]]:
+    def outputs(self, step: Step) -> list[tuple[int, int]]:
         """The copies that a compute step makes, or adds to."""
         mode = self.mode(step)
         return [(x, HOST if mode.on_host or x in mode.writes_host else DEVICE) for x in mode.writes]
 
-    def need_bytes(self, step: Step, memory: Memory) -> int:
+    def need_bytes(self, step: Step, memory: int) -> int:
         """What a compute step allocates: workspace, outputs that are not there, outputs made again."""
         mode = self.mode(step)
-        need = mode.workspace if (memory == HOST) == mode.on_host and memory != DISK else 0
+        need = mode.workspace if memory == (HOST if mode.on_host else DEVICE) else 0
         for x, where in self.outputs(step):
             if where == memory and (
                 not self.present(x, where) or step.target in self.copies[x, where].contributions
@@ -293,14 +301,26 @@ class Walk:
                 need += self.tensors[x].bytes
         return need
 
+    # What a transfer does
+
+    def way(self, step: Step) -> Way:
+        """From the memory above the one named down to it, or from the one below up to it."""
+        target = step.where
+        if step.verb == Verb.OFFLOAD:
+            return Way(target - 1, target, self.tiers[target].write)
+        return Way(target + 1, target, self.tiers[target + 1].read)
+
     # Which rules a step breaks
 
     def initial_violations(self) -> set[str]:
         rules: set[str] = set()
-        named = [*self.initial.host, *self.initial.disk, *self.initial.both]
+        named = [x for _memories, tensors in self.initial.groups for x in tensors]
         if len(set(named)) < len(named) or any(self.tensors[x].kind not in PERSISTENT for x in named):
             rules.add("initial")
-        if any(self.live_bytes(m) > self.limit[m] for m in Memory) or self.pinned_bytes() > self.pinned_limit:
+        if (
+            any(self.live_bytes(m) > self.limit[m] for m in self.memories)
+            or self.pinned_bytes() > self.pinned_limit
+        ):
             rules.add("capacity")
         return rules
 
@@ -308,7 +328,7 @@ class Walk:
         if step.verb == Verb.COMPUTE:
             return self._compute_violations(step)
         if step.verb == Verb.DELETE:
-            return self._delete_violations(step.target, Memory(step.where))
+            return self._delete_violations(step.target, step.where)
         return self._transfer_violations(step)
 
     def _compute_violations(self, step: Step) -> set[str]:
@@ -343,22 +363,22 @@ class Walk:
             rules.add("capacity")
         return rules
 
-    def _delete_violations(self, x: int, memory: Memory) -> set[str]:
+    def _delete_violations(self, x: int, memory: int) -> set[str]:
         rules: set[str] = set()
         if self.tensors[x].kind == Kind.INPUT:
             rules.add("delete-input")
         if not self.present(x, memory):
             rules.add("delete-present")
         elif self.tensors[x].kind in PERSISTENT and self.fresh(x, memory):
-            others = [m for m in Memory if m != memory and self.present(x, m) and self.fresh(x, m)]
+            others = [m for m in self.memories if m != memory and self.present(x, m) and self.fresh(x, m)]
             if not others:
                 rules.add("delete-last-copy")
         return rules
 
     def _transfer_violations(self, step: Step) -> set[str]:
         rules: set[str] = set()
-        queue, source, target = LINKS[Verb(step.verb), Memory(step.where)]
-        if getattr(self.machine.links, queue) is None:
+        source, target, link = self.way(step)
+        if link is None:
             rules.add("transfer-link")
         if not self.readable(step.target, source):
             rules.add("transfer-source")
@@ -372,11 +392,11 @@ class Walk:
         rules: set[str] = set()
         if len(self.ran) < len(self.operations):
             rules.add("runs-all")
-        if any(not any(self.readable(x, m) for m in Memory) for x in self.results):
+        if any(not any(self.readable(x, m) for m in self.memories) for x in self.results):
             rules.add("results")
         for x, tensor in enumerate(self.tensors):
             if tensor.kind in PERSISTENT:
-                where = {m for m in Memory if self.present(x, m)}
+                where = {m for m in self.memories if self.present(x, m)}
                 if where != self.home(x) or not all(self.fresh(x, m) for m in where):
                     rules.add("persistent-return")
         return rules
@@ -388,7 +408,7 @@ class Walk:
         if step.verb == Verb.COMPUTE:
             return self._compute(step)
         if step.verb == Verb.DELETE:
-            self._delete(step.target, Memory(step.where))
+            self._delete(step.target, step.where)
             return 0.0, 0.0
         return self._transfer(step)
 
@@ -425,12 +445,13 @@ class Walk:
         self.ran.add(step.target)
         return start, end
 
-    def _added_in_place(self, step: Step, x: int, memory: Memory) -> bool:
+    def _added_in_place(self, step: Step, x: int, memory: int) -> bool:
         return self.present(x, memory) and step.target not in self.copies[x, memory].contributions
 
     def _transfer(self, step: Step) -> tuple[float, float]:
         x = step.target
-        queue, source, target = LINKS[Verb(step.verb), Memory(step.where)]
+        source, target, link = self.way(step)
+        assert link is not None
         read = self.copies[x, source]
         for transfer in read.made_by:
             self._wait(transfer, False)
@@ -441,8 +462,8 @@ class Walk:
         waits += self._allocate("pinned", pinned)
         if DEVICE in (source, target):
             waits.append(self.free["compute"])
+        queue = (source, target)
         start = max([self.free[queue], self.fence, *waits])
-        link = getattr(self.machine.links, queue)
         end = self.free[queue] = start + link.latency + self.tensors[x].bytes / link.rate
         if not there:
             self.copies[x, target] = Copy(set(), 0, pinned=pinned > 0)
@@ -456,7 +477,7 @@ class Walk:
         read.read_by.append(transfer)
         return start, end
 
-    def _await_users(self, x: int, memory: Memory) -> list[float]:
+    def _await_users(self, x: int, memory: int) -> list[float]:
         """Nobody writes over a copy that a transfer still uses. Returns the ends of these transfers."""
         copy = self.copies[x, memory]
         in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
@@ -464,7 +485,7 @@ class Walk:
             self._wait(transfer, True)
         return [transfer.end for transfer in in_flight]
 
-    def _delete(self, x: int, memory: Memory) -> None:
+    def _delete(self, x: int, memory: int) -> None:
         copy = self.copies.pop((x, memory))
         in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
         if in_flight and self.tensors[x].bytes:

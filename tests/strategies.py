@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.machine import Link, Links, Machine, Tier
 from memplan.planner.schedule.schedule import Schedule
 from random_schedules import chance, random_initial, random_schedule
 from reference_replay import Refused, replay
@@ -107,16 +107,30 @@ def random_machine(random: Random) -> Machine:
     return Machine(links=Links(*rates))
 
 
-def random_case(random: Random, most_operations: int = 7) -> Case:
-    """A graph, a schedule for it (legal at most times), and limits at, just below or above its need."""
+def with_memories(random: Random, machine: Machine, memories: int) -> Machine:
+    """So many that a copy can reach, two or more, without capacities; some links are missing all the same."""
+    if memories == 2:
+        return replace(machine, links=replace(machine.links, disk_read=None, disk_write=None))
+    names = [f"tier{place}" for place in range(3, memories)]
+    rates = [(random.choice(RATES), None if chance(random, 0.1) else random.choice(RATES)) for _ in names]
+    tiers = zip(names, rates, strict=True)
+    deeper = [Tier(name, None, Link(write), read and Link(read)) for name, (write, read) in tiers]
+    return replace(machine, disk_name=random.choice(("disk", "cxl")), deeper=tuple(deeper))
+
+
+def random_case(random: Random, most_operations: int = 7, memories: int = 3) -> Case:
+    """A graph, a schedule for it (legal at most times), and limits at, just below or above its need.
+    memories: of a machine, 2 to 8."""
     graph = random_graph(random, most_operations)
     machine = random_machine(random) if chance(random, 0.8) else None
+    if machine is not None and memories != 3:
+        machine = with_memories(random, machine, memories)
     initial = random_initial(random, graph, machine)
     schedule = random_schedule(random, graph, machine, initial)
     budget = None
     outcome = replay(graph, schedule, machine=machine, turns=1)
     if not isinstance(outcome, Refused):
-        device, host, disk = outcome.least_bytes
+        device, host, disk, *deeper = outcome.least_bytes
         budget = _limit(random, device)
         pinned = _limit(random, outcome.least_pinned) if chance(random, 0.5) else None
         if machine is not None:
@@ -126,9 +140,20 @@ def random_case(random: Random, most_operations: int = 7) -> Case:
                 host_capacity=_limit(random, host),
                 disk_capacity=_limit(random, disk),
                 pinned=pinned,
+                deeper=tuple(
+                    replace(tier, capacity=_limit(random, least))
+                    for tier, least in zip(machine.deeper, deeper, strict=True)
+                ),
             )
     if machine is not None and chance(random, 0.5):
-        machine = replace(machine, links=with_latencies(random, machine.links))
+        machine = replace(
+            machine,
+            links=with_latencies(random, machine.links),
+            deeper=tuple(
+                replace(tier, read=tier.read and replace(tier.read, latency=random.choice(LATENCIES)))
+                for tier in machine.deeper
+            ),
+        )
     if chance(random, 0.5):
         graph = with_launches(random, graph)
     return Case(graph, schedule, budget, machine)
@@ -153,5 +178,5 @@ def _limit(random: Random, least: int) -> int:
     return max(0, least + random.choice((-1, 0, 0, 0, 1, 2, 3, 5, 9, 13)))
 
 
-def cases() -> st.SearchStrategy[Case]:
-    return st.randoms(use_true_random=False).map(random_case)
+def cases(memories: int = 3) -> st.SearchStrategy[Case]:
+    return st.randoms(use_true_random=False).map(lambda random: random_case(random, memories=memories))

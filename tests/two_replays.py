@@ -47,8 +47,7 @@ def _agree(simulated: Figures | InvalidScheduleError, reference: Accepted | Refu
     if isinstance(reference, Refused):
         return False
     bytes_simulated, bytes_reference = (
-        (one.peak, one.least_budget, one.host_peak, one.disk_peak, one.pinned_peak, one.least_pinned)
-        for one in (simulated, reference)
+        (one.peaks, one.least_budget, one.pinned_peak, one.least_pinned) for one in (simulated, reference)
     )
     return bytes_simulated == bytes_reference and simulated.time == pytest.approx(
         reference.time, rel=1e-9, abs=1e-9

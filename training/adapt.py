@@ -173,7 +173,7 @@ def _links(times: Times, machine: Machine | None) -> list[str]:
     """Those that have drifted, by bytes/s of the copies that were made, latencies included."""
     said: list[str] = []
     for queue, copied in times.copied.items():
-        link = machine and link_of(machine.links, queue)
+        link = machine and link_of(machine.hierarchy, queue)
         if link and abs((factor := slower(link, copied)) - 1) > DRIFT:
             now = copied.bytes / copied.seconds
             said.append(

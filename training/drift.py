@@ -42,7 +42,7 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
     }
     operations = replace(graph.operations, time=np.array(seconds), modes=modes)
     if machine is not None:
-        links = [_as_copied(link_of(machine.links, queue), times.copied.get(queue)) for queue in _LINKS]
+        links = [_as_copied(link_of(machine.hierarchy, queue), times.copied.get(queue)) for queue in _LINKS]
         machine = replace(machine, links=Links(*links))
     return replace(graph, operations=operations, machine=machine)
 
@@ -55,7 +55,7 @@ def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
     apart = fsum(abs(now - factor * before) for before, now in ran) / fsum(now for _before, now in ran)
     if machine is None:
         return apart
-    links = ((link_of(machine.links, queue), copied) for queue, copied in times.copied.items())
+    links = ((link_of(machine.hierarchy, queue), copied) for queue, copied in times.copied.items())
     return max([apart, *(abs(slower(link, copied) / factor - 1) for link, copied in links if link)])
 
 

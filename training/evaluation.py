@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.graph import Kind
+from ..graphs.machine import Memory
 from ..runtime.model.iteration import Inputs, Iteration, Purpose
 from ..runtime.run.execute import PlannedStep
 from .plans import Plans
@@ -87,7 +88,7 @@ def evaluating(module: nn.Module) -> Generator[None]:
 def _beside(step: PlannedStep) -> int:
     """Bytes of optimizer states that a plan leaves on the device."""
     initial = None if step.cycle is None else step.cycle.schedule.initial
-    away = frozenset[int]() if initial is None else initial.host | initial.disk
+    away = frozenset[int]() if initial is None else initial.named - initial.on(Memory.DEVICE)
     storages: Sequence[Any] = step.program.storages
     return sum(
         storage.bytes

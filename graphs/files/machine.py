@@ -7,20 +7,32 @@ links: {d2h: {rate: 12e9, pageable: 4e9}, h2d: {rate: 12e9, latency: 20us, pagea
                                            # bytes/s, seconds; pageable: where host memory is not pinned
 updates: {device: 16.6e9, host: 1.1e9}     # bytes of float32 weights per second by AdamW; device_fused and
                                            # host_fused: by its fused kernel
+
+In place of `disk` and its two links, the memories below the host may be listed, in a row from the host down:
+
+memories:
+  - {name: cxl, capacity: 256GB, write: 30e9, read: {rate: 32e9, latency: 1us}}
+  - {name: disk, capacity: 4TB, write: 2e9, read: 3e9}    # write: from the memory above; read: to it
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from ..errors import InputError
-from ..machine import Link, Links, Machine, Memory, Updates
+from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Tier, Updates
 from ..units import FEW_BYTES, bare_number, parse_rate, parse_seconds
 from .documents import read_document
-from .fields import Row, check_fields, mapping, size
+from .fields import Row, check_fields, mapping, sequence, size, text, twice
 
 _LINKS = ("d2h", "h2d", "disk_read", "disk_write")
+_MOST_LISTED = MOST_MEMORIES - Memory.DISK
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_RESERVED = ("device", "host", "both", "pinned")
+"""Words that mean something else where a schedule names a memory."""
 _UPDATES = ("device", "host", "device_fused", "host_fused")
 
 
@@ -44,7 +56,9 @@ _LONG = 1.0
 def _check_meant(document: Row) -> None:
     """Raises ValueError where a file's number without a unit is more likely of gigabytes, or microseconds:
     rates, and beside rates capacities. With a unit, also B/s, any number holds."""
+    tiers: list[Row] = document.get("memories") or []
     rows = {**document.get("updates", {}), **document.get("links", {})}
+    rows |= {f"{tier['name']}.{way}": tier[way] for tier in tiers for way in ("write", "read") if way in tier}
     for name, row in rows.items():
         link: Row = cast(Row, row) if isinstance(row, dict) else {"rate": row}
         for field in ("rate", "pageable"):
@@ -59,54 +73,103 @@ def _check_meant(document: Row) -> None:
         if latency is not None and latency >= _LONG:
             said = f"{latency:.10g}"
             raise ValueError(f"field {name!r}: latency {said} is in seconds: write {said}us, or {said}s")
-    for memory in Memory:
-        for field, value in cast(Row, document.get(memory.word) or {}).items() if rows else ():
-            size = bare_number(value)
-            if size is not None and 0 < size < FEW_BYTES:
-                said = f"{size:.10g}"
-                raise ValueError(
-                    f"field '{memory.word}.{field}': {said} without a unit is bytes: "
-                    f"write {said}GB, or {said}B"
-                )
+    for field, value in _sizes(document) if rows else ():
+        size = bare_number(value)
+        if size is not None and 0 < size < FEW_BYTES:
+            said = f"{size:.10g}"
+            raise ValueError(f"field {field!r}: {said} without a unit is bytes: write {said}GB, or {said}B")
+
+
+def _sizes(document: Row) -> Iterator[tuple[str, object]]:
+    """All numbers of bytes, each with its place in the document."""
+    for name in ("device", "host", "disk"):
+        for field, value in cast(Row, document.get(name) or {}).items():
+            yield f"{name}.{field}", value
+    for tier in document.get("memories") or ():
+        yield f"{tier['name']}.capacity", tier.get("capacity")
 
 
 def machine_from_document(document: object) -> Machine:
     """Raises ValueError with the field and the fault."""
     row = mapping(document, "a machine")
-    check_fields(row, (), ("device", "host", "disk", "links", "updates"))
-    device, host, disk = (_capacity(row.get(memory.word), memory.word) for memory in Memory)
+    check_fields(row, (), ("device", "host", "disk", "memories", "links", "updates"))
     links = _fields(row, "links", _LINKS)
     updates = _fields(row, "updates", _UPDATES)
+    disk, *deeper = _below_host(row, links)
     machine = Machine(
-        device,
-        host,
-        disk,
-        Links(*(_link(links.get(name), name) for name in _LINKS)),
+        _capacity(row.get("device"), "device"),
+        _capacity(row.get("host"), "host"),
+        disk.capacity,
+        Links(_link(links.get("d2h"), "d2h"), _link(links.get("h2d"), "h2d"), disk.read, disk.write),
         Updates(*(_rate(updates.get(name), name) for name in _UPDATES)),
         _capacity(row.get("host"), "host", "pinned"),
+        disk_name=disk.name,
+        deeper=tuple(deeper),
     )
     return (machine.without_pinned() if machine.pinned == 0 else None) or machine
 
 
+def _below_host(row: Row, links: Row) -> list[Tier]:
+    """The memories below the host: one called disk, or those that are listed."""
+    if row.get("memories") is None:
+        read, write = (_link(links.get(name), name) for name in ("disk_read", "disk_write"))
+        return [Tier("disk", _capacity(row.get("disk"), "disk"), write, read)]
+    if taken := [name for name in ("disk", "disk_read", "disk_write") if name in row or name in links]:
+        raise ValueError(f"field 'memories' replaces {taken[0]!r}: list the disk there")
+    listed = sequence(row["memories"], "memories")
+    if not 1 <= len(listed) <= _MOST_LISTED:
+        raise ValueError(f"field 'memories' lists 1 to {_MOST_LISTED} memories, not {len(listed)}")
+    tiers = [_tier(each) for each in listed]
+    names = [*_RESERVED, *(tier.name for tier in tiers)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"field 'memories': the name {twice(names)!r} is taken")
+    return tiers
+
+
+def _tier(value: object) -> Tier:
+    row = mapping(value, "a memory")
+    check_fields(row, ("name",), ("capacity", "write", "read"))
+    name = text(row["name"], "name")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"field 'memories': {name!r} is no name: letters a to z, digits, '-' and '_'")
+    capacity = None if row.get("capacity") is None else size(row["capacity"], f"{name}.capacity")
+    write, read = (_link(row.get(way), f"{name}.{way}") for way in ("write", "read"))
+    return Tier(name, capacity, write, read)
+
+
 def machine_to_document(machine: Machine) -> dict[str, Any]:
     """What machine_from_document reads back; what is unknown or missing is left out."""
+    device, host, *below = machine.hierarchy.tiers
+    listed = machine.disk_name != "disk" or bool(machine.deeper)
     document: dict[str, Any] = {
-        memory.word: {"capacity": capacity}
-        for memory in Memory
-        if (capacity := machine.capacity(memory)) is not None
+        tier.name: {"capacity": tier.capacity}
+        for tier in (device, host, *(() if listed else below))
+        if tier.capacity is not None
     }
     if (pinned := 0 if machine.unpinned else machine.pinned) is not None:
         document.setdefault("host", {})["pinned"] = pinned
+    if listed:
+        document["memories"] = [_tier_to_document(tier) for tier in below]
     links, updates = vars(machine.links), vars(machine.updates)
     if known := {
         name: _link_to_document(link, machine.unpinned and "disk" not in name)
         for name, link in links.items()
-        if link is not None
+        if link is not None and not (listed and "disk" in name)
     }:
         document["links"] = known
     if known := {name: rate for name, rate in updates.items() if rate is not None}:
         document["updates"] = known
     return document
+
+
+def _tier_to_document(tier: Tier) -> dict[str, Any]:
+    links = (("write", tier.write), ("read", tier.read))
+    document = {
+        "name": tier.name,
+        "capacity": tier.capacity,
+        **{name: link and _link_to_document(link, unpinned=False) for name, link in links},
+    }
+    return {field: value for field, value in document.items() if value is not None}
 
 
 def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, float]:
@@ -129,13 +192,14 @@ def _fields(row: Row, field: str, names: tuple[str, ...]) -> Row:
     return fields
 
 
-def _link(value: object, name: str) -> Link | float | None:
+def _link(value: object, name: str) -> Link | None:
     """A rate, or {rate, latency}; of those between device and host also pageable."""
     if not isinstance(value, dict):
-        return _rate(value, name)
+        rate = _rate(value, name)
+        return None if rate is None else Link(rate)
     try:
         row = mapping(cast(object, value), name)
-        check_fields(row, ("rate",), ("latency",) if name.startswith("disk") else ("latency", "pageable"))
+        check_fields(row, ("rate",), ("latency", "pageable") if name in ("d2h", "h2d") else ("latency",))
         pageable = None if row.get("pageable") is None else parse_rate(row["pageable"])
         return Link(parse_rate(row["rate"]), parse_seconds(row.get("latency", 0.0)), pageable)
     except (InputError, ValueError) as error:

@@ -25,7 +25,6 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..schedule.schedule import Schedule
-from ..simulator.clock import Queue
 from ..simulator.copies import Copy
 from ..simulator.pinned import PINNED
 from ..simulator.simulate import settle
@@ -117,7 +116,7 @@ class _Recorder(Walk):
     def __init__(
         self, graph: Graph, schedule: Schedule, memory: int, *, budget: int | None, machine: Machine | None
     ) -> None:
-        self._memory, self._of = memory, Memory.HOST if memory == PINNED else Memory(memory)
+        self._memory, self._of = memory, int(Memory.HOST) if memory == PINNED else memory
         self._pending: deque[_Life] = deque()
         self._first = 0
         self.there: dict[int, int] = {}
@@ -156,10 +155,10 @@ class _Recorder(Walk):
             if (x in below) == (self._of == Memory.HOST) and not have[x]
         ]
         super()._compute(operation, mode_index)
-        if self._of != Memory.DISK:
+        if self._of <= Memory.HOST:  # nothing computes into a deeper memory
             self.there.update(dict.fromkeys(filter(self._noted, made), self.now))
 
-    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
+    def _transfer(self, x: int, queue: int, target: int) -> None:
         new = not self.copies.have[target][x]
         super()._transfer(x, queue, target)
         if new and target == self._of and self._noted(x):

@@ -48,7 +48,7 @@ def pinned_layout(
     rows = rows_of(graph, schedule, PINNED, budget=budget, machine=less)
     layout = lay_out(rows, target, _EFFORT)
     to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
-    if to_disk.any() or schedule.initial.disk:
+    if to_disk.any() or schedule.initial.on(Memory.DISK):
         most, limit = int(layout.size * _LOOSE), machine.pinned
         most = most if limit is None else min(most, max(limit, layout.size))
         paged = rows.rounded(PAGE)

@@ -16,7 +16,7 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
 from ..schedule.sequence import Run
-from ..simulator.clock import SOURCE, Queue, link_of
+from ..simulator.clock import Queue, link_of, read_queue
 
 MOST_BITS = 62
 """Contributions to one tensor that are told apart; more share the last bit."""
@@ -104,15 +104,17 @@ def _tensors(graph: Graph) -> Any:
 
 
 def _limits(machine: Machine, budget: int) -> NDArray[np.float64]:
-    capacities = [machine.capacity(memory) for memory in Memory]
+    capacities = [tier.capacity for tier in machine.hierarchy.tiers]
     limits = np.array([inf if limit is None else limit for limit in (*capacities, machine.crossing_capacity)])
     limits[Memory.DEVICE] = min(limits[Memory.DEVICE], budget)
     return limits
 
 
 def _copies(graph: Graph, machine: Machine) -> NDArray[np.float64]:
-    seconds = np.full((len(Queue), len(graph.tensors)), inf)
-    for queue in SOURCE:
-        if link := link_of(machine.links, queue):
+    """Seconds by queue and tensor, ∞ where the machine has no link. Computing queues have none."""
+    queues = range(Queue.D2H, read_queue(len(machine.hierarchy) - 1))
+    seconds = np.full((queues.stop, len(graph.tensors)), inf)
+    for queue in queues:
+        if link := link_of(machine.hierarchy, queue):
             seconds[queue] = link.seconds(graph.tensors.bytes.astype(np.float64))
     return seconds

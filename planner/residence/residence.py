@@ -215,7 +215,7 @@ def _initial(graph: Graph, places: Mapping[int, set[Memory]]) -> Initial:
     at: dict[frozenset[Memory], list[int]] = {frozenset(way): [] for way in _WAYS}
     for x, memories in places.items():
         if memories not in _WAYS:
-            names = " and ".join(memory.word for memory in sorted(memories))
+            names = " and ".join(memory.name.lower() for memory in sorted(memories))
             fault = f"{graph.tensors.name[x]} would start on {names}, which `initial` can't say"
             raise InvalidScheduleError("initial", fault, step=None, tensor=graph.tensors.name[x])
         at[frozenset(memories)].append(x)

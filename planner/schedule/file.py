@@ -21,13 +21,10 @@ FORMAT = "plan-schedule/1"
 _REQUIRED = ("format", "graph", "steps")
 _OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses")
 _VERBS = {verb.word: verb for verb in Verb}
-_MEMORIES = {memory.word: memory for memory in Memory}
-_TARGETS = {
-    Verb.DELETE: (Memory.DEVICE, ("device", "host", "disk")),
-    Verb.OFFLOAD: (Memory.HOST, ("host", "disk")),
-    Verb.PREFETCH: (Memory.DEVICE, ("device", "host")),
-}
-"""Per verb: the memory where none is named, and those that may be named."""
+_DEFAULT = {Verb.DELETE: Memory.DEVICE, Verb.OFFLOAD: Memory.HOST, Verb.PREFETCH: Memory.DEVICE}
+"""The memory where a step names none."""
+_BOTH = "both"
+"""The word of `initial` for the device and the host; for any other memories it is their names with a +."""
 
 
 class Addresses(NamedTuple):
@@ -69,12 +66,14 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
         check_fields(row, _REQUIRED, _OPTIONAL)
         made_for = mapping(row["graph"], "graph")
         check_fields(made_for, ("name", "sha256"), ())
+        machine = None if row.get("machine") is None else machine_from_document(row["machine"])
+        names = _names(machine, graph)
         return ScheduleFile(
-            Schedule.of(_steps(sequence(row["steps"], "steps"), graph), _initial(row, graph)),
+            Schedule.of(_steps(sequence(row["steps"], "steps"), graph, names), _initial(row, graph, names)),
             text(made_for["name"], "graph.name"),
             text(made_for["sha256"], "graph.sha256"),
             None if row.get("budget") is None else size(row["budget"], "budget"),
-            None if row.get("machine") is None else machine_from_document(row["machine"]),
+            machine,
             mapping(row.get("solver") or {}, "solver"),
             mapping(row.get("predicted") or {}, "predicted"),
             _addresses(row.get("addresses")),
@@ -94,7 +93,8 @@ def save_schedule(
     predicted: Mapping[str, Any] | None = None,
     addresses: Addresses | None = None,
 ) -> None:
-    """Write a plan-schedule/1, whole or not at all."""
+    """Write a plan-schedule/1, whole or not at all. machine: it names the memories, or the graph's."""
+    names = _names(machine, graph)
     document = {
         "format": FORMAT,
         "graph": {"name": graph.name, "sha256": graph_digest(graph)},
@@ -102,8 +102,8 @@ def save_schedule(
         "machine": None if machine is None else machine_to_document(machine),
         "solver": dict(solver or {}),
         "predicted": dict(predicted or {}),
-        "initial": _initial_row(schedule.initial, graph),
-        "steps": [_step_row(step, graph) for step in schedule],
+        "initial": _initial_row(schedule.initial, graph, names),
+        "steps": [_step_row(step, graph, names) for step in schedule],
         "addresses": None
         if addresses is None
         else {"arena": addresses.arena, "offsets": list(addresses.offsets)},
@@ -123,17 +123,28 @@ def _addresses(row: Any) -> Addresses | None:
     )
 
 
-def _steps(rows: list[Any], graph: Graph) -> list[Step]:
+def _names(machine: Machine | None, graph: Graph) -> tuple[str, ...]:
+    """The names of the memories in a row."""
+    return (machine or graph.machine or Machine()).hierarchy.names
+
+
+def _targets(verb: Verb, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The memories that a step may name: an offload copies to one from the memory above, a prefetch from the
+    memory below."""
+    return {Verb.DELETE: names, Verb.OFFLOAD: names[1:], Verb.PREFETCH: names[:-1]}[verb]
+
+
+def _steps(rows: list[Any], graph: Graph, names: tuple[str, ...]) -> list[Step]:
     steps: list[Step] = []
     for position, row in enumerate(rows):
         try:
-            steps.append(_step(row, graph))
+            steps.append(_step(row, graph, names))
         except ValueError as error:
             raise ValueError(f"steps[{position}] ({row!r}): {error}") from None
     return steps
 
 
-def _step(row: Any, graph: Graph) -> Step:
+def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> Step:
     parts = sequence(row, "a step")
     if not 2 <= len(parts) <= 3 or not all(isinstance(part, str) for part in parts):
         raise ValueError("a step is a verb, a name and at most one more word")
@@ -147,12 +158,11 @@ def _step(row: Any, graph: Graph) -> Step:
     target = index[parts[1]]
     if verb == Verb.COMPUTE:
         return Step(verb, target, PLAIN if len(parts) == 2 else _mode(graph, target, parts[2]))
-    default, allowed = _TARGETS[verb]
     if len(parts) == 2:
-        return Step(verb, target, default)
-    if parts[2] not in allowed:
+        return Step(verb, target, _DEFAULT[verb])
+    if parts[2] not in (allowed := _targets(verb, names)):
         raise ValueError(f"{parts[0]} has no memory {parts[2]!r}: one of {', '.join(allowed)}")
-    return Step(verb, target, _MEMORIES[parts[2]])
+    return Step(verb, target, names.index(parts[2]))
 
 
 def _mode(graph: Graph, operation: int, name: str) -> int:
@@ -162,28 +172,33 @@ def _mode(graph: Graph, operation: int, name: str) -> int:
     return modes.index(name) + 1
 
 
-def _step_row(step: Step, graph: Graph) -> list[str]:
+def _step_row(step: Step, graph: Graph, names: tuple[str, ...]) -> list[str]:
     verb, target, where = step
     if verb == Verb.COMPUTE:
         row = [verb.word, graph.operations.name[target]]
         return row if where == PLAIN else [*row, graph.operations.modes[target][where - 1].name]
     row = [verb.word, graph.tensors.name[target]]
-    return row if where == _TARGETS[verb][0] else [*row, Memory(where).word]
+    return row if where == _DEFAULT[verb] else [*row, names[where]]
 
 
-def _initial(row: Row, graph: Graph) -> Initial:
+def _initial(row: Row, graph: Graph, names: tuple[str, ...]) -> Initial:
     initial = mapping(row.get("initial") or {}, "initial")
-    check_fields(initial, (), ("host", "disk", "both"))
-    return Initial(
-        *(
-            frozenset(indices(initial.get(place, []), f"initial.{place}", graph.tensor_index))
-            for place in ("host", "disk", "both")
-        )
-    )
+    groups: list[tuple[tuple[int, ...], list[int]]] = []
+    for key, tensors in initial.items():
+        words = names[: Memory.DISK] if key == _BOTH else tuple(str(key).split("+"))
+        memories = tuple(names.index(word) for word in words if word in names)
+        if len(memories) < len(words) or list(memories) != sorted({*memories}) or memories == (0,):
+            check_fields({key: None}, (), (*names[1:], _BOTH))
+        groups.append((memories, indices(tensors, f"initial.{key}", graph.tensor_index)))
+    return Initial(groups=groups)
 
 
-def _initial_row(initial: Initial, graph: Graph) -> dict[str, list[str]]:
+def _initial_row(initial: Initial, graph: Graph, names: tuple[str, ...]) -> dict[str, list[str]]:
+    both = (Memory.DEVICE, Memory.HOST)
+    usual = dict.fromkeys(((Memory.HOST,), (Memory.DISK,), both), frozenset[int]())
     return {
-        place: [graph.tensors.name[tensor] for tensor in sorted(tensors)]
-        for place, tensors in (("host", initial.host), ("disk", initial.disk), ("both", initial.both))
+        _BOTH if memories == both else "+".join(names[memory] for memory in memories): [
+            graph.tensors.name[tensor] for tensor in sorted(tensors)
+        ]
+        for memories, tensors in {**usual, **dict(initial.groups)}.items()
     }

@@ -32,7 +32,8 @@ class Step(NamedTuple):
 
     target: the operation's index for COMPUTE, else the tensor's.
     where: COMPUTE: PLAIN, or k for the operation's k-th mode (from 1). DELETE: the memory.
-           OFFLOAD, PREFETCH: the memory that is copied to.
+           OFFLOAD: the memory that is copied to, from the one above it in the machine's row.
+           PREFETCH: likewise, from the one below it.
     """
 
     verb: Verb
@@ -44,25 +45,75 @@ def compute(operation: int, mode: int = PLAIN) -> Step:
     return Step(Verb.COMPUTE, operation, mode)
 
 
-def delete(tensor: int, memory: Memory = Memory.DEVICE) -> Step:
+def delete(tensor: int, memory: int = Memory.DEVICE) -> Step:
     return Step(Verb.DELETE, tensor, memory)
 
 
-def offload(tensor: int, to: Memory = Memory.HOST) -> Step:
+def offload(tensor: int, to: int = Memory.HOST) -> Step:
     return Step(Verb.OFFLOAD, tensor, to)
 
 
-def prefetch(tensor: int, to: Memory = Memory.DEVICE) -> Step:
+def prefetch(tensor: int, to: int = Memory.DEVICE) -> Step:
     return Step(Verb.PREFETCH, tensor, to)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Initial:
-    """Where persistent tensors lie when an iteration starts; those not named are on the device."""
+    """Where persistent tensors lie when an iteration starts; those not named are on the device.
 
-    host: frozenset[int] = frozenset()
-    disk: frozenset[int] = frozenset()
-    both: frozenset[int] = frozenset()
+    groups: pairs of some memories, in the order of the row, and the tensors with a copy in each of them. By
+    memories; none is empty.
+    """
+
+    groups: tuple[tuple[tuple[int, ...], frozenset[int]], ...]
+
+    def __init__(
+        self,
+        host: Iterable[int] = (),
+        disk: Iterable[int] = (),
+        both: Iterable[int] = (),
+        *,
+        groups: Iterable[tuple[tuple[int, ...], Iterable[int]]] = (),
+    ) -> None:
+        """host, disk, both: tensors on the host alone, on the disk alone, and on the device and the host.
+        groups: the same for any memories."""
+        tensors: dict[tuple[int, ...], list[int]] = {}
+        named = (((Memory.HOST,), host), ((Memory.DISK,), disk), ((Memory.DEVICE, Memory.HOST), both))
+        for memories, some in (*named, *groups):
+            tensors.setdefault(tuple(map(int, memories)), []).extend(some)
+        rows = ((memories, frozenset(some)) for memories, some in sorted(tensors.items()) if some)
+        object.__setattr__(self, "groups", tuple(rows))
+
+    def at(self, *memories: int) -> frozenset[int]:
+        """Return the tensors that lie in exactly these memories."""
+        return dict(self.groups).get(memories, frozenset[int]())
+
+    def on(self, memory: int) -> frozenset[int]:
+        """Return the tensors named that have a copy in a memory."""
+        return frozenset(x for where, tensors in self.groups if memory in where for x in tensors)
+
+    def memories(self, x: int) -> tuple[int, ...]:
+        """Return where a persistent tensor lies."""
+        return next((where for where, tensors in self.groups if x in tensors), (Memory.DEVICE,))
+
+    @property
+    def named(self) -> frozenset[int]:
+        return frozenset(x for _where, tensors in self.groups for x in tensors)
+
+    @property
+    def host(self) -> frozenset[int]:
+        """Tensors on the host alone."""
+        return self.at(Memory.HOST)
+
+    @property
+    def disk(self) -> frozenset[int]:
+        """Tensors on the memory below the host alone."""
+        return self.at(Memory.DISK)
+
+    @property
+    def both(self) -> frozenset[int]:
+        """Tensors on the device and on the host."""
+        return self.at(Memory.DEVICE, Memory.HOST)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,6 +140,13 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.verbs)
+
+    @property
+    def memories(self) -> int:
+        """How many memories of a row the schedule names: the deepest one's place plus one."""
+        places = self.wheres[self.verbs != Verb.COMPUTE]
+        deepest = max((where[-1] for where, _tensors in self.initial.groups), default=0)
+        return 1 + max(deepest, int(places.max(initial=0)))
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
         """The steps as bare integers, what a loop over many reads fastest."""

@@ -1,7 +1,8 @@
-"""When each step runs: seven queues, each first in first out. Decides time, and nothing about memory.
+"""When each step runs: queues, each first in first out. Decides time, and nothing about memory.
 
-Six carry steps. The seventh is the training thread, which launches the computations in list order, for the
-device and for the CPU alike: none begins before its launch has ended. The thread runs ahead of them.
+Two queues compute, and two copy between each pair of neighbouring memories, one in each direction. One more
+is the training thread, which launches the computations in list order, for the device and for the CPU alike:
+none begins before its launch has ended. The thread runs ahead of them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from ...graphs.machine import Link, Links, Memory
+from ...graphs.machine import Hierarchy, Link
+from ..schedule.schedule import Verb
 
 
 class Queue(IntEnum):
+    """The queues of a machine with three memories; `write_queue` and `read_queue` number those of any."""
+
     COMPUTE = 0
     CPU = 1
     D2H = 2
@@ -23,27 +27,48 @@ class Queue(IntEnum):
     DISK_READ = 5
 
 
-LAUNCH = len(Queue)
-"""The place of the training thread among the queues' times."""
-
-SOURCE = {
-    Queue.D2H: Memory.DEVICE,
-    Queue.H2D: Memory.HOST,
-    Queue.DISK_WRITE: Memory.HOST,
-    Queue.DISK_READ: Memory.DISK,
-}
-"""The memory that a transfer queue reads; the queue of a transfer follows from its two memories."""
+def write_queue(memory: int) -> int:
+    """Return the queue of copies to a memory from the one above it."""
+    return Queue.D2H + 2 * (memory - 1)
 
 
-def link_of(links: Links, queue: Queue) -> Link | None:
-    """The link of a transfer queue, None where the machine has none."""
-    return {
-        Queue.D2H: links.d2h,
-        Queue.H2D: links.h2d,
-        Queue.DISK_WRITE: links.disk_write,
-        Queue.DISK_READ: links.disk_read,
-    }[queue]
+def read_queue(memory: int) -> int:
+    """Return the queue of copies to a memory from the one below it."""
+    return Queue.H2D + 2 * memory
 
+
+def source_of(queue: int) -> int:
+    """Return the memory that a transfer queue reads: the upper one of its pair on an even queue."""
+    pair, upwards = divmod(queue - Queue.D2H, 2)
+    return pair + upwards
+
+
+def transfer_queue(verb: int, where: int) -> int:
+    """Return the queue of an offload or a prefetch to a memory."""
+    return write_queue(where) if verb == Verb.OFFLOAD else read_queue(where)
+
+
+def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
+    """Return the link of a transfer queue, None where the machine has none."""
+    pair, upwards = divmod(queue - Queue.D2H, 2)
+    if not 0 <= pair < len(hierarchy) - 1:
+        return None
+    lower = hierarchy.tiers[pair + 1]
+    return lower.read if upwards else lower.write
+
+
+def queue_name(names: Sequence[str], queue: int) -> str:
+    """Return the word for a transfer queue in machine files and messages: d2h, h2d, disk_write, … names: of
+    the memories."""
+    pair, upwards = divmod(queue - Queue.D2H, 2)
+    if pair == 0:
+        return "h2d" if upwards else "d2h"
+    lower = names[pair + 1] if pair + 1 < len(names) else f"memory {pair + 1}"
+    return f"{lower}_{'read' if upwards else 'write'}"
+
+
+_THREAD = -1
+"""The place of the training thread among the queues' times: behind them all."""
 
 Waits = dict[int, tuple[int, ...]]
 """Step -> the steps whose end it waits for besides its queue; below 0: of iterations before."""
@@ -54,8 +79,8 @@ _TOLERANCE = 1e-9
 
 class Played(NamedTuple):
     """period: steady-state seconds of one iteration. ends: per step, of the iteration played last and, before
-    it, of those that its steps wait for. free: when queues and thread were free, before and after the
-    last."""
+    it, of those that its steps wait for. free: when each queue and, last, the thread were free, before and
+    after the last iteration."""
 
     period: float
     ends: Sequence[Sequence[float]]
@@ -74,13 +99,13 @@ def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[flo
     queue's growth is the period. Where the growth alternates for ever (a periodic regime longer than one
     iteration), it is the mean growth of the second half.
     """
-    free = [0.0] * (LAUNCH + 1)
+    free = [0.0] * (max([len(Queue) - 1, *queues]) + 2)
     furthest = _furthest_back(len(queues), waits)
     ends: deque[list[float]] = deque(maxlen=furthest + 1)
     history = [list(free)]
     growth: list[float] = []
     for _ in range(_ITERATIONS):
-        fence = max(history[-2][Queue.D2H : LAUNCH]) if len(history) > 1 else 0.0
+        fence = max(history[-2][Queue.D2H : _THREAD]) if len(history) > 1 else 0.0
         ends.append(_one_iteration(queues, seconds, launches, waits, free, ends, fence))
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
@@ -116,9 +141,9 @@ def _one_iteration(
             continue
         start = max(free[queue], fence)
         if launches[step]:
-            free[LAUNCH] = max(free[LAUNCH], fence) + launches[step]
-        if queue <= Queue.CPU and free[LAUNCH] > start:
-            start = free[LAUNCH]
+            free[_THREAD] = max(free[_THREAD], fence) + launches[step]
+        if queue <= Queue.CPU and free[_THREAD] > start:
+            start = free[_THREAD]
         if queue in (Queue.D2H, Queue.H2D) and free[Queue.COMPUTE] > start:
             start = free[Queue.COMPUTE]
         for other in waits.get(step, ()):

@@ -14,31 +14,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graphs.machine import Memory
-from .clock import SOURCE, Queue
+from .clock import Queue, source_of
 
-Copy = tuple[Memory, int]
-Users = dict[Copy, dict[Queue, int]]
+Copy = tuple[int, int]
+"""A memory, and a tensor in it."""
+Users = dict[Copy, dict[int, int]]
+"""Per copy: the newest step of each queue that uses it."""
 
 
 class Copies:
-    """whole: per tensor, the set of all its contributions."""
+    """whole: per tensor, the set of all its contributions. memories: how many the machine has."""
 
-    def __init__(self, whole: Sequence[int]) -> None:
+    def __init__(self, whole: Sequence[int], memories: int) -> None:
         self.whole = whole
-        self.have = [[0] * len(whole) for _ in Memory]
+        self.have = [[0] * len(whole) for _ in range(memories)]
         self.stale: set[Copy] = set()
         self.made: Users = {}
         self.flights: Users = {}
 
-    def memories(self, x: int) -> list[Memory]:
+    def memories(self, x: int) -> list[int]:
         """Where tensor x has a copy, complete or not, fresh or not."""
-        return [memory for memory in Memory if self.have[memory][x]]
+        return [memory for memory, have in enumerate(self.have) if have[x]]
 
     def readable(self, copy: Copy) -> bool:
         memory, x = copy
         return self.have[memory][x] == self.whole[x] and copy not in self.stale
 
-    def await_makers(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+    def await_makers(self, copy: Copy, queue: int, waits: list[int]) -> None:
         """A step on `queue` reads `copy`: it waits for what made it, which then is no longer in flight.
 
         For a copy on the device only the compute queue's waiting makes its memory safe to reuse.
@@ -46,8 +48,8 @@ class Copies:
         _memory, x = copy
         for maker, step in self.made.get(copy, {}).items():
             waits.append(step)
-            if maker in SOURCE:
-                for side in (copy, (SOURCE[maker], x)):
+            if maker >= Queue.D2H:
+                for side in (copy, (source_of(maker), x)):
                     if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
                         self._land(side, maker, step)
 
@@ -57,12 +59,12 @@ class Copies:
             waits.append(step)
             self.land(copy[1], queue, step)
 
-    def land(self, x: int, queue: Queue, step: int) -> None:
+    def land(self, x: int, queue: int, step: int) -> None:
         """The transfer `step` of tensor x on `queue` is over, for all its copies."""
-        for memory in Memory:
+        for memory in range(len(self.have)):
             self._land((memory, x), queue, step)
 
-    def _land(self, copy: Copy, queue: Queue, step: int) -> None:
+    def _land(self, copy: Copy, queue: int, step: int) -> None:
         flights = self.flights.get(copy)
         if flights and flights.get(queue) == step:
             del flights[queue]
@@ -72,7 +74,7 @@ class Copies:
         for copy, flights in self.flights.items():
             self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
 
-    def contribute(self, copy: Copy, bit: int, queue: Queue, step: int, waits: list[int]) -> None:
+    def contribute(self, copy: Copy, bit: int, queue: int, step: int, waits: list[int]) -> None:
         """Step `step` on `queue` adds a contribution; others must know, unless the device makes it there.
 
         One that is there already was made again and dropped: that concerns nobody.
@@ -86,7 +88,7 @@ class Copies:
             self.made.setdefault(copy, {})[queue] = step
         self.have[memory][x] |= bit
 
-    def change_in_place(self, copy: Copy, queue: Queue, step: int) -> None:
+    def change_in_place(self, copy: Copy, queue: int, step: int) -> None:
         """Every other copy of the tensor is stale from now on."""
         memory, x = copy
         self.stale.update((other, x) for other in self.memories(x) if other != memory)
@@ -94,9 +96,9 @@ class Copies:
         if queue != Queue.COMPUTE:
             self.made[copy] = {queue: step}
 
-    def transfer(self, x: int, queue: Queue, target: Memory, step: int) -> None:
+    def transfer(self, x: int, queue: int, target: int, step: int) -> None:
         """Make or refresh the copy in `target` from the one that `queue` reads."""
-        source = SOURCE[queue]
+        source = source_of(queue)
         self.have[target][x] = self.have[source][x]
         self.stale.discard((target, x))
         self.made.setdefault((target, x), {})[queue] = step

@@ -18,8 +18,8 @@ from .walk import Walk
 def byte_curves(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Ints:
-    """Shape (4, steps), in the steady state: device, host, disk, and of the host what is pinned. The first is
-    `Replay.device_curve`. Arguments and errors as `simulate`."""
+    """Shape (memories + 1, steps), in the steady state: a row a memory, in their order, and last, at PINNED,
+    what is pinned of the host. The first is `Replay.device_curve`. Arguments and errors as `simulate`."""
     walk = _Counting(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
     return np.array(walk.rows, np.int64).reshape(-1, len(walk.ledgers)).T

@@ -8,7 +8,7 @@ each persistent tensor start and end where it does in the whole: the two can fol
     part    … prefetch m,             offload m, delete m        needless: nobody looks at it, and
             …                                                    it still lies where it is copied to
 
-Needless transfers go too, unless the host, or the disk, has no room for what then stays there.
+Needless transfers go too, unless a memory below the device has no room for what then stays there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import NamedTuple
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
-from ..schedule.schedule import Initial, Schedule, Step, Verb
-from .clock import SOURCE
+from ..schedule.schedule import Schedule, Step, Verb
+from .clock import source_of, transfer_queue
 from .simulate import simulate
-from .walk import TRANSFERS
 
 
 def part_of(
@@ -53,8 +52,8 @@ class _Event(NamedTuple):
     of the copy that it makes that from."""
 
     step: int
-    memory: Memory
-    source: Memory | None = None
+    memory: int
+    source: int | None = None
     changes: bool = False
     deletes: bool = False
 
@@ -67,7 +66,7 @@ def _without_needless(graph: Graph, schedule: Schedule) -> Schedule:
             events.setdefault(x, []).append(event)
     dropped: set[int] = set()
     for x, own in events.items():
-        while graph.persistent[x] and (needless := _needless(own, _homes(schedule.initial, x))):
+        while graph.persistent[x] and (needless := _needless(own, schedule.initial.memories(x))):
             dropped |= needless
             own = [event for event in own if event.step not in needless]
     return Schedule.of((step for n, step in enumerate(steps) if n not in dropped), schedule.initial)
@@ -82,22 +81,16 @@ def _events(graph: Graph, number: int, step: Step) -> Iterator[tuple[int, _Event
             memory = Memory.HOST if on_host else Memory.DEVICE
             yield x, _Event(number, memory, changes=x in graph.mutate_lists[target])
     elif verb == Verb.DELETE:
-        yield target, _Event(number, Memory(where), deletes=True)
+        yield target, _Event(number, where, deletes=True)
     else:
-        yield target, _Event(number, Memory(where), Memory(SOURCE[TRANSFERS[verb, where]]))
+        yield target, _Event(number, where, source_of(transfer_queue(verb, where)))
 
 
-def _homes(initial: Initial, x: int) -> set[Memory]:
-    if x in initial.both:
-        return {Memory.DEVICE, Memory.HOST}
-    return {Memory.HOST if x in initial.host else Memory.DISK if x in initial.disk else Memory.DEVICE}
-
-
-def _needless(events: Sequence[_Event], homes: set[Memory]) -> set[int]:
+def _needless(events: Sequence[_Event], homes: Sequence[int]) -> set[int]:
     """Steps of a persistent tensor that can go together, the first that are found."""
     fresh = set(homes)
-    made: dict[Memory, int] = {}  # copies that nobody has used, by the transfer
-    left: dict[Memory, int] = {}  # copies deleted since the last change, where the tensor is at home
+    made: dict[int, int] = {}  # copies that nobody has used, by the transfer
+    left: dict[int, int] = {}  # copies deleted since the last change, where the tensor is at home
     for event in events:
         memory = event.memory
         if event.source is not None:

@@ -2,8 +2,8 @@
 
 A copy there lives from the step that makes it to its delete, around the turn's end too where it stays. It is
 pinned, all that time, where in this life a transfer from or to the device reads or fills it, or a computation
-on the device reads or writes it where it lies. What goes between host and disk alone, and what only the CPU
-computes with, is not.
+on the device reads or writes it where it lies. What goes between the host and the memory below it alone, and
+what only the CPU computes with, is not.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
 from ..schedule.schedule import PLAIN, Schedule, Verb
+from .clock import Queue, transfer_queue
 
-PINNED = len(Memory)
-"""The ledger of pinned memory, behind those of the memories."""
+PINNED = -1
+"""The ledger of pinned memory: the last, after those of the memories."""
 
 START = -1
 """The place of copies that are there when a turn starts."""
@@ -24,7 +25,7 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
     in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != PLAIN)
     if not ((schedule.verbs > Verb.DELETE) | in_modes).any():
         return frozenset()
-    there = {x: (START, x) for x in schedule.initial.host | schedule.initial.both}
+    there = {x: (START, x) for x in schedule.initial.on(Memory.HOST)}
     crossing: set[tuple[int, int]] = set()
     for step, (verb, x, where) in enumerate(schedule.rows()):
         if verb == Verb.COMPUTE:
@@ -37,12 +38,11 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
         elif verb == Verb.DELETE:
             if where == Memory.HOST:
                 there.pop(x, None)
-        elif (verb, where) == (Verb.OFFLOAD, Memory.DISK):
-            continue
         else:
             if where == Memory.HOST:
                 there.setdefault(x, (step, x))
-            if (verb, where) != (Verb.PREFETCH, Memory.HOST) and x in there:
+            crosses = transfer_queue(verb, where) in (Queue.D2H, Queue.H2D)
+            if crosses and x in there:
                 crossing.add(there[x])
     for x, copy in there.items():
         around = {copy, (START, x)}

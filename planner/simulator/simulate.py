@@ -3,7 +3,7 @@
 Two passes that share nothing but a list of waits:
 
     steps ──walk──▶ peaks, and per step the steps it must wait for ──clock──▶ seconds
-          (memory, in list order: walk.py, ledger.py)      (seven queues: clock.py)
+          (memory, in list order: walk.py, ledger.py)      (queues: clock.py)
 
 So time can never change memory. An iteration is one turn of a cycle: where transfers are under way
 when the list ends, it is walked again from what it left behind until that repeats (the steady state).
@@ -33,7 +33,8 @@ class Figures:
     """What a schedule costs. time: seconds per iteration. Peaks in bytes, by the rules' definition.
 
     least_budget: the smallest budget with which this schedule is valid. pinned_peak: of those on the host the
-    bytes that are pinned. least_pinned: the smallest limit of these with which it is valid.
+    bytes that are pinned. least_pinned: the smallest limit of these with which it is valid. deeper_peaks: of
+    the memories below the disk, in their order.
     """
 
     time: float
@@ -43,6 +44,12 @@ class Figures:
     disk_peak: int
     pinned_peak: int = 0
     least_pinned: int = 0
+    deeper_peaks: tuple[int, ...] = ()
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """The peak of each memory, in the order of the row."""
+        return (self.peak, self.host_peak, self.disk_peak, *self.deeper_peaks)
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,9 +77,18 @@ def simulate(
     """
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
-    device, host, disk, pinned = walk.ledgers
+    device, host, disk, *deeper, pinned = walk.ledgers
     return Replay(
-        Figures(_time(walk), device.peak, device.least, host.peak, disk.peak, pinned.peak, pinned.least),
+        Figures(
+            time=_time(walk),
+            peak=device.peak,
+            least_budget=device.least,
+            host_peak=host.peak,
+            disk_peak=disk.peak,
+            pinned_peak=pinned.peak,
+            least_pinned=pinned.least,
+            deeper_peaks=tuple(ledger.peak for ledger in deeper),
+        ),
         np.array(walk.curve, np.int64),
     )
 

@@ -16,12 +16,14 @@ from ...graphs.arrays import Floats, Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
-from .clock import LAUNCH, Played, Queue, play
+from .clock import Played, Queue, play
 from .simulate import settle
 from .walk import Walk
 
 NOTHING = -1
-FENCE = LAUNCH + 1
+LAUNCH = -2
+"""A cause: the training thread had not launched the step yet."""
+FENCE = -3
 """A cause: transfers of the iteration before the last had not ended."""
 
 _TOLERANCE = 1e-9
@@ -33,7 +35,7 @@ class Timeline:
 
     queue: a Queue, NOTHING for a delete, which takes no time: it stands behind the computation before it.
     idle: how long the queue stood still before the step. cause: why: the Queue of what it waited for last,
-    LAUNCH (the training thread), FENCE, or NOTHING where it did not wait. period: seconds of an iteration;
+    LAUNCH, FENCE, or NOTHING where it did not wait. period: seconds of an iteration;
     what is under way at its end goes on into the next.
     """
 

@@ -6,22 +6,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ...graphs.graph import Graph, Kind
-from ...graphs.machine import Links, Machine, Memory
+from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import PLAIN, Schedule, Verb
-from .clock import SOURCE, Queue, Waits, link_of
+from .clock import Queue, Waits, link_of, queue_name, source_of, transfer_queue
 from .copies import Copies, Copy
 from .ledger import Ledger
 from .order import Guards
 from .pinned import PINNED, START, pinned_copies
-
-_MEMORIES: tuple[Memory, ...] = tuple(Memory)
-TRANSFERS: dict[tuple[int, int], Queue] = {
-    (Verb.OFFLOAD, Memory.HOST): Queue.D2H,
-    (Verb.OFFLOAD, Memory.DISK): Queue.DISK_WRITE,
-    (Verb.PREFETCH, Memory.DEVICE): Queue.H2D,
-    (Verb.PREFETCH, Memory.HOST): Queue.DISK_READ,
-}
 
 
 class Walk:
@@ -33,8 +25,10 @@ class Walk:
     ) -> None:
         self.graph, self.schedule = graph, schedule
         machine = machine or Machine()
-        self.links: Links = machine.links
-        limits = [machine.capacity(memory) for memory in Memory]
+        # A schedule made for a longer row is refused by its steps, so the row has a place for each of them.
+        self.hierarchy = machine.hierarchy.with_length(schedule.memories)
+        self.names = self.hierarchy.names
+        limits = [tier.capacity for tier in self.hierarchy.tiers]
         limits[Memory.DEVICE] = min(
             (x for x in (limits[Memory.DEVICE], budget) if x is not None), default=None
         )
@@ -50,7 +44,7 @@ class Walk:
         self.resident: list[bool] = graph.resident.tolist()
         self.guards = Guards(graph)
 
-        self.copies = Copies(graph.whole_contributions)
+        self.copies = Copies(graph.whole_contributions, len(self.hierarchy))
         self.step = -1
         self._place_residents()
 
@@ -70,11 +64,11 @@ class Walk:
             if verb == Verb.COMPUTE:
                 self._compute(target, where)
             elif verb == Verb.DELETE:
-                self._delete(target, _MEMORIES[where])
+                self._delete(target, where)
                 self._put(-1, 0.0, 0.0)
                 self.curve.append(device.used)
             else:
-                self._transfer(target, TRANSFERS[verb, where], Memory(where))
+                self._transfer(target, transfer_queue(verb, where), where)
         self._end_of_iteration()
         return self._left_over()
 
@@ -92,7 +86,9 @@ class Walk:
         columns = graph.operations
         reads = graph.read_lists[operation]
         mutates = graph.mutate_lists[operation]
-        memory, queue, reads_host, writes_host = Memory.DEVICE, Queue.COMPUTE, (), ()
+        memory: int = Memory.DEVICE
+        queue: int = Queue.COMPUTE
+        reads_host, writes_host = (), ()
         if mode_index == PLAIN:
             seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
             launch = columns.launch.item(operation)
@@ -169,29 +165,31 @@ class Walk:
         for x, bit in made:
             self.copies.contribute((Memory.HOST, x), bit, Queue.COMPUTE, self.step, waits)
 
-    def _read(self, copy: Copy, queue: Queue, waits: list[int]) -> None:
+    def _read(self, copy: Copy, queue: int, waits: list[int]) -> None:
         """Check that a copy may be read, and wait for what made it."""
         memory, x = copy
         present = self.copies.have[memory][x]
         if not present:
-            self._refuse("reads-present", f"{{}} is not on the {memory.word}", x)
+            self._refuse("reads-present", f"{{}} is not on the {self.names[memory]}", x)
         if present != self.copies.whole[x]:
-            self._refuse("reads-complete", f"{{}} on the {memory.word} lacks contributions", x)
+            self._refuse("reads-complete", f"{{}} on the {self.names[memory]} lacks contributions", x)
         if copy in self.copies.stale:
-            self._refuse("reads-fresh", f"{{}} on the {memory.word} is stale", x)
+            self._refuse("reads-fresh", f"{{}} on the {self.names[memory]} is stale", x)
         self.copies.await_makers(copy, queue, waits)
 
     # ── deletes and transfers ───────────────────────────────────────────────────────────────────
 
-    def _delete(self, x: int, memory: Memory) -> None:
+    def _delete(self, x: int, memory: int) -> None:
         if self.graph.tensors.kind[x] == Kind.INPUT:
             self._refuse("delete-input", "{} is an input", x)
         if not self.copies.have[memory][x]:
-            self._refuse("delete-present", f"{{}} is not on the {memory.word}", x)
+            self._refuse("delete-present", f"{{}} is not on the {self.names[memory]}", x)
         if self.persistent[x] and self.copies.readable((memory, x)):
             others = (m for m in self.copies.memories(x) if m != memory)
             if not any(self.copies.readable((other, x)) for other in others):
-                self._refuse("delete-last-copy", f"{{}} has its last fresh copy on the {memory.word}", x)
+                self._refuse(
+                    "delete-last-copy", f"{{}} has its last fresh copy on the {self.names[memory]}", x
+                )
         self._drop((memory, x))
 
     def _drop(self, copy: Copy) -> None:
@@ -202,15 +200,15 @@ class Walk:
             self.pinned.remove(x)
             self.ledgers[PINNED].free(self.sizes[x], transfers)
 
-    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
-        link = link_of(self.links, queue)
+    def _transfer(self, x: int, queue: int, target: int) -> None:
+        link = link_of(self.hierarchy, queue)
         if link is None:
-            self._refuse("transfer-link", f"the machine has no link {queue.name.lower()}", x)
-        source = (SOURCE[queue], x)
+            self._refuse("transfer-link", f"the machine has no link {queue_name(self.names, queue)}", x)
+        source = (source_of(queue), x)
         if not self.copies.readable(source):
             present = self.copies.have[source[0]][x]
             state = "not there" if not present else "stale" if source in self.copies.stale else "incomplete"
-            self._refuse("transfer-source", f"{{}} on the {source[0].word} is {state}", x)
+            self._refuse("transfer-source", f"{{}} on the {self.names[source[0]]} is {state}", x)
         waits: list[int] = []
         self.copies.await_makers(source, queue, waits)
         if self.copies.have[target][x]:
@@ -225,7 +223,7 @@ class Walk:
 
     # ── bookkeeping ─────────────────────────────────────────────────────────────────────────────
 
-    def _enqueue(self, queue: Queue, seconds: float, waits: list[int], launch: float = 0.0) -> None:
+    def _enqueue(self, queue: int, seconds: float, waits: list[int], launch: float = 0.0) -> None:
         if waits:
             self.waits[self.step] = tuple(waits)
         self._put(queue, seconds, launch)
@@ -235,7 +233,7 @@ class Walk:
         self.seconds.append(seconds)
         self.launches.append(launch)
 
-    def _pin(self, x: int, step: int, memory: Memory) -> int:
+    def _pin(self, x: int, step: int, memory: int) -> int:
         """The bytes that a copy which begins now takes of pinned memory."""
         if memory != Memory.HOST or (step, x) not in self._pinned_copies:
             return 0
@@ -246,7 +244,7 @@ class Walk:
         """ledger_of: a memory, or PINNED."""
         ledger = self.ledgers[ledger_of]
         if not ledger.fits(kept + transient):
-            where = "pinned host memory" if ledger_of == PINNED else Memory(ledger_of).word
+            where = "pinned host memory" if ledger_of == PINNED else self.names[ledger_of]
             self._refuse(
                 "capacity",
                 f"the {where} would hold {ledger.settled + kept + transient:,} bytes, "
@@ -257,25 +255,23 @@ class Walk:
             x = self.schedule.targets.item(transfer % len(self.schedule))
             self.copies.land(x, self._queue_of(transfer), transfer)
 
-    def _queue_of(self, transfer: int) -> Queue:
+    def _queue_of(self, transfer: int) -> int:
         index = transfer % len(self.schedule)
-        return TRANSFERS[self.schedule.verbs.item(index), self.schedule.wheres.item(index)]
+        return transfer_queue(self.schedule.verbs.item(index), self.schedule.wheres.item(index))
 
     def _place_residents(self) -> None:
         names, initial = self.graph.tensors.name, self.schedule.initial
-        places: dict[int, tuple[Memory, ...]] = {
+        places: dict[int, tuple[int, ...]] = {
             x: (Memory.DEVICE,) for x, there in enumerate(self.resident) if there
         }
-        for named, memories in (
-            (initial.host, (Memory.HOST,)),
-            (initial.disk, (Memory.DISK,)),
-            (initial.both, (Memory.DEVICE, Memory.HOST)),
-        ):
-            for x in sorted(named):
+        named = set[int]()
+        for memories, tensors in initial.groups:
+            for x in sorted(tensors):
                 if not self.persistent[x]:
                     self._refuse_whole("initial", f"{names[x]} is not persistent", x)
-                if places[x] != (Memory.DEVICE,):
+                if x in named:
                     self._refuse_whole("initial", f"{names[x]} is named twice", x)
+                named.add(x)
                 places[x] = memories
         self.places = places
         for x, memories in places.items():
@@ -284,7 +280,7 @@ class Walk:
                 if not self.ledgers[memory].fits(self.sizes[x]):
                     self._refuse_whole(
                         "capacity",
-                        f"the {memory.word} is too small for what lies there at first",
+                        f"the {self.names[memory]} is too small for what lies there at first",
                         x,
                     )
                 self.ledgers[memory].claim(self.sizes[x], 0)
@@ -305,7 +301,7 @@ class Walk:
             name = self.graph.operations.name[forgotten]
             self._refuse_whole("runs-all", f"operation {name} never runs")
         for x in self.graph.results:
-            if not any(self.copies.readable((memory, x)) for memory in Memory):
+            if not any(self.copies.readable((memory, x)) for memory in self.copies.memories(x)):
                 self._refuse_whole("results", f"{names[x]} is not there at the end", x)
         for x, there in enumerate(self.resident):
             memories = self.copies.memories(x)

@@ -33,7 +33,7 @@ function draw() {
     { name: "plain", z: 1, xAxisIndex: 0, yAxisIndex: 0, renderItem: outline(plain, { stroke: soft, lineDash: [3, 3] }) },
     ...queues.map((queue, row) => ({ name: queue.name, z: 2, xAxisIndex: 1, yAxisIndex: 1, renderItem: lane(queue, queues.length - 1 - row) })),
     { name: "lives", z: 2, xAxisIndex: 2, yAxisIndex: 2, renderItem: life },
-    ...elsewhere.map((curve, k) => ({ name: curve.name, z: 2, xAxisIndex: 3, yAxisIndex: 3, renderItem: outline(curve, { stroke: ELSEWHERE[k], lineWidth: k ? 1.5 : 5, opacity: k ? 1 : 0.45 }) })),
+    ...elsewhere.map((curve, k) => ({ name: curve.name, z: 2, xAxisIndex: 3, yAxisIndex: 3, renderItem: outline(curve, { stroke: ELSEWHERE[k % ELSEWHERE.length], lineWidth: k ? 1.5 : 5, opacity: k ? 1 : 0.45 }) })),
   ].map((each) => ({ type: "custom", data: [0], clip: true, silent: true, animation: false, encode: { x: -1, y: -1 }, ...each }));
   if (figures.budget !== null) series[0].markLine = { silent: true, symbol: "none", animation: false, data: [{ yAxis: figures.budget }],
     lineStyle: { color: budget, type: "solid" }, label: { formatter: `budget ${bytes(figures.budget)}`, position: "insideEndTop", color: budget } };
@@ -78,7 +78,7 @@ function legend() {
     made.append(box, word);
     return made;
   };
-  const chosen = (words, fills, holds) => words.map((word, k) => [word, fills[k], k]).filter(([, , k]) => holds(k));
+  const chosen = (words, fills, holds) => words.map((word, k) => [word, fills[k % fills.length], k]).filter(([, , k]) => holds(k));
   const pale = (where) => COPY + Math.round(255 * PALE[where]).toString(16).padStart(2, "0");
   const plainWord = `plain, up to ${bytes(figures.baseline_peak)}${cut ? ", cut here" : ""}`;
   const stalls = steps.cause.filter((_, k) => steps.queue[k] < 2);
@@ -91,8 +91,8 @@ function legend() {
       ...chosen(data.causes.map((word) => `waits for ${word}`), CAUSE, (cause) => stalls.includes(cause)),
     ],
     tensors: [...chosen(data.fates, FATE, (fate) => tensors.fate.includes(fate)),
-      ...(lives.length > 1 ? [["pale: on the host", pale(1)]] : []), ...(figures.disk_peak ? [["paler: on disk", pale(2)]] : [])],
-    elsewhere: elsewhere.map(({ name }, k) => [name, ELSEWHERE[k]]),
+      ...(lives.length > 1 ? [["pale: on the host", pale(1)]] : []), ...peaksBelow.map(([name, , where]) => [`paler: on ${name}`, pale(where)])],
+    elsewhere: elsewhere.map(({ name }, k) => [name, ELSEWHERE[k % ELSEWHERE.length]]),
   };
   put("legend", ...Object.entries(groups).filter(([, entries]) => entries.length).map(([name, entries]) => {
     const line = element("div");

@@ -37,10 +37,10 @@ const put = (id, ...children) => document.getElementById(id).replaceChildren(...
 // ── colours ─────────────────────────────────────────────────────────────────────────────────────
 
 const { kind: KIND, phase: PHASE, again: AGAIN, copy: COPY } = data.colours;
-const PALE = [1, 0.45, 0.25];  // on the device, the host, the disk
+const PALE = data.memories.map((_, where) => [1, 0.45, 0.25][where] ?? 0.15);  // on the device, the host, the disk, …
 const FATE = ["#8a94a0", AGAIN, COPY];
-const SHORT = ["compute", "CPU", "D → H", "H → D", "→ disk", "disk →"];
-const ELSEWHERE = ["#3b6ea5", "#c9a227", "#8c6d31"];
+const SHORT = ["compute", "CPU", "D → H", "H → D", ...data.memories.slice(2).flatMap((name) => [`→ ${name}`, `${name} →`])];
+const ELSEWHERE = ["#3b6ea5", "#c9a227", "#8c6d31", "#6aa84f", "#9467bd"];
 const CAUSE = ["#c9a227", "#9467bd", "#17a2b8", "#6aa84f", "#4d5bd6", "#e78ac3", "#7f7f7f", "#c0392b"];
 const ink = () => (dark.matches
   ? { text: "#e6e8eb", soft: "#98a1ac", line: "#333942", budget: "#ff8a80", ground: "#15181c" }
@@ -54,6 +54,8 @@ function place(sorted, x) {
   while (low < high) { const middle = (low + high) >> 1; if (sorted[middle] <= x) low = middle + 1; else high = middle; }
   return low - 1;
 }
+// The memories below the host that hold anything: name, peak, place in the row.
+const peaksBelow = [figures.disk_peak, ...figures.deeper_peaks].map((peak, k) => [data.memories[k + 2], peak, k + 2]).filter(([, peak]) => peak);
 const elsewhere = data.elsewhere.filter((curve) => curve.bytes.some(Boolean));
 const totals = memory.at.map((_, k) => memory.sums.reduce((sum, row) => sum + row[k], 0));
 // One iteration of the steady state is drawn: what begins before it or ends behind it is there twice, as of the

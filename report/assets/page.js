@@ -21,7 +21,7 @@ function head() {
     if (fate && chosen.length) rows.push([`tensors ${word}`, `${chosen.length} of ${tensors.fate.length}`, `${bytes(chosen.reduce((a, b) => a + b))} in all`]);
   });
   if (figures.host_peak) rows.push(["host", bytes(figures.host_peak), `pinned ${bytes(figures.pinned_peak)}`]);
-  if (figures.disk_peak) rows.push(["disk", bytes(figures.disk_peak), ""]);
+  for (const [name, peak] of peaksBelow) rows.push([name, bytes(peak), ""]);
   put("figures", ...rows.map(([label, value, more]) => {
     const box = element("div"), line = element("dd", value);
     line.append(element("small", more));

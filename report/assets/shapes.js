@@ -72,7 +72,7 @@ function lane({ rows, starts, ends }, row) {
     for (let i = Math.max(0, place(starts, from)); i < rows.length; i += 1) {
       const k = rows[i];
       if (starts[i] - steps.idle[k] > to) break;
-      if (steps.cause[k] >= 0 && steps.queue[k] < 2) put_(Math.max(0, starts[i] - steps.idle[k]), starts[i], CAUSE[steps.cause[k]], true);
+      if (steps.cause[k] >= 0 && steps.queue[k] < 2) put_(Math.max(0, starts[i] - steps.idle[k]), starts[i], CAUSE[steps.cause[k] % CAUSE.length], true);
       put_(Math.max(0, starts[i]), Math.min(ends[i], period), colour(k), false);
     }
     const boxes = [];

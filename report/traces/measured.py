@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ...planner.schedule.schedule import Verb
-from ..subject import QUEUES, Subject
+from ..subject import Subject, queue_words
 from .events import Counter, Group, Slice
 
 Span = tuple[int, int, float, float]
@@ -18,7 +18,8 @@ def measured(subject: Subject, spans: Iterable[Span], peaks: Mapping[str, int]) 
     graph, schedule = subject.graph, subject.schedule
     known, steps = list(spans), list(schedule.rows())
     early = min((start for _queue, _step, start, _end in known), default=0.0)
-    tracks: dict[str, list[Slice]] = {name: [] for name in QUEUES}
+    words = queue_words(subject.memories)
+    tracks: dict[str, list[Slice]] = {name: [] for name in words}
     for queue, step, start, end in known:
         verb, target, where = steps[step]
         details: dict[str, str | int | float] = {"step": step, "seconds": end - start}
@@ -27,7 +28,7 @@ def measured(subject: Subject, spans: Iterable[Span], peaks: Mapping[str, int]) 
             named, details["planned_seconds"] = graph.operations, graph.seconds(target, where)
         else:
             details["bytes"] = graph.tensors.bytes.item(target)
-        track = tracks[QUEUES[queue]]
+        track = tracks[words[queue]]
         begun = max(round((start - early) * 1e9), track[-1].end if track else 0)
         track.append(Slice(named.name[target], begun, max(round((end - early) * 1e9), begun), details))
     last = max((row[-1].end for row in tracks.values() if row), default=0)

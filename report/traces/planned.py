@@ -14,12 +14,12 @@ import numpy as np
 from ...graphs.arrays import Floats, Ints
 from ...graphs.graph import Graph, Phase
 from ...graphs.units import format_bytes
-from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.schedule.schedule import PLAIN, Verb
 from ...planner.simulator.timeline import NOTHING, Timeline, timeline
 from ..curves import by_memory
 from ..fates import run_again
 from ..moments import passed
-from ..subject import CAUSES, QUEUES, Subject
+from ..subject import Subject, cause_index, cause_words, queue_words
 from .events import Counter, Group, Slice
 from .readers import readings
 
@@ -38,7 +38,7 @@ def planned(subject: Subject) -> Group:
     counters = [_counter(name, at, bytes_) for name, bytes_ in by_memory(subject).items()]
     if subject.budget is not None:
         counters.append(Counter("budget", [0, int(at[-1])], [subject.budget] * 2))
-    return Group(f"planned: {graph.name}", _tracks(graph, schedule, line, early), counters)
+    return Group(f"planned: {graph.name}", _tracks(subject, line, early), counters)
 
 
 def _counter(name: str, at: Ints, bytes_: Ints) -> Counter:
@@ -46,8 +46,10 @@ def _counter(name: str, at: Ints, bytes_: Ints) -> Counter:
     return Counter(name, at[:-1][changes].tolist(), bytes_[changes].tolist())
 
 
-def _tracks(graph: Graph, schedule: Schedule, line: Timeline, early: float) -> Mapping[str, list[Slice]]:
-    """Of the queues that have something to do."""
+def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list[Slice]]:
+    """Return the slices of the queues that have something to do."""
+    graph, schedule, memories = subject.graph, subject.schedule, subject.memories
+    words, causes = queue_words(memories), cause_words(memories)
     start, end = _nanoseconds(line.start + early), _nanoseconds(line.end + early)
     steps, again = list(schedule.rows()), run_again(schedule)
     names = [
@@ -67,7 +69,7 @@ def _tracks(graph: Graph, schedule: Schedule, line: Timeline, early: float) -> M
         else:
             leads[transfer].append(arrow)
             follows[reader].append(arrow)
-    tracks: dict[str, list[Slice]] = {name: [] for name in QUEUES}
+    tracks: dict[str, list[Slice]] = {name: [] for name in words}
     for step in np.flatnonzero(line.queue != NOTHING).tolist():
         verb, target, where = steps[step]
         details: Details = {"step": step}
@@ -76,8 +78,11 @@ def _tracks(graph: Graph, schedule: Schedule, line: Timeline, early: float) -> M
         else:
             details |= _copy(graph, target, later[step])
         if (cause := line.cause.item(step)) != NOTHING:
-            details |= {"waited_seconds": line.idle.item(step), "waited_for": CAUSES[cause]}
-        track = tracks[QUEUES[line.queue.item(step)]]
+            details |= {
+                "waited_seconds": line.idle.item(step),
+                "waited_for": causes[cause_index(cause, memories)],
+            }
+        track = tracks[words[line.queue.item(step)]]
         begun = max(start.item(step), track[-1].end if track else 0)  # not a rounding before
         ended = max(end.item(step), begun)
         track.append(Slice(names[step], begun, ended, details, leads[step], follows[step]))

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
-from ...planner.simulator.clock import SOURCE
-from ...planner.simulator.walk import TRANSFERS
+from ...planner.simulator.clock import source_of, transfer_queue
 
 
 class Reading(NamedTuple):
@@ -34,7 +33,7 @@ def readings(graph: Graph, schedule: Schedule) -> Iterator[Reading]:
                     yield Reading(brought[copy], step, turn)
             for copy in _changed_by(graph, verb, target, where):
                 brought.pop(copy, None)
-            if not turn and (verb, where) in TRANSFERS:
+            if not turn and verb > Verb.DELETE:
                 brought[where, target] = step
 
 
@@ -43,7 +42,7 @@ def read_by(graph: Graph, verb: int, target: int, where: int) -> list[tuple[int,
     if verb == Verb.DELETE:
         return []
     if verb != Verb.COMPUTE:
-        return [(SOURCE[TRANSFERS[Verb(verb), where]], target)]
+        return [(source_of(transfer_queue(verb, where)), target)]
     memory = Memory.HOST if graph.on_host(target, where) else Memory.DEVICE
     on_host = () if where == PLAIN else graph.operations.modes[target][where - 1].reads_host
     return [

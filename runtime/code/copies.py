@@ -14,16 +14,17 @@ from ..program.program import Program
 from ..storage.copies import loaded, raw, value
 from .code import Writer
 from .placement import Placement
-from .rehearsal import FENCE, Ends, Leave, Turn
+from .rehearsal import FENCE, Ends, Leave, Turn, copy_of_key
 
 LETTERS = {Memory.DEVICE: "d", Memory.HOST: "h", Memory.DISK: "k"}
+"""The memories that the runtime has, by the letter of the variables for copies there."""
 
-Place = tuple[Memory, int]
+Place = tuple[int, int]
 """A copy: its memory and its storage."""
 
 
-def variable(memory: Memory, x: int) -> str:
-    return f"{LETTERS[memory]}{x}"
+def variable(memory: int, x: int) -> str:
+    return f"{LETTERS[Memory(memory)]}{x}"
 
 
 class CopyWriter(Writer):
@@ -67,7 +68,7 @@ class CopyWriter(Writer):
 
     # ── copies and deletes ──────────────────────────────────────────────────────────────────────────
 
-    def transfer(self, step: int, x: int, to: Memory, *, prefetched: bool) -> None:
+    def transfer(self, step: int, x: int, to: int, *, prefetched: bool) -> None:
         there = (to, x) in self.there
         if prefetched and to == Memory.DEVICE:
             self._to_device(step, x)
@@ -88,7 +89,7 @@ class CopyWriter(Writer):
         if x in self.moved and not there:
             self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
 
-    def leave(self, key: int, x: int, memory: Memory) -> None:
+    def leave(self, key: int, x: int, memory: int) -> None:
         names = self.names_of(x, memory)
         self.wait_for(self.turn.waits.get(key, ()))
         if key in self.turn.pending:
@@ -101,7 +102,7 @@ class CopyWriter(Writer):
         if memory == Memory.DEVICE:
             self.held.pop(x, None)
 
-    def names_of(self, x: int, memory: Memory) -> list[str]:
+    def names_of(self, x: int, memory: int) -> list[str]:
         names = [variable(memory, x)] if (memory, x) in self.there else []
         if memory == Memory.DEVICE:
             names = [f"v{v}" for v in sorted(self.held.get(x, ()))] + names
@@ -154,7 +155,7 @@ class CopyWriter(Writer):
         """
         _ago, key = delete
         steps = len(self.schedule)
-        left = self.schedule.targets.item(key) if key < steps else (key - steps) // len(Memory)
+        left = self.schedule.targets.item(key) if key < steps else copy_of_key(steps, key)[1]
         room = self.ends.get(left)
         return room is not None and self.sizes[left] == self.sizes[x] and room >= self.ends.get(x, 0)
 

@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...graphs.graph import Graph
-from ...graphs.machine import Machine, Memory
+from ...graphs.machine import MOST_MEMORIES, Machine, Memory
 from ...planner.addresses.layout import Layout
 from ...planner.addresses.lifetimes import WORKSPACE
 from ...planner.schedule.schedule import PLAIN, Schedule
-from ...planner.simulator.clock import SOURCE, Queue
+from ...planner.simulator.clock import Queue, source_of
 from ...planner.simulator.copies import Copy
 from ...planner.simulator.pinned import PINNED, START
 from ...planner.simulator.walk import Walk
@@ -35,7 +35,18 @@ FENCE = -1
 """The place before the first step."""
 
 Leave = tuple[int, int]
-"""A pending delete: how many turns ago, and its key in that turn: its step, or beyond them at the end."""
+"""A pending delete: how many turns ago, and its key in that turn: its step, or `key_at_end`."""
+
+
+def key_at_end(steps: int, x: int, memory: int) -> int:
+    """Return the key of a copy that vanishes at the end of a list of so many steps."""
+    return steps + MOST_MEMORIES * x + memory
+
+
+def copy_of_key(steps: int, key: int) -> tuple[int, int]:
+    """Return the memory and the tensor that `key_at_end` was made of."""
+    x, memory = divmod(key - steps, MOST_MEMORIES)
+    return memory, x
 
 
 class Ends(NamedTuple):
@@ -57,7 +68,7 @@ class Turn(NamedTuple):
     ends: Mapping[int, Ends]
     pending: frozenset[int]
     late: frozenset[int]
-    results: Mapping[int, tuple[Memory, Sequence[int]]]
+    results: Mapping[int, tuple[int, Sequence[int]]]
     state: str
 
 
@@ -87,13 +98,13 @@ class Rehearsal(Walk):
         self._former: list[_Former] = []
         self._offsets: dict[int, int] = {}
         self._number = -1
-        self._users: dict[Copy, dict[Queue, int]] = {}
+        self._users: dict[Copy, dict[int, int]] = {}
         self._gate: int | None = None
-        self._leaving: list[deque[tuple[int, int]]] = [deque() for _ in Memory]
+        self._leaving: list[deque[tuple[int, int]]] = [deque() for _ in range(MOST_MEMORIES)]
         self._ends: dict[int, Ends] = {}
         self._late: set[int] = set()
         self._more: dict[int, set[int]] = {}
-        self._results: dict[int, tuple[Memory, Sequence[int]]] = {}
+        self._results: dict[int, tuple[int, Sequence[int]]] = {}
         super().__init__(graph, schedule, budget=budget, machine=machine)
         if layout is not None:
             self._lies.update(layout.initial_places)
@@ -118,7 +129,7 @@ class Rehearsal(Walk):
 
     def _pass_fence(self) -> None:
         self.step, last = FENCE, -len(self.schedule)
-        for memory in Memory:
+        for memory in range(len(self.hierarchy)):
             ledger = self.ledgers[memory]
             left: deque[tuple[int, int]] = deque()
             for delete, (_size, transfers) in zip(self._leaving[memory], ledger.pending, strict=True):
@@ -137,7 +148,7 @@ class Rehearsal(Walk):
         super()._drop(copy)
         at_end = len(self.queues) == len(self.schedule)
         if len(pending) > before:
-            key = len(self.schedule) + len(Memory) * x + memory if at_end else self.step
+            key = key_at_end(len(self.schedule), x, memory) if at_end else self.step
             self._leaving[memory].append((self._number, key))
             if memory == Memory.DEVICE and (place := self._lies.get(x)) is not None:
                 self._left[self._number, key] = place
@@ -150,7 +161,7 @@ class Rehearsal(Walk):
         if memory == Memory.HOST and Queue.CPU in users:
             self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])
 
-    def _pin(self, x: int, step: int, memory: Memory) -> int:
+    def _pin(self, x: int, step: int, memory: int) -> int:
         size = super()._pin(x, step, memory)
         if not size or self._addresses is None:
             return size
@@ -172,7 +183,7 @@ class Rehearsal(Walk):
         super()._allocate(ledger_of, kept, transient, waits)
         if ledger_of == PINNED:  # the copies are the host's too, and let go of there
             return
-        memory = Memory(ledger_of)
+        memory = ledger_of
         ended = before - len(pending)
         for _ in range(ended):
             self._end(self._leaving[memory].popleft())
@@ -208,19 +219,20 @@ class Rehearsal(Walk):
 
     # ── writing what is there ───────────────────────────────────────────────────────────────────────
 
-    def _transfer(self, x: int, queue: Queue, target: Memory) -> None:
+    def _transfer(self, x: int, queue: int, target: int) -> None:
         if self.copies.have[target][x]:
             self._wait_for_users((target, x), queue)
         new = not self.copies.have[target][x]
         super()._transfer(x, queue, target)
         if new and target == Memory.DEVICE:
             self._lay(x)
-        self._use((SOURCE[queue], x), queue)
+        self._use((source_of(queue), x), queue)
         self._use((target, x), queue)
 
     def _compute(self, operation: int, mode_index: int) -> None:
-        graph, queue, memory = self.graph, Queue.COMPUTE, Memory.DEVICE
-        workspace = 0
+        graph, workspace = self.graph, 0
+        queue: int = Queue.COMPUTE
+        memory: int = Memory.DEVICE
         if mode_index != PLAIN:
             mode = graph.operations.modes[operation][mode_index - 1]
             if mode.on_host:
@@ -240,10 +252,10 @@ class Rehearsal(Walk):
             if workspace:
                 self._gate = self.step
 
-    def _use(self, copy: Copy, queue: Queue) -> None:
+    def _use(self, copy: Copy, queue: int) -> None:
         self._users.setdefault(copy, {})[queue] = self.step
 
-    def _wait_for_users(self, copy: Copy, queue: Queue) -> None:
+    def _wait_for_users(self, copy: Copy, queue: int) -> None:
         for user, step in self._users.get(copy, {}).items():
             if user != queue:
                 self._wait(step)
@@ -255,7 +267,7 @@ class Rehearsal(Walk):
 
     def _end_of_iteration(self) -> None:
         for x in self.graph.results:
-            for memory in Memory:
+            for memory in self.copies.memories(x):
                 if self.copies.readable((memory, x)):
                     made = self.copies.made.get((memory, x), {})
                     self._results[x] = (memory, tuple(made.values()))

@@ -41,7 +41,7 @@ from .code import Code
 from .copies import CopyWriter, Place, tuple_of, variable
 from .host_calls import CpuOperation, HostCall, check_mode
 from .placement import Placement
-from .rehearsal import Turn
+from .rehearsal import Turn, copy_of_key
 
 
 def generate_turn(
@@ -128,8 +128,8 @@ class _TurnWriter(CopyWriter):
         steps = len(self.schedule)
         self.wait_for(self.turn.waits.get(steps, ()))
         for key in sorted(key for key in self.turn.pending if key >= steps):
-            x, memory = divmod(key - steps, len(Memory))
-            names = self.names_of(x, Memory(memory))
+            memory, x = copy_of_key(steps, key)
+            names = self.names_of(x, memory)
             self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
         carried = [variable(*place) for place in self.carried]
         held = [f"held['{name}']" for name in carried]

@@ -21,7 +21,7 @@ from ...planner.addresses.layout import Layout
 from ...planner.addresses.pinned import pinned_layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import simulate
-from ..code.copies import Place, variable
+from ..code.copies import LETTERS, Place, variable
 from ..code.rehearsal import Rehearsal, Turn
 from ..code.turn import generate_turn
 from ..device.choice import device_of
@@ -94,10 +94,11 @@ class Cycle:
         graph, budget, machine, folder, device, left, layout = terms
         machine = machine or graph.machine
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
+        _check_memories(schedule, machine or Machine())
         self.program, self.graph, self.schedule = program, graph, schedule
         self.device = device or device_of(program.device)
         self.places = _places(graph, schedule)
-        self._homes: dict[int, list[Memory]] = {}
+        self._homes: dict[int, list[int]] = {}
         for memory, storage in self.places:
             self._homes.setdefault(storage, []).append(memory)
         self.moved = frozenset(self._homes)
@@ -187,7 +188,7 @@ class Cycle:
     def adopt(self, storage: int, copies: Sequence[Tensor | Block | File]) -> bool:
         """Alike, by copies that are another's, made and used to the end; False where they are not in the
         places in which an iteration starts with it."""
-        by_memory = {
+        by_memory: dict[int, Tensor | Block] = {
             Memory.HOST if isinstance(copy, Block) else Memory.DEVICE: copy
             for copy in copies
             if not isinstance(copy, File)
@@ -219,7 +220,7 @@ class Cycle:
         self._salvaged.pop(storage, None)
         self._placed.discard(storage)
         self.lost.discard(storage)
-        for memory in Memory:
+        for memory in LETTERS:
             self.held.pop(variable(memory, storage), None)
 
     def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
@@ -302,19 +303,19 @@ class Cycle:
         return bad, sources
 
     def _all_places(self) -> Sequence[Place]:
-        return [(memory, x) for x in self.moved for memory in Memory]
+        return [(memory, x) for x in self.moved for memory in LETTERS]
 
     def _copies(self, storage: int) -> list[Tensor | Block | File]:
         self._settle()
         if storage in self._salvaged:
             return [self._salvaged[storage]]
-        copies = (self.held.get(variable(memory, storage)) for memory in Memory)
+        copies = (self.held.get(variable(memory, storage)) for memory in LETTERS)
         return [copy for copy in copies if copy is not None]
 
     def _put(self, storage: int, on_device: Tensor) -> None:
         self._placed_at(storage, partial(self._copy, storage=storage, bytes_=on_device))
 
-    def _placed_at(self, storage: int, copy: Callable[[Memory], Tensor | Block | File]) -> None:
+    def _placed_at(self, storage: int, copy: Callable[[int], Tensor | Block | File]) -> None:
         self.held.update({variable(memory, storage): copy(memory) for memory in self._homes[storage]})
         self._placed.add(storage)
         self.lost.discard(storage)
@@ -374,7 +375,7 @@ class Cycle:
             self.sources.append(code.source)
         return self._codes[self._state, watch]
 
-    def _copy(self, memory: Memory, storage: int, bytes_: Tensor) -> Tensor | Block | File:
+    def _copy(self, memory: int, storage: int, bytes_: Tensor) -> Tensor | Block | File:
         if memory == Memory.DEVICE:
             return self._on_device(storage, bytes_)
         block = self._block(memory, storage, bytes_.nbytes)
@@ -382,7 +383,7 @@ class Cycle:
         self.device.synchronize()
         return self._home(memory, block)
 
-    def _filled(self, memory: Memory, storage: int, size: int, fill: Fill) -> Tensor | Block | File:
+    def _filled(self, memory: int, storage: int, size: int, fill: Fill) -> Tensor | Block | File:
         """By way of host memory: the device's may have had users that have not ended."""
         block = self._block(memory, storage, size).open()
         fill(block.bytes)
@@ -393,13 +394,13 @@ class Cycle:
     def _on_device(self, storage: int, bytes_: Tensor) -> Tensor:
         return bytes_ if self._rooms is None else self._rooms.home(storage, bytes_)
 
-    def _block(self, memory: Memory, storage: int, size: int) -> Block:
+    def _block(self, memory: int, storage: int, size: int) -> Block:
         if memory != Memory.HOST:
             return Host().block(size)
         offset = None if self.addresses is None else self.addresses.initial(storage)
         return self.host.block(size, offset, int(self.graph.tensors.bytes[storage]))
 
-    def _home(self, memory: Memory, block: Block) -> Block | File:
+    def _home(self, memory: int, block: Block) -> Block | File:
         if memory == Memory.HOST or self.disk is None:
             return block
         file = self.disk.file(block.size)
@@ -418,15 +419,19 @@ class Cycle:
         return made
 
 
+def _check_memories(schedule: Schedule, machine: Machine) -> None:
+    """Raises MemplanError where a schedule uses a memory that the runtime has not."""
+    if schedule.memories > len(LETTERS):
+        names = machine.hierarchy.with_length(schedule.memories).names
+        raise MemplanError(
+            f"running a schedule that uses the memory {names[len(LETTERS)]!r} is not supported: copies go to "
+            f"the host and to one memory below it. Solve for a machine file without {names[len(LETTERS)]!r}"
+        )
+
+
 def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
     """Where the persistent storages that the schedule moves lie when a turn starts."""
     initial = schedule.initial
     transfers = (schedule.targets[schedule.verbs != Verb.COMPUTE]).tolist()
-    moved = {x for x in transfers if graph.persistent[x]} | initial.host | initial.disk | initial.both
-    memories = {
-        **dict.fromkeys(moved, (Memory.DEVICE,)),
-        **dict.fromkeys(initial.host, (Memory.HOST,)),
-        **dict.fromkeys(initial.disk, (Memory.DISK,)),
-        **dict.fromkeys(initial.both, (Memory.DEVICE, Memory.HOST)),
-    }
-    return [(memory, x) for x in sorted(moved) for memory in memories[x]]
+    moved = {x for x in transfers if graph.persistent[x]} | initial.named
+    return [(memory, x) for x in sorted(moved) for memory in initial.memories(x)]

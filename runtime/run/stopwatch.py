@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
-from ...planner.simulator.clock import Queue
-from ...planner.simulator.walk import TRANSFERS
+from ...planner.simulator.clock import Queue, transfer_queue
 from ..device.device import Device, Stamp
 from ..storage.places import Block
 
@@ -73,7 +72,7 @@ class Stopwatch:
                 if not on_cpu:
                     self._ways.append((target, where))
             elif verb != Verb.DELETE:
-                self._steps[TRANSFERS[verb, where]].append(step)
+                self._steps[Queue(transfer_queue(verb, where))].append(step)
         self._laps: list[tuple[list[Stamp], list[tuple[int, Stamp, Stamp]]]] = []
         self._jobs: list[tuple[Way | Queue, int, Stamp, Stamp]] = []
 

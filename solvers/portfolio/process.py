@@ -147,7 +147,8 @@ def write(path: Path, told: dict[str, Any], schedule: Schedule | None) -> None:
     columns: dict[str, Any] = {}
     if schedule is not None:
         columns = {name: getattr(schedule, name) for name in ("verbs", "targets", "wheres")}
-        told = {**told, "initial": [sorted(map(int, named)) for named in vars(schedule.initial).values()]}
+        groups = [[memories, sorted(map(int, tensors))] for memories, tensors in schedule.initial.groups]
+        told = {**told, "initial": groups}
     np.savez(path, told=np.array(json.dumps(told)), **columns)
 
 
@@ -157,11 +158,9 @@ def _read(path: Path) -> Answer:
         columns = [stored[name] for name in ("verbs", "targets", "wheres")] if "status" in told else []
     path.unlink()
     if columns:
-        host, disk, both = told["initial"]
+        initial = Initial(groups=[(tuple(memories), tensors) for memories, tensors in told["initial"]])
         verbs, targets, wheres = columns
-        schedule = Schedule(
-            verbs, targets, wheres, Initial(frozenset(host), frozenset(disk), frozenset(both))
-        )
+        schedule = Schedule(verbs, targets, wheres, initial)
         status, notes = Status(told["status"]), tuple(told["notes"])
         return Answer(schedule, status, interrupted=told["interrupted"], notes=notes)
     if "refused" in told:

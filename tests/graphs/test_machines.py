@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import write_document
 from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
-from memplan.graphs.machine import Link, Links, Machine, Updates
+from memplan.graphs.machine import Link, Links, Machine, Tier, Updates
 from memplan.graphs.machines.gpus import GIB, GPUS
 from memplan.graphs.machines.presets import HOST_UPDATES, find_machine, find_preset, presets
 
@@ -19,6 +19,10 @@ rates = st.none() | st.integers(1, 10**13).map(float) | st.floats(1e-6, 1e13)
 disks = rates | st.builds(Link, rates.filter(bool), st.floats(0, 3600))
 links = disks | st.builds(Link, rates.filter(bool), st.floats(0, 3600), rates)
 capacities = st.none() | st.integers(0, 2**50)
+bare = st.builds(Link, rates.filter(bool), st.just(0.0) | st.floats(0, 3600))
+tiers = st.builds(
+    Tier, st.from_regex(r"t[a-z0-9_-]{0,4}", fullmatch=True), capacities, st.none() | bare, st.none() | bare
+)
 machines = st.builds(
     Machine,
     capacities,
@@ -27,6 +31,8 @@ machines = st.builds(
     st.builds(Links, links, links, disks, disks),
     st.builds(Updates, rates, rates, rates, rates),
     capacities,
+    disk_name=st.sampled_from(("disk", "cxl-0")),
+    deeper=st.lists(tiers, max_size=5, unique_by=lambda tier: tier.name).map(tuple),
 )
 
 
@@ -51,6 +57,29 @@ def test_where_nothing_is_pinned_copies_have_the_pageable_rates() -> None:
     assert some.without_pinned() == machine
     unknown = machine_from_document({"host": {"pinned": 0}, "links": {"d2h": both, "h2d": 12e9}})
     assert (unknown.unpinned, unknown.pinned, unknown.without_pinned()) == (False, 0, None)
+
+
+def test_memories_below_the_host_may_be_listed() -> None:
+    """In a row from the host down; the first has the place, and the fields, of the disk."""
+    document = {
+        "host": {"capacity": 64},
+        "memories": [
+            {"name": "cxl", "capacity": 256, "write": 30.0, "read": {"rate": 32.0, "latency": 1e-6}},
+            {"name": "disk", "read": 3.0},
+        ],
+    }
+    machine = machine_from_document(document)
+    assert (machine.disk_capacity, machine.links) == (256, Links(None, None, Link(32.0, 1e-6), 30.0))
+    assert machine.hierarchy.names == ("device", "host", "cxl", "disk")
+    assert machine.deeper == (Tier("disk", None, None, Link(3.0)),)
+    assert machine_to_document(machine) == document
+
+
+def test_a_list_of_one_disk_is_the_disk() -> None:
+    listed = {"memories": [{"name": "disk", "capacity": 5, "write": 2.0, "read": 3.0}]}
+    usual = {"disk": {"capacity": 5}, "links": {"disk_read": 3.0, "disk_write": 2.0}}
+    assert machine_from_document(listed) == machine_from_document(usual)
+    assert machine_to_document(machine_from_document(listed)) == usual
 
 
 def test_a_machine_without_update_speeds_is_as_it_was() -> None:
@@ -112,6 +141,35 @@ def test_a_copy_takes_the_latency_and_its_bytes() -> None:
         ({"host": {"pinned": -1}}, "field 'host.pinned': -1"),
         ({"device": {"pinned": 1}}, "unknown field 'pinned'"),
         ([], "a machine must be a mapping"),
+        ({"memories": []}, "field 'memories' lists 1 to 6 memories, not 0"),
+        (
+            {"memories": [{"name": f"m{k}"} for k in range(7)]},
+            "field 'memories' lists 1 to 6 memories, not 7",
+        ),
+        ({"memories": {"cxl": {}}}, "memories must be a list"),
+        ({"memories": [{"capacity": 1}]}, "field 'name' is missing"),
+        ({"memories": [{"name": "CXL"}]}, "field 'memories': 'CXL' is no name: letters a to z, digits"),
+        ({"memories": [{"name": "both"}]}, "field 'memories': the name 'both' is taken"),
+        ({"memories": [{"name": "cxl"}, {"name": "cxl"}]}, "field 'memories': the name 'cxl' is taken"),
+        ({"memories": [{"name": "cxl", "rate": 1}]}, "unknown field 'rate'"),
+        ({"memories": [{"name": "cxl", "read": 0}]}, "field 'cxl.read': 0 is not a rate"),
+        ({"memories": [{"name": "cxl", "read": 12}]}, "field 'cxl.read': 12 without a unit"),
+        (
+            {"memories": [{"name": "cxl", "read": 12e9, "capacity": 64}]},
+            "field 'cxl.capacity': 64 without a unit is bytes: write 64GB, or 64B",
+        ),
+        (
+            {"memories": [{"name": "cxl", "read": {"rate": 1, "pageable": 1}}]},
+            "field 'cxl.read': unknown field 'pageable'",
+        ),
+        (
+            {"memories": [{"name": "cxl"}], "disk": {"capacity": 1}},
+            "field 'memories' replaces 'disk': list the disk there",
+        ),
+        (
+            {"memories": [{"name": "cxl"}], "links": {"disk_read": 1e9}},
+            "field 'memories' replaces 'disk_read'",
+        ),
         (
             {"links": {"h2d": 12}},
             "field 'h2d': 12 without a unit is 12 bytes a second, slower than any: write 12GB/s, or 12B/s",

@@ -34,8 +34,8 @@ def step_rows(ways: Ways, schedule: Schedule) -> Ints:
 def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
     """Return per tensor the memories in which an iteration starts with it: bits 1 device, 2 host, 4 disk."""
     bits = np.where(graph.resident, 1, 0).astype(np.uint8)
-    for named, value in ((schedule.initial.host, 2), (schedule.initial.disk, 4), (schedule.initial.both, 3)):
-        bits[list(named)] = value
+    for memories, tensors in schedule.initial.groups:
+        bits[list(tensors)] = sum(1 << memory for memory in memories)
     return bits
 
 

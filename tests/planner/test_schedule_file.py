@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode
-from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
+from memplan.planner.simulator.simulate import simulate
 
 
 def small() -> Graph:
@@ -40,6 +42,51 @@ ALL_VERBS = Schedule.of(
     ],
     Initial(disk=frozenset({0})),
 )
+
+
+FOUR = Machine(
+    links=Links(2.0, 2.0, 2.0, 2.0), disk_name="cxl", deeper=(Tier("disk", 100, Link(2.0), Link(2.0)),)
+)
+"""device, host, cxl, disk"""
+
+
+def test_a_fourth_memory_is_named_by_the_machine(tmp_path: Path) -> None:
+    """Its steps are read back by the names in the schedule's own machine, or in the graph's; without either
+    the file is refused, not misread."""
+    graph, path = small(), tmp_path / "schedule.json"
+    steps = [
+        prefetch(0, 2), prefetch(0, 1), prefetch(0), compute(0), delete(0), delete(0, 1), delete(0, 2),
+        offload(1), offload(1, 2), offload(1, 3), delete(1), delete(1, 1), delete(1, 2),
+    ]  # fmt: skip
+    schedule = Schedule.of(steps, Initial(groups=[((3,), [0])]))
+    simulate(graph, schedule, machine=FOUR)
+    save_schedule(path, graph, schedule, machine=FOUR)
+    document = json.loads(path.read_text())
+    assert document["initial"] == {"host": [], "cxl": [], "both": [], "disk": ["w"]}
+    assert document["steps"][:3] == [["prefetch", "w", "cxl"], ["prefetch", "w", "host"], ["prefetch", "w"]]
+    assert document["steps"][8:10] == [["offload", "x", "cxl"], ["offload", "x", "disk"]]
+    del document["machine"]
+    without = tmp_path / "without.json"
+    without.write_text(json.dumps(document))
+    for file in (load_schedule(path, graph), load_schedule(without, replace(graph, machine=FOUR))):
+        assert list(file.schedule) == steps
+        assert file.schedule.initial == schedule.initial
+    with pytest.raises(InputError, match="prefetch has no memory 'cxl': one of device, host"):
+        load_schedule(without, graph)
+
+
+def test_tensors_may_start_in_any_memories(tmp_path: Path) -> None:
+    graph, path = small(), tmp_path / "schedule.json"
+    for groups, field in (
+        ([((1, 2), [0])], "host+cxl"),
+        ([((0, 3), [0])], "device+disk"),
+        ([((0, 1), [0])], "both"),
+        ([((0, 1, 2, 3), [0])], "device+host+cxl+disk"),
+    ):
+        schedule = Schedule.of([compute(0)], Initial(groups=groups))
+        save_schedule(path, graph, schedule, machine=FOUR)
+        assert json.loads(path.read_text())["initial"][field] == ["w"]
+        assert load_schedule(path, graph).schedule.initial == schedule.initial
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml", ".json.gz"])
@@ -101,6 +148,10 @@ MALFORMED: dict[str, tuple[str, Any, str]] = {
     "prefetch-to-disk": ("steps", [["prefetch", "x", "disk"]], "prefetch has no memory 'disk'"),
     "initial-unknown": ("initial", {"host": ["q"]}, "'initial.host' names the unknown tensor 'q'"),
     "initial-place": ("initial", {"moon": []}, "unknown field 'moon'"),
+    "initial-on-the-device": ("initial", {"device": ["w"]}, "unknown field 'device'"),
+    "initial-out-of-order": ("initial", {"disk+host": ["w"]}, "unknown field 'disk+host'"),
+    "initial-part-unknown": ("initial", {"host+moon": ["w"]}, "unknown field 'host+moon'"),
+    "initial-one-twice": ("initial", {"host+host": ["w"]}, "unknown field 'host+host'"),
 }
 
 

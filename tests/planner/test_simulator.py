@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.errors import InvalidScheduleError
@@ -25,6 +26,28 @@ from two_replays import disagreement, judged
 @given(cases())
 def test_both_replays_agree(case: Case) -> None:
     assert disagreement(case) is None
+
+
+@settings(max_examples=400)
+@given(st.sampled_from((2, 4, 5)).flatmap(cases))
+def test_both_replays_agree_on_any_number_of_memories(case: Case) -> None:
+    assert disagreement(case) is None
+
+
+@pytest.mark.parametrize("memories", [2, 4, 5, 8])
+def test_both_replays_agree_on_seeded_cases_of_any_number_of_memories(memories: int) -> None:
+    """In most cases that hold with more than three memories the deeper ones are used."""
+    deep = held = 0
+    for seed in range(400):
+        case = random_case(Random(seed), memories=memories)
+        difference = disagreement(case)
+        assert difference is None, f"random_case(Random({seed}), memories={memories})\n{difference}"
+        found = judged(case)
+        if isinstance(found, Figures):
+            held += 1
+            deep += any(found.deeper_peaks)
+    assert held > 50
+    assert deep > (held // 10 if memories > 3 else -1)
 
 
 @pytest.mark.parametrize("batch", range(8))

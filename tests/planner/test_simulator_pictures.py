@@ -42,8 +42,7 @@ def figures(
         pytest.approx(reference.time),
         reference.peak,
         reference.least_budget,
-        reference.host_peak,
-        reference.disk_peak,
+        *reference.peaks[1:],
         reference.pinned_peak,
         reference.least_pinned,
     )

@@ -11,10 +11,9 @@ from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
-from memplan.planner.simulator.clock import LAUNCH, Queue
+from memplan.planner.simulator.clock import Queue, transfer_queue
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.simulator.timeline import FENCE, NOTHING, timeline
-from memplan.planner.simulator.walk import TRANSFERS
+from memplan.planner.simulator.timeline import FENCE, LAUNCH, NOTHING, timeline
 from strategies import random_case
 
 BUS = Machine(host_capacity=24, links=Links(d2h=2.0, h2d=4.0))
@@ -108,5 +107,5 @@ def _reads_what_was_copied(graph: Graph, schedule: Schedule, start: list[float],
             if where:
                 reads -= set(graph.operations.modes[target][where - 1].reads_host)
             assert all(start[step] >= arrived.get(x, -1e9) - 1e-6 for x in reads)
-        elif (verb, where) in TRANSFERS and TRANSFERS[verb, where] == Queue.H2D:
+        elif verb > Verb.DELETE and transfer_queue(verb, where) == Queue.H2D:
             arrived[target] = end[step]

@@ -14,7 +14,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
-from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.file import save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
@@ -259,3 +259,21 @@ def test_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert console == ""
     assert "<dt>disk</dt><dd>6 B" in document
     assert "paler: on disk" in document
+
+
+def test_a_fourth_memory_is_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peak, its queues, and the wait for it: F waits for w, which comes up from the archive."""
+    draft = Draft("archive")
+    w, x = draft.tensor("w", 6, kind=Kind.PARAMETER), draft.tensor("x", 4)
+    draft.operation("F", time=2, reads=[w], writes=[x])
+    draft.operation("B", time=1, reads=[x])
+    archive = Tier("archive", 24, Link(2.0), Link(4.0))
+    machine = Machine(links=Links(2.0, 4.0, 4.0, 2.0), disk_name="cxl", deeper=(archive,))
+    fetches = [prefetch(w, 2), prefetch(w, 1), prefetch(w)]
+    steps = [*fetches, compute(0), *(delete(w, memory) for memory in (0, 1, 2)), compute(1)]
+    schedule = Schedule.of(steps, Initial(groups=[((3,), [w])]))
+    document, console = opened(report(tmp_path, monkeypatch, draft.graph(), schedule, machine))
+    assert console == ""
+    assert "<dt>cxl</dt><dd>6 B" in document
+    assert "<dt>archive</dt><dd>6 B" in document
+    assert "paler: on archive" in document

@@ -24,9 +24,8 @@ from memplan.planner.report import Report
 from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import Replay, simulate
 from memplan.planner.simulator.timeline import NOTHING, timeline
-from memplan.planner.simulator.walk import TRANSFERS
 from memplan.report.curves import table
-from memplan.report.subject import MEMORIES, QUEUES, Subject
+from memplan.report.subject import Subject, queue_words
 from memplan.report.traces.chrome import chrome
 from memplan.report.traces.events import Group, Slice, Trace
 from memplan.report.traces.perfetto import perfetto
@@ -118,7 +117,7 @@ def test_a_trace_is_what_the_judge_says(batch: int) -> None:
         group = planned(subject)
         found = decoded(perfetto([group]))
         line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
-        for number, queue in enumerate(QUEUES):
+        for number, queue in enumerate(queue_words(subject.memories)):
             steps = np.flatnonzero(line.queue == number)
             slices = found.slices.get((group.name, queue), [])
             assert [details["step"] for _name, _start, _end, details in slices] == steps.tolist()
@@ -150,7 +149,7 @@ def _same_bytes(group: Group, found: Decoded, subject: Subject, replay: Replay) 
                 assert counters["device"][bisect_right(times, start) - 1][1] == curve[details["step"]]
     limits = (figures.peak, figures.host_peak, figures.disk_peak, figures.pinned_peak)
     rows = subject.copies()
-    for word, memory in MEMORIES.items():
+    for word, memory in subject.ledgers.items():
         highest = max((value for _at, value in counters.get(word, [])), default=0)
         lowest = rows[memory].live().max(initial=0) if memory in rows else 0
         assert lowest <= highest <= limits[memory]
@@ -174,7 +173,7 @@ def test_arrows_are_all_that_is_read_of_what_was_copied(batch: int) -> None:
                 for ago in range(1, len(rows) + 1):
                     step = (reader - ago) % len(rows)
                     if _writes(graph, rows[step], memory, x):
-                        if (rows[step][0], rows[step][2]) in TRANSFERS:
+                        if rows[step][0] > Verb.DELETE:
                             wanted.add(Reading(step, reader, ago > reader))
                         break
         found = set(readings(graph, schedule))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.graph import Mode
-from memplan.graphs.machine import Machine, Memory
+from memplan.graphs.machine import Link, Machine, Memory, Tier
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import plain_schedule
-from memplan.planner.schedule.schedule import Initial, Schedule
+from memplan.planner.schedule.schedule import Initial, Schedule, delete, offload
 from memplan.runtime.code.host_calls import check_mode
 from memplan.runtime.device.choice import device_of
 from memplan.runtime.program.program import Value
@@ -59,6 +59,21 @@ def test_a_schedule_that_does_not_hold_is_refused():
     schedule = absent(graph, in_order(graph), random.Random(1))
     with pytest.raises(InvalidScheduleError, match="the machine has no link"):
         PlannedStep(iteration, program, schedule, Terms(graph, None, Machine()))
+
+
+def test_a_memory_that_the_runtime_has_not():
+    """A schedule that holds, but uses a fourth memory, is refused by the name of that memory."""
+    iteration = seeded("perceptron")
+    program = trace(iteration)
+    graph = unmeasured(program)
+    x = int(graph.persistent.nonzero()[0][0])
+    steps = [offload(x), offload(x, 2), offload(x, 3), *(delete(x, memory) for memory in (1, 2, 3))]
+    schedule = Schedule.of([*steps, *plain_schedule(graph)])
+    machine = replace(MACHINE, deeper=(Tier("archive", None, Link(1e9), Link(1e9)),))
+    with pytest.raises(
+        MemplanError, match=r"uses the memory 'archive' is not supported: .* without 'archive'"
+    ):
+        PlannedStep(iteration, program, schedule, Terms(graph, None, machine))
 
 
 def test_host_memory_that_is_not_there(monkeypatch):

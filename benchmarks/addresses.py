@@ -142,7 +142,7 @@ def main() -> None:
     if chosen.solve:
         solved_again(chosen.folder, chosen.machine)
         return
-    lay_out(Lifetimes(*np.array([[0, 1, 2], [3, 1, 2], [0, 1, 2], [3, 4, 3]]), 5))  # compiles
+    lay_out(Lifetimes(*np.array([[0, 1, 2], [3, 1, 2], [0, 1, 2], [3, 4, 3]]), turn=5))  # compiles
     columns = f"{'first fit':>9} {'arena':>7} {'waiting':>7} {'seconds':>7} {'none below':>10}"
     print(f"{'schedule':14} {'copies':>6} {columns}")
     reached = total = 0

@@ -76,7 +76,8 @@ def linked(graph: Graph, budget: Budget, rate: float, seconds: float) -> str:
     machine, plain = graph.machine or Machine(), baseline(graph)
     if rate:
         machine = replace(machine, links=replace(machine.links, d2h=rate, h2d=rate))
-    cells = [graph.name, len(graph.operations), budget.text, f"{machine.links.d2h.rate / 1e9:.3g}"]
+    offload = machine.links.d2h
+    cells = [graph.name, len(graph.operations), budget.text, f"{offload.rate / 1e9:.3g}" if offload else "–"]
     cells.append(f"{time_bound(graph) / plain.time:.4f}")
     for order in ("any", "file"):
         start = perf_counter()

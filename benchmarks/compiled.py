@@ -35,6 +35,7 @@ from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.settle import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from torch._functorch import config
 from torch.utils._pytree import tree_map
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -81,7 +82,7 @@ class Model:
     def compiled(self, budgets: list[float]) -> None:
         for budget in budgets:
             torch._dynamo.reset()
-            torch._functorch.config.activation_memory_budget = budget
+            config.activation_memory_budget = budget
             module, loss_fn = torch.compile(self.iteration.module), self.iteration.loss_fn
             given: Any = self.iteration.inputs
             inputs, targets = (given.inputs, given.targets) if hasattr(given, "targets") else (given, None)

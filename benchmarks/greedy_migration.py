@@ -41,7 +41,10 @@ HOST_SHARES = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1)
 SAME = 1e-6
 """Relative, up to which areas count as equal."""
 
-PATHS = {Memory.HOST: (("d2h",), ("h2d",)), Memory.DISK: (("d2h", "disk_write"), ("disk_read", "h2d"))}
+PATHS: dict[Memory, tuple[tuple[str, ...], ...]] = {
+    Memory.HOST: (("d2h",), ("h2d",)),
+    Memory.DISK: (("d2h", "disk_write"), ("disk_read", "h2d")),
+}
 """The links of the ways down and up."""
 
 

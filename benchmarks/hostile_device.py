@@ -31,8 +31,8 @@ def main() -> int:
     kinds = list(FAULTS)
     failed = 0
     for title, count, run in (
-        ("schedules", schedules, lambda net, seed: check(*net, seed) or "as eager, as planned"),
-        ("faults", faults, lambda net, seed: check_fault(*net, seed, kinds[seed % len(kinds)])),
+        ("schedules", schedules, lambda net, seed: check(*net, number=seed) or "as eager, as planned"),
+        ("faults", faults, lambda net, seed: check_fault(*net, number=seed, kind=kinds[seed % len(kinds)])),
     ):
         start, found = time.perf_counter(), Counter[str]()
         for seed in range(first, first + count):

@@ -26,8 +26,16 @@ def instance(seed: int, most: int) -> list[Costs]:
     def layer() -> Costs:
         forward, fetch = random.uniform(0.1, 1.5), random.uniform(0.1, 3.0)
         slower, backward = random.uniform(0.0, 3.0), random.uniform(1.0, 1.6)
-        pauses = [random.choice([0.0, random.random()]) for _pass in range(2)]
-        return Costs(fetch, forward, forward + slower, 2 * forward, 2 * forward * backward, *pauses)
+        between, between_backward = (random.choice([0.0, random.random()]) for _pass in range(2))
+        return Costs(
+            fetch=fetch,
+            forward=forward,
+            direct_forward=forward + slower,
+            backward=2 * forward,
+            direct_backward=2 * forward * backward,
+            between=between,
+            between_backward=between_backward,
+        )
 
     return [layer() for _ in range(random.randint(3, most))]
 

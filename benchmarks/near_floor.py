@@ -53,7 +53,7 @@ FAMILIES = {
 }
 """Shares, and a graph by seed."""
 
-COLUMNS = ("family", "graph", "budget", "seed", "over", "excess", "seconds", "any", "file")
+COLUMNS: tuple[str, ...] = ("family", "graph", "budget", "seed", "over", "excess", "seconds", "any", "file")
 Row = dict[str, str]
 
 

@@ -23,8 +23,9 @@ from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.verdict import verdict
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.file import load_model_file
-from memplan.runtime.profile.profile import graph_from, measure_program, quality, residents
+from memplan.runtime.profile.profile import graph_from, measure_program, quality
 from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import residents
 from memplan.runtime.trace.trace import trace
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -78,7 +79,7 @@ def row(name, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)

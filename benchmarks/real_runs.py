@@ -49,7 +49,7 @@ class Task(NamedTuple):
 def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+    ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
     return GPT2LMHeadModel(
         GPT2Config(vocab_size=256, n_positions=128, n_embd=192, n_layer=4, n_head=6, **ends)
     )
@@ -58,32 +58,37 @@ def gpt2() -> nn.Module:
 def resnet() -> nn.Module:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32, 64], "depths": [2, 2, 2], "layer_type": "basic"}
-    return ResNetForImageClassification(ResNetConfig(num_channels=1, num_labels=10, **sizes))
+    sizes: dict[str, Any] = {"embedding_size": 16, "hidden_sizes": [16, 32, 64], "depths": [2, 2, 2]}
+    images: dict[str, Any] = {"num_channels": 1, "num_labels": 10}
+    return ResNetForImageClassification(ResNetConfig(layer_type="basic", **sizes, **images))
 
 
 def vit() -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384}
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    images = {"image_size": 8, "patch_size": 1, "num_channels": 1, "num_labels": 10}
-    return ViTForImageClassification(ViTConfig(**sizes, **dropout, **images))
+    sizes: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 384}
+    layers: dict[str, Any] = {"num_hidden_layers": 4, "num_attention_heads": 4}
+    dropout: dict[str, Any] = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    images: dict[str, Any] = {"image_size": 8, "patch_size": 1, "num_channels": 1, "num_labels": 10}
+    return ViTForImageClassification(ViTConfig(**sizes, **layers, **dropout, **images))
 
 
 def t5() -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    sizes = {"vocab_size": 128, "d_model": 96, "d_kv": 24, "d_ff": 256, "num_layers": 2, "num_heads": 4}
-    return T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, use_cache=False))
+    sizes: dict[str, Any] = {"vocab_size": 128, "d_model": 96, "d_kv": 24, "d_ff": 256}
+    layers: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(**sizes, **layers, use_cache=False))
 
 
 def lora() -> nn.Module:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"vocab_size": 128, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4}
-    config = LlamaConfig(**sizes, num_attention_heads=4, max_position_embeddings=64, use_cache=False)
+    sizes: dict[str, Any] = {"vocab_size": 128, "hidden_size": 128, "intermediate_size": 352}
+    config = LlamaConfig(
+        **sizes, num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=64, use_cache=False
+    )
     return get_peft_model(LlamaForCausalLM(config), LoraConfig(target_modules=["q_proj", "v_proj"], r=8))
 
 

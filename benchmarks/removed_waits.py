@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import CodeType
 from typing import NamedTuple
 
 import hypothesis  # noqa: F401  (what all of them need is loaded once)
@@ -267,9 +268,9 @@ def without(removal: Removal) -> None:
     loader, path = importlib.machinery.SourceFileLoader, str(ROOT / "runtime" / f"{removal.file}.py")
     whole = loader.get_code
 
-    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> object:
+    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
         if self.path != path:
-            return whole(self, name)
+            return whole(self, fullname)
         source = Path(path).read_text()
         if source.count(removal.line) != 1:
             raise ValueError(f"{removal.line!r} stands {source.count(removal.line)} times in {path}")

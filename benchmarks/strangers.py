@@ -104,7 +104,7 @@ def warm():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("only", nargs="*", help="families or models, by default all")
     parser.add_argument("--rows", type=Path, help="a file of JSON lines, to add to")
     parser.add_argument("--write", type=Path, help="the page to write from all rows")

@@ -1,5 +1,7 @@
 """Models of diffusers, small: by name, functions that return an Iteration."""
 
+from typing import Any
+
 import diffusers
 import torch
 from memplan.runtime.model.iteration import Iteration
@@ -10,7 +12,7 @@ TEXT = (2, 6, 16)
 VIDEO = (1, 4, 3, 16, 16)
 
 
-def sample_of(output):
+def sample_of(output) -> Any:
     sample = next(iter(output.values())) if isinstance(output, dict) else output
     sample = sample[0] if isinstance(output, tuple) else sample
     if isinstance(sample, tuple | list):

@@ -130,6 +130,8 @@ def trains(make, pipe):
         for seed in (1, 2):
             torch.manual_seed(seed)
             loss, _outputs = forward(iteration, iteration.module, make().inputs)
+            if loss is None:
+                raise ValueError("it has no loss")
             loss.backward()
             if not torch.isfinite(loss):
                 raise ValueError("its loss is not finite")
@@ -185,7 +187,7 @@ def preload():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=30)
     parser.add_argument("only", nargs="*", help="libraries, by default all")
     options = parser.parse_args()

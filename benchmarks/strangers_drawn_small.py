@@ -473,7 +473,7 @@ def of_torchao():
         "Float8ActInt4WeightQATQuantizer",
     ):
         yield name, partial(net, lambda module, n=name: getattr(qat, n)(32).prepare(module))
-    bits = (torch.int4, torch.int8)
+    bits = (torch.int4, torch.int8)  # pyright: ignore[reportAttributeAccessIssue]  (newer than torch's stubs)
     for dtype in bits:
         weight = partial(qat.IntxFakeQuantizeConfig, dtype, group_size=32)
         yield f"QAT {dtype}", by(lambda w=weight: qat.QATConfig(weight_config=w(), step="prepare"))

@@ -131,6 +131,8 @@ def schnet():
     """The edges are the pairs of atoms that are near each other."""
 
     class Near(nn.Module):
+        pairs: torch.Tensor
+
         def __init__(self):
             super().__init__()
             self.register_buffer("pairs", torch.combinations(torch.arange(6)).T.contiguous())

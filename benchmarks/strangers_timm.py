@@ -1,6 +1,8 @@
 """timm's models: of each file of models the smallest, where that has less than 13 million parameters and
 takes small images, and its own test models. By name, functions that return an Iteration."""
 
+from typing import Any
+
 import timm
 import torch
 from memplan.runtime.model.iteration import Iteration, Labelled
@@ -85,7 +87,7 @@ def classifier(name, size):
     return build
 
 
-def loss(output, labels):
+def loss(output, labels) -> Any:
     """Distilled models have several heads in training."""
     heads = output if isinstance(output, tuple | list) else (output,)
     return sum(functional.cross_entropy(head, labels) for head in heads)

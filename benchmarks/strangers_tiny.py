@@ -1,10 +1,11 @@
 """Tiny configurations of transformers with random weights, for the lists of its models."""
 
 from functools import partial
+from typing import Any
 
 import torch
 
-TINY = {
+TINY: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -15,8 +16,8 @@ TINY = {
     "eos_token_id": 1,
     "pad_token_id": 2,
 }
-GROUPED = {**TINY, "num_key_value_heads": 2, "head_dim": 8}
-IMAGE = {**TINY, "image_size": 32, "patch_size": 8}
+GROUPED: dict[str, Any] = {**TINY, "num_key_value_heads": 2, "head_dim": 8}
+IMAGE: dict[str, Any] = {**TINY, "image_size": 32, "patch_size": 8}
 BART = {
     "vocab_size": 64,
     "d_model": 32,

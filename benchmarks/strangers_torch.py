@@ -1,5 +1,8 @@
 """Small models of plain PyTorch that nobody tuned for: by name, functions that return an Iteration."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from memplan.runtime.model.iteration import Iteration, Labelled
 from torch import nn
@@ -8,6 +11,11 @@ from torch.nn import functional
 
 def square(output):
     return output.float().square().mean()
+
+
+def total(losses: Iterable[torch.Tensor]) -> Any:
+    """Add up losses, of which there is at least one."""
+    return sum(losses)
 
 
 class Calls(nn.Module):
@@ -279,7 +287,7 @@ def quantised():
     warnings.simplefilter("ignore")
     from torch.ao import quantization
 
-    module = nn.Sequential(
+    module: Any = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)
     )
     module.qconfig = quantization.get_default_qat_qconfig("fbgemm")

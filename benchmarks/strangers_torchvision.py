@@ -3,7 +3,7 @@ torchvision are not needed."""
 
 import torch
 from memplan.runtime.model.iteration import Iteration
-from strangers_torch import square
+from strangers_torch import square, total
 from torch.nn import functional
 from torchvision import models
 
@@ -16,7 +16,7 @@ def classes(module, *shape):
 
     def loss(output, labels):
         if isinstance(output, tuple):
-            return sum(functional.cross_entropy(each, labels) for each in output if each is not None)
+            return total(functional.cross_entropy(each, labels) for each in output if each is not None)
         return functional.cross_entropy(output, labels)
 
     from memplan.runtime.model.iteration import Labelled
@@ -83,7 +83,7 @@ def segmented(name, **options):
         from memplan.runtime.model.iteration import Labelled
 
         def loss(output, labels):
-            return sum(functional.cross_entropy(each, labels) for each in output.values())
+            return total(functional.cross_entropy(each, labels) for each in output.values())
 
         return Iteration(
             module.train(), Labelled((torch.randn(*IMAGES),), torch.randint(5, (2, 64, 64))), loss
@@ -123,7 +123,7 @@ def swin3d():
 def raft():
     module = models.optical_flow.raft_small(weights=None)
     images = torch.randn(1, 3, 128, 128), torch.randn(1, 3, 128, 128)
-    return Iteration(module.train(), (*images, 2), lambda flows: sum(map(square, flows)))
+    return Iteration(module.train(), (*images, 2), lambda flows: total(map(square, flows)))
 
 
 def detector(name):
@@ -137,7 +137,7 @@ def detector(name):
         images = [torch.rand(3, 96, 96) for _ in range(2)]
         if hasattr(module, "transform"):
             module.transform.min_size, module.transform.max_size = (96,), 96
-        return Iteration(module.train(), (images, targets), lambda losses: sum(losses.values()))
+        return Iteration(module.train(), (images, targets), lambda losses: total(losses.values()))
 
     return build
 

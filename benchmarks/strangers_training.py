@@ -68,8 +68,8 @@ def begin():
 
 
 def randomness():
-    numbers = np.random.get_state()
-    return {"torch": torch.get_rng_state(), "python": hash(random.getstate()), "numpy": numbers[1].tobytes()}
+    numbers = np.random.get_state(legacy=False)["state"]["key"]
+    return {"torch": torch.get_rng_state(), "python": hash(random.getstate()), "numpy": numbers.tobytes()}
 
 
 class Training:
@@ -136,6 +136,7 @@ def eager(make, batches):
     def step(inputs):
         training.optimizer.zero_grad()
         loss, _outputs = forward(iteration, iteration.module, inputs)
+        assert loss is not None
         loss.backward()
         return loss.detach()
 

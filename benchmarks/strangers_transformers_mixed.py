@@ -1,6 +1,8 @@
 """Small models of transformers for speech, series, and images with text: by name, functions that return
 an Iteration."""
 
+from typing import Any
+
 import torch
 from memplan.runtime.model.iteration import Iteration
 from strangers_tiny import BART, GROUPED, IMAGE, TINY, configured, tokens
@@ -62,10 +64,10 @@ def audio_classes(kind):
 def patchtst():
     import transformers
 
-    options = {"num_input_channels": 3, "context_length": 32, "prediction_length": 8, "patch_length": 4}
-    sizes = {"d_model": 16, "num_attention_heads": 2, "ffn_dim": 32, "num_hidden_layers": 2}
+    options: dict[str, Any] = {"num_input_channels": 3, "context_length": 32, "prediction_length": 8}
+    sizes: dict[str, Any] = {"d_model": 16, "num_attention_heads": 2, "ffn_dim": 32, "num_hidden_layers": 2}
     module = transformers.PatchTSTForPrediction(
-        transformers.PatchTSTConfig(**options, **sizes, patch_stride=4)
+        transformers.PatchTSTConfig(**options, **sizes, patch_length=4, patch_stride=4)
     )
     return Iteration(module, {"past_values": torch.randn(4, 32, 3), "future_values": torch.randn(4, 8, 3)})
 

@@ -1,5 +1,7 @@
 """Small language models of transformers: by name, functions that return an Iteration."""
 
+from typing import Any
+
 import torch
 from memplan.runtime.model.iteration import Iteration
 from strangers_tiny import BART, GROUPED, TINY, configured, made_by, tokens, understood
@@ -95,7 +97,8 @@ def translation(kind, options, **others):
 def experts(kind, dtype=None, how=None, **others):
     iteration = language(kind, EXPERTS, dtype, **others)
     if how is not None:
-        iteration.module.set_experts_implementation(how)
+        module: Any = iteration.module
+        module.set_experts_implementation(how)
     return iteration
 
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from typing import Any
 
 import torch
 import transformers as hub
@@ -28,12 +29,16 @@ def tokens(model, length):
 
 
 def regnet():
-    widths = {"embedding_size": 16, "hidden_sizes": [32, 64, 128, 256], "depths": [1, 2, 4, 1]}
+    widths: dict[str, Any] = {
+        "embedding_size": 16,
+        "hidden_sizes": [32, 64, 128, 256],
+        "depths": [1, 2, 4, 1],
+    }
     return images(hub.RegNetForImageClassification(hub.RegNetConfig(groups_width=16, **widths)), 16)
 
 
 def swin():
-    sizes = {"image_size": 64, "patch_size": 2, "embed_dim": 32, "window_size": 4}
+    sizes: dict[str, Any] = {"image_size": 64, "patch_size": 2, "embed_dim": 32, "window_size": 4}
     config = hub.SwinConfig(depths=[2, 2, 4], num_heads=[2, 4, 8], **sizes)
     return images(hub.SwinForImageClassification(config), 8)
 
@@ -44,15 +49,15 @@ def convnext():
 
 
 def neox():
-    sizes = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
+    sizes: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
     config = hub.GPTNeoXConfig(vocab_size=1000, num_hidden_layers=5, **sizes)
     return tokens(hub.GPTNeoXForCausalLM(config), 128)
 
 
 def bart():
-    layers = {f"{side}_layers": 3 for side in ("encoder", "decoder")}
-    heads = {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
-    widths = {f"{side}_ffn_dim": 512 for side in ("encoder", "decoder")}
+    layers: dict[str, Any] = {f"{side}_layers": 3 for side in ("encoder", "decoder")}
+    heads: dict[str, Any] = {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+    widths: dict[str, Any] = {f"{side}_ffn_dim": 512 for side in ("encoder", "decoder")}
     config = hub.BartConfig(vocab_size=1000, d_model=128, **layers, **heads, **widths)
     return tokens(hub.BartForConditionalGeneration(config), 96)
 

@@ -24,18 +24,17 @@ def llama3_8b() -> Any:
     """In bfloat16, weights and states, as it fits one card at best."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=8192,
-        rope_theta=500000.0,
-        use_cache=False,
-        dtype=torch.bfloat16,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+    }
+    config = LlamaConfig(**sizes, use_cache=False, dtype=torch.bfloat16)
     tokens = torch.randint(config.vocab_size, (1, 2048))
     with torch.device("cuda"):
         model = LlamaForCausalLM(config).bfloat16()

@@ -53,7 +53,8 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     simulated, budget, folder = asked["simulated"], asked["budget"], Path(asked["folder"])
     torch.manual_seed(0)
     built = (models.SMALL if simulated else models.LARGE)[asked["model"]]()
-    module, inputs, loss_fn, targets = (*built, None, None)[:4]
+    module, inputs, *rest = built
+    loss_fn, targets = [*rest, None, None][:2]
     place = "cpu" if simulated else "cuda"
     iteration = on_device(Iteration(module, with_targets(inputs, targets), loss_fn), place)
     if asked["way"] == "profile":

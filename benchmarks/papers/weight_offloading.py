@@ -87,7 +87,7 @@ def _cases() -> list[Case]:
     for line in TABLE.split("\n")[1:-1]:
         network, depth, batch, *milliseconds = line.split()
         names = ("Σu", "bound", "greedy", "l2l", "greedy*")
-        published = dict(zip(names, map(int, milliseconds), strict=True))
+        published: Values = dict(zip(names, map(int, milliseconds), strict=True))
         cases.append(Case({"row": f"{network}-d{depth}-b{batch}", "GB/s": 12}, published))
     return cases
 

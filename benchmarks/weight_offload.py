@@ -14,7 +14,7 @@ from time import perf_counter
 
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import SGD, with_updates
 from memplan.instances.three_partition import solvable, unsolvable
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
@@ -46,7 +46,7 @@ def speed() -> None:
     print("| layers | weights a turn that a link moves | over Σ u | seconds | simulation, seconds |")
     print("|---" * 5 + "|")
     for layers in (128, 1000):
-        graph = with_updates(chain(layers, seed=1), optimizer="sgd", when="in-backward", device_rate=1e12)
+        graph = with_updates(chain(layers, seed=1), optimizer=SGD, when="in-backward", device_rate=1e12)
         weights = float(graph.tensors.bytes[graph.persistent].sum())
         total = float(graph.operations.time.sum())
         peak = baseline(graph).peak

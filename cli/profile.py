@@ -22,7 +22,7 @@ from .output import Output, Row, labelled
 from .written import write_out
 
 if TYPE_CHECKING:
-    from ..runtime.updates.optimizers import Choice
+    from ..runtime.updates.choice import Choice
 
 
 @click.command()

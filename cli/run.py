@@ -178,7 +178,7 @@ def _planned(
     from ..runtime.run.cycle import Terms
     from ..runtime.run.execute import PlannedStep
     from ..runtime.trace.settle import settled
-    from ..runtime.updates.optimizers import choice_of, updated
+    from ..runtime.updates.choice import choice_of, updated
 
     if device is not None:
         check_device(device)

@@ -24,6 +24,7 @@ from ..solvers.registry import run as registry
 from .completion import completing, every_machine
 from .exits import Exit, NothingFitsError
 from .models import model_code
+from .optimizer_options import OPTIMIZER_NAMES
 from .options import (
     FILE,
     SECONDS,
@@ -89,7 +90,9 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Of the weights, for a CONFIG.  [default: what it says, or float32]",
 )
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd", "none"]), default="adamw", show_default=True)
+@click.option(
+    "--optimizer", type=click.Choice([*OPTIMIZER_NAMES, "none"]), default="adamw", show_default=True
+)
 @click.option(
     "--update", type=click.Choice(["in-backward", "after"]), default="in-backward", show_default=True
 )

@@ -33,7 +33,7 @@ def open_subject(
     from ..runtime.model.file import load_model_file
     from ..runtime.model.hugging_face import is_configuration, load_configuration
     from ..runtime.profile.estimates import Estimates
-    from ..runtime.updates.optimizers import Choice
+    from ..runtime.updates.choice import Choice
 
     what = None
     if is_configuration(model):

@@ -22,7 +22,7 @@ from ..graphs.files.files import load_graph
 from ..graphs.generators import chain
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
-from ..graphs.transformations.updates import with_updates
+from ..graphs.transformations.updates import ADAMW, with_updates
 from ..planner.plain import baseline, plain_schedule
 from ..solvers.bounds.lower_bounds import lower_bounds
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
@@ -50,7 +50,7 @@ def warm_up(asked: dict[str, Any], links: Links) -> None:
     """One that fails here will fail again when it counts. links: of the graph's machine; solvers that move
     tensors have none of their code at hand without."""
     rate = 1e9
-    graph = with_updates(chain(8), optimizer="adamw", when="in-backward", device_rate=rate, host_rate=rate)
+    graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=rate, host_rate=rate)
     problem = Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=links))
     with suppress(Exception):
         registry.solve(asked["solver"], problem, WARM_UP_LIMIT, asked["settings"], bound_seconds=0.0)

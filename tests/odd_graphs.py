@@ -16,7 +16,7 @@ from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
@@ -114,7 +114,7 @@ def clipped(random: Random, layers: int, seed: int) -> Graph:
     """A chain with updates that wait for the norm of all gradients, on the host too or not."""
     return with_updates(
         chain(layers, seed=seed, parameters=True),
-        optimizer=random.choice(("adamw", "sgd")),
+        optimizer=random.choice((ADAMW, SGD)),
         when=random.choice(("in-backward", "after")),
         device_rate=1e6,
         host_rate=random.choice((None, 1e5)),

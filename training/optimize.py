@@ -35,8 +35,8 @@ from ..runtime.model.arguments import (
 from ..runtime.model.iteration import Inputs, Iteration, Updates, tensors_in, with_targets
 from ..runtime.model.processes import Processes, inside
 from ..runtime.updates.averaged import given_average
+from ..runtime.updates.catalogue import is_planned
 from ..runtime.updates.masters import given_masters
-from ..runtime.updates.optimizers import is_planned
 from ..solvers.registry.catalogue import check_solver
 from ..solvers.registry.run import chosen_settings
 from .accumulating import AccumulatingStep
@@ -90,10 +90,10 @@ def optimize(
     loss_fn: where the output has no `.loss` and is not the loss: `loss_fn(output)`, `loss_fn(output, inputs)`
     or, with targets, `loss_fn(output, targets)`, as torch.nn's losses are called. targets: labels that the
     module does not take, a tensor or a nest of them; each step is then given its own: `step(x, targets=y)`.
-    optimizer: the step updates the weights too. AdamW, Adam and SGD of torch.optim are planned: each weight
-    right behind its gradient (`in-backward`) or all behind backward (`after`). Any other steps behind the
-    plan, which has what its states leave of the budget. Without one `loss.backward()` of the
-    step's loss adds the gradients to `.grad`, as ever.
+    optimizer: the step updates the weights too. Adam, AdamW and SGD of torch.optim, and Lion of lion-pytorch
+    or timm, are planned: each weight right after its gradient (`in-backward`) or all after backward
+    (`after`). Any other steps after the plan, which has what its states leave of the budget. Without one
+    `loss.backward()` of the step's loss adds the gradients to `.grad`, as ever.
     clip_norm: with an optimizer: all gradients together are scaled to this norm where theirs is larger, as
     torch.nn.utils.clip_grad_norm_(module.parameters(), clip_norm) does. Updates wait for all gradients then.
     masters: in planned updates each weight in bfloat16 or float16 has a float32 master, beside float32

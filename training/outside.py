@@ -25,6 +25,7 @@ from ..runtime.program.program import Program
 from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
 from ..runtime.storage.away import bring_back
+from ..runtime.updates.catalogue import titles
 from ..runtime.updates.counted import counted
 from ..solvers.problem import InfeasibleError
 from .buckets import Buckets
@@ -61,11 +62,8 @@ class OutsideStep(Step):
         self._own, self._clipping, self._losses = optimizer, clipping, Losses(updates=True)
         kind, budget = type(optimizer).__name__, self._budget(self.plans[0])
         taken = f"take {planner.beside:,} bytes of the budget of {budget:,} all the time"
-        if iteration.accumulate == 1:
-            told = f"its states {taken}; AdamW, Adam and SGD would be planned"
-        else:
-            told = f"its states and the sums of gradients {taken}; AdamW, Adam and SGD would be planned"
-        warn_user(f"{kind} is not in the plan: {told}")
+        held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"
+        warn_user(f"{kind} is not in the plan: {held} {taken}; {titles('and')} would be planned")
 
     @property
     def updated(self) -> bool:

@@ -15,7 +15,7 @@ from figure import Case, Figure, Missing, Plot, Values
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.graphs.machines.presets import find_preset
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.instances.models import MODELS
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import timed, transformer
@@ -42,7 +42,7 @@ def training_graph(
     graph = transformer(replace(MODELS[name], layers=layers), training, rates, machine)
     return with_updates(
         graph,
-        optimizer="adamw",
+        optimizer=ADAMW,
         when="in-backward",
         device_rate=DEVICE_RATE,
         host_rate=HOST_RATE if host else None,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..adjacency import Indices
 from ..draft import Draft
@@ -32,15 +32,19 @@ from ..graph import Graph, Kind, Mode, Phase
 
 When = Literal["in-backward", "after"]
 
-STATES: Mapping[str, tuple[str, ...]] = {
-    "adamw": ("exp_avg", "exp_avg_sq"),
-    "adam": ("exp_avg", "exp_avg_sq"),
-    "adamw-amsgrad": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
-    "sgd": (),
-    "sgd-momentum": ("momentum_buffer",),
-    "adamw-masters": ("exp_avg", "exp_avg_sq", "master"),
-}
-"""Per optimizer the states of a parameter, by PyTorch's names."""
+
+class Optimizer(NamedTuple):
+    """An optimizer as a graph knows it.
+
+    name: for the graph's `source`.
+    states: names of a parameter's states, by PyTorch's names if it has them.
+    """
+
+    name: str
+    states: tuple[str, ...] = ()
+
+
+ADAMW, SGD = Optimizer("adamw", ("exp_avg", "exp_avg_sq")), Optimizer("sgd")
 
 HOST_MODE = "host"
 
@@ -51,7 +55,7 @@ NUMBER_BYTES = 4
 def with_updates(
     graph: Graph,
     *,
-    optimizer: str,
+    optimizer: Optimizer,
     when: When,
     device_rate: float,
     host_rate: float | None = None,
@@ -70,11 +74,11 @@ def with_updates(
     goes: the program that it stands for has no updates. Raises InputError, one line.
     """
     pairs = gradients_by_name(graph) if gradients is None else gradients
-    _check(graph, optimizer, pairs)
+    _check(graph, pairs)
     draft = Draft(graph.name)
     for x in range(len(graph.tensors)):
         draft.tensor(*graph.tensor(x))
-    writer = _Writer(draft, graph, STATES[optimizer], device_rate, host_rate, state_scale, workspace_scale)
+    writer = _Writer(draft, graph, optimizer.states, device_rate, host_rate, state_scale, workspace_scale)
     complete = {weight: _last(graph.producers[g], graph.mutators[g]) for weight, g in pairs.items()}
     clipped, ready = -1, dict[int, list[int]]()
     if clip_rate is not None:
@@ -94,7 +98,7 @@ def with_updates(
             writer.update(weight, pairs[weight], states[weight], clip[1:])
     updated = set(pairs.values())
     source = {key: value for key, value in graph.source.items() if key != "fingerprint"}
-    source["optimizer"] = {"name": optimizer, "update": when}
+    source["optimizer"] = {"name": optimizer.name, "update": when}
     return draft.graph([*(x for x in graph.results if x not in updated), *clip[:1]], graph.machine, source)
 
 
@@ -117,9 +121,7 @@ def gradients_by_name(graph: Graph) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def _check(graph: Graph, optimizer: str, pairs: Mapping[int, int]) -> None:
-    if optimizer not in STATES:
-        raise InputError(f"unknown optimizer {optimizer!r}: known are {', '.join(STATES)}")
+def _check(graph: Graph, pairs: Mapping[int, int]) -> None:
     if not pairs:
         raise InputError(
             f"{graph.name}: no parameter gradient is among its results: there is nothing to update"

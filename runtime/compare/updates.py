@@ -64,12 +64,15 @@ def _no_new_states(optimizer: Optimizer) -> Generator[None]:
 
 
 def _step(optimizer: Optimizer, way: Way | None) -> None:
-    """One tensor after the other, as the updates are defined. way: None for its own step."""
-    ways = [group["foreach"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
+    """Step one tensor after the other, as updates are defined, if the optimizer has a choice.
+
+    way: a step in place of the optimizer's own.
+    """
+    choosing = [(group, group["foreach"]) for group in optimizer.param_groups if "foreach" in group]
+    for group, _foreach in choosing:
         group["foreach"] = False
     try:
         optimizer.step() if way is None else way(optimizer)
     finally:
-        for group, foreach in zip(optimizer.param_groups, ways, strict=True):
+        for group, foreach in choosing:
             group["foreach"] = foreach

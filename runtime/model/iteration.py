@@ -46,7 +46,7 @@ SCALE = "loss scale"
 
 
 class Updates(NamedTuple):
-    """optimizer: one of those in updates/optimizers.py, of the module's parameters. clipping: None where
+    """optimizer: a planned one (updates/optimizers/), of the module's parameters. clipping: None where
     gradients are taken as they are. masters: updates are made in float32, see updates/masters.py. ema: the
     decay of the weights' moving averages, see updates/averaged.py."""
 

@@ -27,8 +27,9 @@ from ..model.file import ModelFile, load_model_file
 from ..program.graph import Cost, graph_of
 from ..program.program import Call, Program, values_read
 from ..trace.trace import trace
-from ..updates.optimizers import Choice, updated
-from ..updates.rules import ADAMW, ADAMW_FUSED, effort, is_fused
+from ..updates.choice import Choice, updated
+from ..updates.optimizers.adamw import ADAMW, ADAMW_FUSED
+from ..updates.rules import effort, is_fused
 from ..updates.updates import updates_weights
 from .fake_build import fake_build
 from .profile import Progress

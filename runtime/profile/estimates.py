@@ -12,7 +12,7 @@ from ...graphs.graph import Graph
 from ...graphs.machines.presets import Preset
 from ..model.file import ModelFile
 from ..program.program import Program
-from ..updates.optimizers import Choice
+from ..updates.choice import Choice
 from .estimate import Demand, demands_of, graph_from_demands, traced
 from .family import Family
 

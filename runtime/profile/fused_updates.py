@@ -11,6 +11,7 @@ from ...planner.schedule.schedule import PLAIN, Schedule, Verb
 from ..device.threads import as_updates_run
 from ..measuring.update_rates import FUSED, UNFUSED, timed_step
 from ..program.program import Program
+from ..updates.catalogue import description
 from ..updates.rules import is_fused
 from ..updates.updates import updates_weights
 
@@ -29,7 +30,8 @@ def fused_hint(
     }
     updates = [one for o, one in enumerate(program.operations) if o in on_host and updates_weights(one)]
     slow = sum(not is_fused(one.call.target, one.call.keywords) for one in updates)
-    if not slow:
+    described = description(optimizer)
+    if not slow or described is None or not described.has_fused:
         return None
     make = type(optimizer)
 

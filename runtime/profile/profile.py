@@ -31,7 +31,7 @@ from ..model.iteration import on_device
 from ..program.graph import Cost, graph_of
 from ..program.program import Operation, Program
 from ..trace.settle import residents, settled
-from ..updates.optimizers import Choice, updated
+from ..updates.choice import Choice, updated
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
 

@@ -22,8 +22,8 @@ from ..refusals import TraceError, is_value_dependent, refusal, warn_user
 from ..storage.away import bring_back, hold_of
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
+from ..updates.catalogue import rules
 from ..updates.masters import with_master
-from ..updates.optimizers import rules
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates

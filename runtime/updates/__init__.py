@@ -1,5 +1,6 @@
 """Optimizers whose steps can be planned; what others take; averages of gradients over processes
 (averages.py), and of weights over time (averaged.py).
 
-Doors: averaged, averages, updates, optimizers, rules, scaling, state, counted, masters, order, sums, parts.
+Doors: averaged, averages, catalogue, choice, planned_optimizer, updates, rules, scaling, state, counted,
+masters, order, sums, parts.
 """

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from ...graphs.errors import InputError
 from ..storage.home import at_home_value
+from .catalogue import titles
 from .masters import MASTER
-from .optimizers import Rule
+from .planned_optimizer import Rule
 from .rules import on_average
 
 AVERAGE = "ema"
@@ -37,7 +38,7 @@ def given_average(ema: Any, module: nn.Module, *, planned: bool, masters: bool) 
         raise InputError(f"ema={ema!r}: give the share of the average that each update leaves, like 0.999")
     if not planned:
         raise InputError(
-            "ema= goes with planned updates, optimizer= of AdamW, Adam or SGD; else average in the loop"
+            f"ema= goes with planned updates, optimizer= of {titles()}; else average in the loop"
         )
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype.itemsize < torch.float32.itemsize and not masters:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError
-from .optimizers import Rule
+from .catalogue import titles
+from .planned_optimizer import Rule
 from .rules import on_master
 
 MASTER = "master"
@@ -34,9 +35,7 @@ def with_master(rule: Rule, parameter: nn.Parameter) -> Rule:
 def given_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """The optimizer keeps their bits from now on. None: no planned one. Raises InputError, one line."""
     if optimizer is None:
-        raise InputError(
-            "masters=True goes with optimizer= of AdamW, Adam or SGD: they are states in the plan"
-        )
+        raise InputError(f"masters=True goes with optimizer= of {titles()}: they are states in the plan")
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not any(parameter.dtype in _LOW for parameter in trained):
         raise InputError(

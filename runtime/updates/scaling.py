@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...graphs.errors import InputError
 from ..torch_internals import check_and_unscale, takes_scaled_gradients
-from .optimizers import Rule
+from .planned_optimizer import Rule
 
 
 def unscale(

@@ -19,20 +19,20 @@ from ..storage.home import at_home_value
 from ..storage.unmade import filled_with, unmade, zeros
 from ..torch_internals import count_as_stepped
 from .averaged import AVERAGE
+from .catalogue import check_fixed, description, fixed, refuse_hooks
 from .masters import MASTER
-from .optimizers import check_fixed, fixed, numbers, refuse_hooks
 from .sums import sums_of
 from .updates import updates_weights
 
 COUNT = "step"
-"""Under this name AdamW keeps, beside a parameter's states, how often it was updated."""
+"""Name under which some optimizers keep, with a parameter's states, how often it was updated."""
 
 
 class OptimizerState:
     """Of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
 
     As `torch.optim` does it: states that are not there are made by the first iteration, zero, where it wants
-    them; AdamW's counts go on. So `state_dict()` is what it is after `optimizer.step()`, and
+    them; the counts of those that count go on. So `state_dict()` is what it is after `optimizer.step()`, and
     `load_state_dict()` holds.
     """
 
@@ -54,12 +54,14 @@ class OptimizerState:
         self._adds = self._of > 1 and not any(map(updates_weights, program.operations))
         self._begun: Accumulated | None = None
         self._new = False
-        self._counts = any("exp_avg" in states for states in self._names.values())
+        described = description(self._optimizer)
+        assert described is not None, "its updates are in the program"
+        self._described, self._counts = described, described.counts
         self._made: list[tuple[str, str]] = []
         self._counted: list[Tensor] = []
         self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
-        self._fixed = [fixed(group) for group in self._optimizer.param_groups]
+        self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
 
     def refuse_steps(self) -> Callable[[], None]:
         """The optimizer's own `step` raises MemplanError where it has nothing to do. Returns what ends that.
@@ -84,7 +86,7 @@ class OptimizerState:
         if len(groups) != len(self._fixed):
             raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
-            check_fixed(group, number, then)
+            check_fixed(self._described, group, number, then)
         refuse_hooks(self._optimizer)
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         for name in self._updated:
@@ -121,7 +123,9 @@ class OptimizerState:
                 )
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError("the optimizer has updated some parameters more often than others")
-        settings = [number for group in self._optimizer.param_groups for number in numbers(group)]
+        settings = [
+            number for group in self._optimizer.param_groups for number in self._described.values(group)
+        ]
         most = inf if self._clipping is None else self._clipping.max_norm
         states = [rows[parameter][state] for parameter, state in self._states]
         return states, [1 + max(counts), most, float(self._begun is None), *settings]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..model.accumulated import SUM
 from ..program.program import Operation, Program, Setting
-from .optimizers import Rule
+from .planned_optimizer import Rule
 from .rules import RULES
 
 FIRST = Setting(2, 0.0)

@@ -32,7 +32,7 @@ from ..program.program import Call, Operation, Program, Ref, Setting, Storage, V
 from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
 from . import clipping, scaling
-from .optimizers import Rule, setting
+from .planned_optimizer import Rule
 from .rules import if_finite
 from .sums import FIRST, add, with_sum
 
@@ -172,7 +172,7 @@ class _Writer:
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.gradients[name]
         states = [self._state(name, state, rule.dtype) for state in rule.states]
-        settings = (setting(rule.group, "lr", 1e-3), STEP)
+        settings = (rule.lr, STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
         target, reads, keywords = rule.target, [gradient], dict(rule.keywords)

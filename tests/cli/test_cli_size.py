@@ -121,12 +121,15 @@ def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> No
 
 
 def test_an_optimizer_takes_memory_and_time(plan: Plan) -> None:
-    """AdamW has two states a weight, SGD none; without an optimizer the gradients stay as results."""
-    none, sgd, adamw = (
-        sized(plan, "--batch", 4, "--optimizer", name)["batches"][0] for name in ("none", "sgd", "adamw")
+    """AdamW has two states per weight, Lion one, SGD none; without an optimizer the gradients are results."""
+    none, sgd, lion, adamw = (
+        sized(plan, "--batch", 4, "--optimizer", name)["batches"][0]
+        for name in ("none", "sgd", "lion", "adamw")
     )
     weights = 4 * 2 * (256 * 256 + 256)
     assert adamw["baseline_peak"] > sgd["baseline_peak"] + 2 * weights - 1
+    temporary = 4 * 256 * 256  # the direction of one matrix: no kernel is fused
+    assert lion["baseline_peak"] == pytest.approx(adamw["baseline_peak"] - weights + temporary, abs=8192)
     updates = adamw["baseline_time"] - none["baseline_time"]
     fused = 7 / 20 * weights / 16.6e9
     assert fused < updates < fused + 5e-5  # four updates are launched
@@ -300,7 +303,7 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch
         (["model.py", "--gpu", "a100", "--solver", "magic"], "magic"),
         (["model.py", "--gpu", "a100", "--set", "speed=1"], "speed"),
         (["model.py", "--gpu", "a100", "--time-limit", "0"], "is no time"),
-        (["model.py", "--gpu", "a100", "--optimizer", "lion"], "'lion' is not one of"),
+        (["model.py", "--gpu", "a100", "--optimizer", "muon"], "'muon' is not one of"),
         (["model.py", "--gpu", "a100", "--machine", "no.yaml"], "no.yaml: no such file"),
         (["model.py", "--gpu", "a100", "--machine", "typo.yaml"], "unknown field 'linsk': is it 'links'?"),
         (["model.py", "--gpu", "a100", "--machine", "any.yaml"], "has no device capacity: give a --budget"),

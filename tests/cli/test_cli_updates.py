@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.plain import baseline
 from torch import nn
 
@@ -54,6 +54,7 @@ def updates_of(graph: Graph) -> list[int]:
         "--optimizer sgd --momentum 0.9 --nesterov --weight-decay 0.1 --update after --clip-norm 0.01",
         "--optimizer adam --amsgrad --lr 0.01",
         "--optimizer adamw --no-fused",
+        "--optimizer lion --weight-decay 0.1",
     ],
 )
 def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) -> None:
@@ -113,9 +114,7 @@ def test_an_estimate_has_states_and_both_speeds(plan: Plan) -> None:
 
 def test_a_graph_updated_afterwards_can_not_be_run(plan: Plan) -> None:
     assert plan("profile", "model.py", "-o", "plain.json").exit_code == 0
-    graph = with_updates(
-        load_graph(Path("plain.json")), optimizer="adamw", when="in-backward", device_rate=1e9
-    )
+    graph = with_updates(load_graph(Path("plain.json")), optimizer=ADAMW, when="in-backward", device_rate=1e9)
     save_graph(graph, Path("graph.json"))
     assert plan("solve", "graph.json", *STORE_ALL).exit_code == 0
     result = plan("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
@@ -148,7 +147,7 @@ def test_another_optimizer_is_a_mismatch(plan: Plan, change: dict[str, object], 
     [
         (["model.py", "--lr", "0.1"], "--lr goes with --optimizer"),
         (["model.py", "--no-fused"], "--fused goes with --optimizer"),
-        (["model.py", "--optimizer", "lion"], "'lion' is not one of 'adamw', 'adam', 'sgd'"),
+        (["model.py", "--optimizer", "muon"], "'muon' is not one of 'adam', 'adamw', 'lion', 'sgd'"),
         (["model.py", "--optimizer", "sgd", "--eps", "1"], "sgd has no eps"),
         (["model.py", "--optimizer", "adamw", "--lr", "nan"], "adamw: a number is not finite"),
         (["model.py", "--optimizer", "adamw", "--lr", "-1"], "adamw: Invalid learning rate: -1.0"),

@@ -13,12 +13,12 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.plain import baseline
 
 
 def updated(graph: Graph) -> Graph:
-    return with_updates(graph, optimizer="adamw", when="in-backward", device_rate=1e6, host_rate=1e5)
+    return with_updates(graph, optimizer=ADAMW, when="in-backward", device_rate=1e6, host_rate=1e5)
 
 
 @settings(max_examples=40, deadline=None)

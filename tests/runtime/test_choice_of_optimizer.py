@@ -11,7 +11,7 @@ from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.profile.estimate import estimate_program
 from memplan.runtime.profile.roofline import LAUNCH_SECONDS
 from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.optimizers import Choice, choice_of, updated
+from memplan.runtime.updates.choice import Choice, choice_of, updated
 from torch import nn
 
 
@@ -30,6 +30,7 @@ def test_a_fingerprint_covers_the_optimizer_but_not_its_rate():
         fingerprint(amsgrad=True),
         fingerprint(fused=False),
         trace(updated(seeded("perceptron"), Choice("adam"))).fingerprint,
+        trace(updated(seeded("perceptron"), Choice("lion"))).fingerprint,
     ]
     assert len(set(known)) == len(known)
     assert fingerprint(lr=0.5) == fingerprint() == fingerprint(weight_decay=0.01)
@@ -61,7 +62,7 @@ def test_estimated_updates_take_the_machines_speed():
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda p: torch.optim.Adamax(p), "Adamax can't be planned: use torch.optim.AdamW, Adam or SGD"),
+        (lambda p: torch.optim.Adamax(p), "Adamax can't be planned: use Adam, AdamW, Lion or SGD"),
         (lambda p: torch.optim.AdamW(p, capturable=True), "AdamW with capturable=True can't be planned"),
     ],
     ids=["adamax", "capturable"],
@@ -75,10 +76,12 @@ def test_other_optimizers_are_refused(make, line):
 @pytest.mark.parametrize(
     ("choice", "line"),
     [
-        (Choice("lion"), "unknown optimizer 'lion': known are adamw, adam, sgd"),
+        (Choice("muon"), "unknown optimizer 'muon': known are adam, adamw, lion, sgd"),
         (Choice("adamw", momentum=0.9), "adamw has no momentum"),
         (Choice("sgd", eps=1e-8), "sgd has no eps"),
         (Choice("adam", nesterov=True), "adam has no nesterov"),
+        (Choice("lion", eps=1e-8), "lion has no eps"),
+        (Choice("lion", betas=(0.9, 1.5)), "lion: .*not all are in range"),
         (Choice("sgd", lr=-1.0), "sgd: Invalid learning rate"),
         (Choice("adamw", lr=float("inf")), "adamw: a number is not finite"),
         (Choice("adamw", betas=(0.9, 1.5)), "adamw: Invalid beta"),

@@ -9,7 +9,7 @@ from memplan.runtime.model.file import ModelFile
 from memplan.runtime.profile.estimate import estimate_file, traced
 from memplan.runtime.profile.estimates import Estimates
 from memplan.runtime.profile.family import DiffersError, Family, same
-from memplan.runtime.updates.optimizers import Choice
+from memplan.runtime.updates.choice import Choice
 from torch import nn
 
 PRESET = find_preset("rtx3060")

@@ -13,7 +13,7 @@ from iterations import ITERATIONS, gpt2, seeded
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import compare
@@ -351,7 +351,7 @@ def test_updates_in_the_program_are_those_of_the_graph(name, when, norm):
     graph."""
     plain = unmeasured(trace(seeded(name)))
     rates = {"device_rate": 1.0, "host_rate": 1.0, "clip_rate": norm}
-    other = with_updates(plain, optimizer="adamw", when=when, **rates)
+    other = with_updates(plain, optimizer=ADAMW, when=when, **rates)
     graph = unmeasured(trace(updating(seeded(name), "adamw", when, norm)))
 
     def told(graph):

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 import pytest
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.plain import baseline
 from memplan.solvers import compiling
 from memplan.solvers.compiling import Code, compile_apart
@@ -49,7 +49,7 @@ MISSING = Code(lambda: False, "memplan.solvers.recomputation.search.compiling")
 def problem() -> Problem:
     """One that is not solved at once, by any solver."""
     link = Link(1e8)
-    graph = with_updates(chain(12), optimizer="adamw", when="in-backward", device_rate=1e9, host_rate=1e9)
+    graph = with_updates(chain(12), optimizer=ADAMW, when="in-backward", device_rate=1e9, host_rate=1e9)
     return Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=Links(d2h=link, h2d=link)))
 
 

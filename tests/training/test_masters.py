@@ -110,7 +110,7 @@ def test_training_is_that_with_masters_by_hand(make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "line"),
     [
-        (torch.optim.Adafactor, {}, "masters=True goes with optimizer= of AdamW, Adam or SGD"),
+        (torch.optim.Adafactor, {}, "masters=True goes with optimizer= of Adam, AdamW, Lion or SGD"),
         (lambda _p: None, {}, "masters=True goes with optimizer="),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.machine import Link, Links, Machine
-from ....graphs.transformations.updates import with_updates
+from ....graphs.transformations.updates import ADAMW, with_updates
 from ....planner.plain import baseline
 from ...compiling import Code
 from ...problem import Options, Problem
@@ -17,7 +17,7 @@ from .offload_greedy import Settings, solve
 def _problem() -> Problem:
     """One that the greedy does not solve at once, so that it is searched."""
     link = Link(1e9)
-    graph = with_updates(chain(8), optimizer="adamw", when="in-backward", device_rate=1e9, host_rate=1e9)
+    graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=1e9, host_rate=1e9)
     return Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(d2h=link, h2d=link)))
 
 

@@ -12,7 +12,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
@@ -36,7 +36,7 @@ def trained(blocks: int, seed: int) -> Graph:
     """A chain with AdamW on either side of the bus."""
     plain = chain(blocks, seed=seed)
     return with_updates(
-        plain, optimizer="adamw", when="in-backward", device_rate=20.0 * MiB, host_rate=2.0 * MiB
+        plain, optimizer=ADAMW, when="in-backward", device_rate=20.0 * MiB, host_rate=2.0 * MiB
     )
 
 
@@ -56,7 +56,7 @@ GRAPHS = {
     "chain": chain(5, seed=3),
     "trained": trained(4, 1),
     "after": with_updates(
-        chain(3, seed=5), optimizer="sgd", when="after", device_rate=9.0 * MiB, host_rate=1.0 * MiB
+        chain(3, seed=5), optimizer=SGD, when="after", device_rate=9.0 * MiB, host_rate=1.0 * MiB
     ),
     "unet": unet(2),
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.plain import baseline
@@ -217,9 +217,7 @@ def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, sh
     """The simulator accepts each, within the budget; what is refused is refused honestly."""
     plain = chain(layers, seed=seed)
     when = "in-backward" if early else "after"
-    updated = with_updates(
-        plain, optimizer="adamw", when=when, device_rate=1e6, host_rate=5e5, state_scale=1.0
-    )
+    updated = with_updates(plain, optimizer=ADAMW, when=when, device_rate=1e6, host_rate=5e5, state_scale=1.0)
     links = Links(2e6, 2e6, 2e6, 2e6) if disk else Links(2e6, 2e6)
     high = baseline(updated).peak
     problem = Problem(updated, high * (share + 1) // 6, Machine(links=links))
@@ -382,7 +380,7 @@ def test_states_on_a_disk_that_is_not_there():
 @settings(max_examples=40, deadline=None)
 def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     updated = with_updates(
-        chain(layers, seed=seed), optimizer="sgd", when="after", device_rate=1e6, host_rate=1e6
+        chain(layers, seed=seed), optimizer=SGD, when="after", device_rate=1e6, host_rate=1e6
     )
     order = SwapOrder(training_layers("lohan", updated))
     problem = Problem(updated, baseline(updated).peak, MACHINE)
@@ -406,7 +404,7 @@ def test_room_on_the_device_saves_time():
 def test_a_host_too_small_for_early_fetches_is_no_refusal():
     """Half a fetch ahead the host does not hold what is on its way; each just before its use, it does."""
     training = with_updates(
-        chain(2, seed=1540), optimizer="sgd", when="after", device_rate=2**20, host_rate=2**20
+        chain(2, seed=1540), optimizer=SGD, when="after", device_rate=2**20, host_rate=2**20
     )
     machine = Machine(links=Links(2**20, 2**20, 2**20, 2**20), host_capacity=2_060_377)
     assert solve("lohan", Problem(training, 5_855_684, machine)).figures.least_budget == 5_636_100

@@ -16,7 +16,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.residence.transfers import judged
@@ -150,7 +150,7 @@ def test_the_default_is_never_slower_than_the_published_choice(seed: int) -> Non
 def test_where_weights_are_used_is_what_the_ways_say() -> None:
     """Over a slow link, three layers, one in each way."""
     graph = with_updates(
-        chain(3, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+        chain(3, uniform=True), optimizer=ADAMW, when="in-backward", device_rate=MiB, host_rate=MiB
     )
     graph = with_direct_access(graph, MiB)
     plan = plan_of(Problem(graph, 10**9, machine()))
@@ -180,7 +180,7 @@ def test_where_weights_are_used_is_what_the_ways_say() -> None:
 def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() -> None:
     """Without direct access, in little more than the activations and two layers: twice, or not at all."""
     graph = with_updates(
-        chain(6, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+        chain(6, uniform=True), optimizer=ADAMW, when="in-backward", device_rate=MiB, host_rate=MiB
     )
     problem = Problem(graph, 10**9, machine(8 * MiB))
     plan = plan_of(problem)
@@ -209,7 +209,7 @@ def test_at_the_time_limit_the_best_so_far_is_given() -> None:
 def test_kept_gradients_stay_to_the_end(reserve: float) -> None:
     """Over a link so slow that writing any gradient takes longer than making it: as many as may stay, do."""
     graph = with_updates(
-        chain(4, uniform=True), optimizer="sgd", when="in-backward", device_rate=MiB, host_rate=MiB
+        chain(4, uniform=True), optimizer=SGD, when="in-backward", device_rate=MiB, host_rate=MiB
     )
     answer = memferry.solve(
         Problem(graph, 10**9, machine(0.1 * MiB)), Options(None, memferry.Settings(reserve=reserve))
@@ -228,7 +228,7 @@ def test_tied_weights_and_dropout(update: str) -> None:
             results = [x for x in graph.results if graph.tensors.kind[x] == Kind.PARAMETER_GRADIENT]
             pairs = {int(graph.tensors.name[x].removeprefix("g.")): x for x in results}
             graph = with_updates(
-                graph, optimizer="adamw", when="after", device_rate=1e3, host_rate=1e3, gradients=pairs
+                graph, optimizer=ADAMW, when="after", device_rate=1e3, host_rate=1e3, gradients=pairs
             )
         problem = Problem(with_direct_access(graph, 300.0), baseline(graph).peak, machine(300.0))
         figures = solved(problem)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import SGD, with_updates
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
@@ -34,7 +34,7 @@ def machine(rate: float) -> Machine:
 def problem_of(layers: int, seed: int, rate: float, rewrites: float = 1.0) -> Problem:
     """A chain with all modes for direct access, updates on the CPU too, and room for all."""
     graph = with_updates(
-        chain(layers, seed=seed), optimizer="sgd", when="in-backward", device_rate=MiB, host_rate=4 * MiB
+        chain(layers, seed=seed), optimizer=SGD, when="in-backward", device_rate=MiB, host_rate=4 * MiB
     )
     graph = with_direct_gradients(with_direct_access(graph, rate), rate, rewrites=rewrites)
     return Problem(graph, 2 * baseline(graph).peak, machine(rate))
@@ -152,7 +152,7 @@ def test_auto_takes_the_faster_and_needs_no_more_memory_than_either(seed: int) -
 
 
 def test_without_such_modes_only_copies_are_taken() -> None:
-    graph = with_updates(chain(2), optimizer="sgd", when="after", device_rate=MiB, host_rate=MiB)
+    graph = with_updates(chain(2), optimizer=SGD, when="after", device_rate=MiB, host_rate=MiB)
     problem = Problem(graph, 10**9, machine(MiB))
     solved(problem)
     with pytest.raises(

@@ -12,7 +12,7 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.structure.valid_order import is_valid_order
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
@@ -30,7 +30,7 @@ def llm(blocks: int, *, when: str = "in-backward", host: float | None = 2.0, see
     rate = weights / float(graph.operations.time.sum())
     return with_updates(
         graph,
-        optimizer="adamw",
+        optimizer=ADAMW,
         when="after" if when == "after" else "in-backward",
         device_rate=20 * rate,
         host_rate=None if host is None else host * rate,

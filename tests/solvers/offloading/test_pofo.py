@@ -13,7 +13,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.structure.chain import chain_of
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
@@ -165,7 +165,7 @@ def test_the_least_budget_that_a_refusal_names_is_reached(seed: int):
 
 @pytest.mark.parametrize("when", ["in-backward", "after"])
 def test_updates_stay_on_the_device(when: str):
-    graph = with_updates(chain(5, seed=2), optimizer="adamw", when=when, device_rate=1e9, host_rate=1e8)
+    graph = with_updates(chain(5, seed=2), optimizer=ADAMW, when=when, device_rate=1e9, host_rate=1e8)
     problem = Problem(graph, baseline(graph).peak * 8 // 10, Machine(links=Links(1e7, 1e7)))
     solution = solve("pofo", problem)
     assert solution.figures.time < solve("rotor", problem).figures.time

@@ -15,7 +15,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.residence.residence import residence_schedule
@@ -110,7 +110,7 @@ def test_a_window_that_fits_by_the_model_fits(seed: int, size: int, checkpoint: 
 def test_only_the_window_is_on_the_device() -> None:
     """At each run at most m + 1 layers' weights are there: those of the window, and the one being fetched."""
     graph = with_updates(
-        chain(9, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+        chain(9, uniform=True), optimizer=ADAMW, when="in-backward", device_rate=MiB, host_rate=MiB
     )
     layers = training_layers("a solver", graph)
     size = 3
@@ -167,7 +167,7 @@ def test_what_is_out_of_the_window_lies_on_the_disk(seed: int, size: int, checkp
 
 def test_the_disk_is_taken_where_the_host_is_too_small() -> None:
     graph = with_updates(
-        chain(9, uniform=True), optimizer="adamw", when="in-backward", device_rate=MiB, host_rate=MiB
+        chain(9, uniform=True), optimizer=ADAMW, when="in-backward", device_rate=MiB, host_rate=MiB
     )
     roomy = Problem(graph, int(0.5 * baseline(graph).peak), with_disk(3 * MiB, 2 * MiB))
     least = least_budget(roomy)
@@ -188,7 +188,7 @@ def test_the_disk_is_taken_where_the_host_is_too_small() -> None:
 
 
 def test_everything_in_the_window_is_the_plain_schedule() -> None:
-    graph = with_updates(chain(4, seed=2), optimizer="adamw", when="after", device_rate=MiB, host_rate=MiB)
+    graph = with_updates(chain(4, seed=2), optimizer=ADAMW, when="after", device_rate=MiB, host_rate=MiB)
     problem = Problem(graph, 2 * baseline(graph).peak, machine(1.0))
     answer, line = solved(problem)
     assert "a window of 4 of 4 layers (hidden)" in line
@@ -218,7 +218,7 @@ def test_gradients_that_nothing_updates_from_go_to_the_host() -> None:
 
 
 def test_the_registry_knows_it() -> None:
-    graph = with_updates(chain(4, seed=2), optimizer="sgd", when="after", device_rate=MiB, host_rate=MiB)
+    graph = with_updates(chain(4, seed=2), optimizer=SGD, when="after", device_rate=MiB, host_rate=MiB)
     found = registry.solve("stronghold", Problem(graph, baseline(graph).peak, machine()))
     assert found.lower_bound is not None
     assert found.figures.time >= found.lower_bound
@@ -242,7 +242,7 @@ def test_refusals(graph: Graph, on: Machine, message: str) -> None:
 
 
 def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> None:
-    graph = with_updates(chain(3, seed=1), optimizer="sgd", when="after", device_rate=MiB, host_rate=MiB)
+    graph = with_updates(chain(3, seed=1), optimizer=SGD, when="after", device_rate=MiB, host_rate=MiB)
     with pytest.raises(InfeasibleError, match="the smallest budget found by stronghold is"):
         solved(Problem(graph, 1000, machine()))
 

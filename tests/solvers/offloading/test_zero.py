@@ -10,7 +10,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.graphs.transformations.updates import with_updates
+from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.instances.models import Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.plain import baseline
@@ -156,7 +156,7 @@ def test_memory_grows_smaller_from_rule_to_rule():
 def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, share: int, disk: bool):
     plain = chain(layers, seed=seed)
     when = "in-backward" if early else "after"
-    updated = with_updates(plain, optimizer="adamw", when=when, device_rate=1e6, host_rate=5e5)
+    updated = with_updates(plain, optimizer=ADAMW, when=when, device_rate=1e6, host_rate=5e5)
     links = Links(2e6, 2e6, 2e6, 2e6) if disk else Links(2e6, 2e6)
     problem = Problem(updated, baseline(updated).peak * (share + 1) // 5, Machine(links=links))
     states = zero_infinity.Settings(states="disk" if disk else "auto")

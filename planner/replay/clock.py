@@ -20,15 +20,19 @@ def period(turn: Turn, most: int) -> float:
     """most: turns played. The turn has been walked. Notes how long its rows waited in the last one played."""
     rows, seconds, first, waits = turn.rows, turn.seconds, turn.first, turn.waits
     count = turn.counts[0]
-    back = 0
+    back, queues = 0, _H2D + 1
+    for row in range(count):
+        queues = max(queues, rows[row, QUEUE] + 1)
+    thread = queues
     for place in range(first[count]):
         if waits[place] < 0:
             back = max(back, -(waits[place] // count))
     ends = np.zeros((back + 1, count))
-    free, begin, growth, half = np.zeros(7), np.zeros(7), np.zeros(7), np.zeros(7)
+    free, begin = np.zeros(queues + 1), np.zeros(queues + 1)
+    growth, half = np.zeros(queues + 1), np.zeros(queues + 1)
     fence = following = longest = computed = launched = 0.0
     for number in range(most):
-        for queue in range(7):
+        for queue in range(queues + 1):
             begin[queue] = free[queue]
         now = ends[number % (back + 1)]
         place = 0
@@ -56,10 +60,12 @@ def period(turn: Turn, most: int) -> float:
                 computed = now[row]
             else:
                 free[queue] = now[row]
-        free[_COMPUTE], free[6] = computed, launched
-        fence, following = following, max(max(free[2], free[3]), max(free[4], free[5]))
+        free[_COMPUTE], free[thread] = computed, launched
+        fence, following = following, 0.0
+        for queue in range(_D2H, thread):
+            following = max(following, free[queue])
         longest, change = 0.0, 0.0
-        for queue in range(7):
+        for queue in range(queues + 1):
             gained = free[queue] - begin[queue]
             change = max(change, abs(gained - growth[queue]))
             longest = max(longest, gained)
@@ -67,9 +73,9 @@ def period(turn: Turn, most: int) -> float:
         if number > 0 and number + 1 >= back and change <= longest * _SAME:
             return longest
         if number + 1 == (most + 1) // 2:
-            for queue in range(7):
+            for queue in range(queues + 1):
                 half[queue] = free[queue]
     longest = 0.0
-    for queue in range(7):
+    for queue in range(queues + 1):
         longest = max(longest, free[queue] - half[queue])
     return longest / (most - (most + 1) // 2)

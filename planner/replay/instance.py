@@ -26,7 +26,7 @@ class Instance(NamedTuple):
     """ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
     `…_start` and `…_end` being places in `members`; writes are pairs (tensor, its contribution as a bit),
     host_writes those that a way on the device makes in host memory.
-    tensors: (size, whole, persistent, input).  limits: bytes per memory, and those pinned.
+    tensors: (size, whole, persistent, input).  limits: bytes per memory, and last those pinned.
     copies: seconds, by queue, tensor.
     """
 

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from ...graphs.arrays import Ints
 from ...graphs.compiled import inner
-from ..simulator.pinned import PINNED
 from .instance import Instance
+from .rows import COMPUTE, DELETE, DEVICE, HOST, OFFLOAD, PREFETCH
 
 Flags = NDArray[np.bool_]
-_PINNED = PINNED
 _CROSS, _MAKE, _DROP = range(3)
 """What happens to a copy on the host: it crosses the link; a step makes it; it is deleted."""
+_KINDS = 4
+"""An event is `_KINDS` · tensor + kind."""
 
 
 @inner
@@ -30,32 +31,32 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     for index in range(length):
         verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
         made = 0
-        if verb == 0:
+        if verb == COMPUTE:
             most += ways[target].host_reads_end - ways[target].host_reads_start
             most += ways[target].host_writes_end - ways[target].host_writes_start
             if ways[target].host:
                 made = (ways[target].writes_end - ways[target].writes_start) // 2
-        elif verb > 1 and where == 1:
+        elif verb != DELETE and where == HOST:
             made = 1
         first[index + 1] = first[index] + made
     flags, at_start = np.zeros(first[length], np.bool_), np.zeros(count, np.bool_)
-    if instance.limits[_PINNED] == np.inf:
+    if instance.limits[-1] == np.inf:
         return first, flags, at_start
     events = np.empty(most + first[length], np.int64)
     events = events[: _events(ways, instance.members, steps, events)]
     will, crossed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     for place in range(len(events) - 1, -1, -1):
-        if events[place] & 3 != _MAKE:
-            will[events[place] >> 2] = events[place] & 3 == _CROSS
+        if events[place] % _KINDS != _MAKE:
+            will[events[place] // _KINDS] = events[place] % _KINDS == _CROSS
     for event in events:
-        if event & 3 != _MAKE:
-            crossed[event >> 2] = event & 3 == _CROSS
+        if event % _KINDS != _MAKE:
+            crossed[event // _KINDS] = event % _KINDS == _CROSS
     for x in range(count):
         at_start[x] = tensors[x].persistent and (will[x] or crossed[x])
         will[x] = tensors[x].persistent and will[x]
     made = first[length]
     for place in range(len(events) - 1, -1, -1):
-        x, kind = events[place] >> 2, events[place] & 3
+        x, kind = events[place] // _KINDS, events[place] % _KINDS
         if kind == _MAKE:
             made -= 1
             flags[made] = will[x]
@@ -66,31 +67,31 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
 
 @inner
 def _events(ways: Any, members: Ints, steps: Ints, events: Ints) -> int:
-    """Fill `events` with 4 · tensor + kind for what happens to copies on the host, in order; their number."""
+    """Fill `events` with what happens to copies on the host, in order; their number."""
     length = 0
     for index in range(len(steps)):
         verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
-        if verb == 0:
+        if verb == COMPUTE:
             way = ways[target]
             low, high, each, kind = way.host_reads_start, way.host_reads_end, 1, _CROSS
             if way.host:
                 low, high, each, kind = way.writes_start, way.writes_end, 2, _MAKE
             for place in range(low, high, each):
-                events[length] = members[place] << 2 | kind
+                events[length] = members[place] * _KINDS + kind
                 length += 1
             for place in range(way.host_writes_start, way.host_writes_end, 2):
-                events[length] = members[place] << 2 | _CROSS
+                events[length] = members[place] * _KINDS + _CROSS
                 length += 1
             continue
-        if verb == 1:
-            if where == 1:
-                events[length] = target << 2 | _DROP
+        if verb == DELETE:
+            if where == HOST:
+                events[length] = target * _KINDS + _DROP
                 length += 1
             continue
-        if where == 1:
-            events[length] = target << 2 | _MAKE
+        if where == HOST:
+            events[length] = target * _KINDS + _MAKE
             length += 1
-        if (verb == 2 and where == 1) or (verb == 3 and where == 0):
-            events[length] = target << 2 | _CROSS
+        if (verb == OFFLOAD and where == HOST) or (verb == PREFETCH and where == DEVICE):
+            events[length] = target * _KINDS + _CROSS
             length += 1
     return length

@@ -16,17 +16,21 @@ from numpy.typing import NDArray
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled, inner
 from ..simulator.clock import Queue
-from ..simulator.pinned import PINNED
 from .clock import period
 from .instance import Instance
 from .pins import pins_of
 from .rows import (
     ADD,
     CHANGE,
+    COMPUTE,
+    DELETE,
+    DEVICE,
     DROP,
     DROP_PINNED,
+    HOST,
     MAKE,
     MOVE,
+    OFFLOAD,
     OVERWRITE,
     QUEUE,
     READ,
@@ -36,17 +40,26 @@ from .rows import (
     empty_turn,
     event,
     put,
+    read_queue,
+    write_queue,
 )
 from .walk import walk
 
-_PINNED = PINNED
-_COMPUTE, _CPU, _D2H, _H2D, _WRITE, _READ = (int(queue) for queue in Queue)
+_COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
+_VANISH = -1
+"""The verb of what goes at the end of the list, from every memory."""
 
-FIGURES = 7
-"""Of a replay."""
+_SECONDS, _EXCESS, _PEAKS = range(3)
+_ELSEWHERE = -1
+"""The places of a replay's figures."""
 
 UNASKED = np.empty(0)
 """Stalls that nobody asks for."""
+
+
+def figures_for(instance: Instance) -> Floats:
+    """Return room for the figures of a replay; see `replay`."""
+    return np.zeros(_PEAKS + len(instance.limits) + 1)
 
 
 @compiled
@@ -58,18 +71,23 @@ def replay(
     stalls: Floats,
     turns: int,
 ) -> None:
-    """result: (seconds of a turn, bytes in excess of the limits, peak per memory, the most that is pinned: 0
-    where that has no limit, seconds of all that is not on the compute queue). stalls: takes per run on the
-    device, in the steps' order, how long its queue waits for it, if it has room. turns: played at most."""
-    turn, peaks = _room_for(instance, steps), np.zeros(4)
-    result[1] = _read(instance, steps, starts, turn, peaks)
+    """Replay one turn and write down what it takes.
+
+    result: from `figures_for`; takes seconds of a turn, bytes in excess of the limits, the peak per memory,
+    the most that is pinned (0 where that has no limit), seconds of all that is not on the compute queue.
+    stalls: takes per run on the device, in the steps' order, how long its queue waits for it, if it has room.
+    turns: played at most.
+    """
+    ledgers = len(instance.limits)
+    turn, peaks = _room_for(instance, steps), np.zeros(ledgers)
+    result[_EXCESS] = _read(instance, steps, starts, turn, peaks)
     walk(turn, instance.limits, peaks)
-    for ledger in range(4):
-        result[2 + ledger] = peaks[ledger]
-    result[0], result[6] = period(turn, turns), 0.0
+    for ledger in range(ledgers):
+        result[_PEAKS + ledger] = peaks[ledger]
+    result[_SECONDS], result[_ELSEWHERE] = period(turn, turns), 0.0
     for row in range(turn.counts[0]):
         if turn.rows[row, QUEUE] != _COMPUTE:
-            result[6] += turn.seconds[row, RUN]
+            result[_ELSEWHERE] += turn.seconds[row, RUN]
     if len(stalls):
         _add_stalls(instance, steps, turn, stalls)
 
@@ -79,7 +97,7 @@ def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> 
     place = row = 0
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
-        if verb == 0:
+        if verb == COMPUTE:
             taken = _rows_of(instance.ways[target])
             if turn.rows[row, QUEUE] == _COMPUTE:
                 stalls[place] = 0.0
@@ -87,7 +105,7 @@ def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> 
                     stalls[place] += turn.seconds[row + part, WAIT]
                 place += 1
             row += taken
-        elif verb > 1:
+        elif verb != DELETE:
             row += 1
 
 
@@ -104,54 +122,57 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
     tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
     events = turn.events
     count, length = len(tensors), len(steps)
-    have = np.zeros((3, count), np.int64)
+    pinned_ledger = memories = len(limits) - 1
+    have = np.zeros((memories, count), np.int64)
     moving = _moving(instance, steps, starts, turn)
     first, flags, pinned = pins_of(instance, steps)
-    pins_limited = limits[_PINNED] < np.inf
+    pins_limited = limits[pinned_ledger] < np.inf
     for x in range(count):
-        for memory in range(3):
+        for memory in range(memories):
             if starts[x] >> memory & 1:
                 have[memory, x] = tensors[x].whole
                 starting[memory] += tensors[x].size
-                if memory == 1 and pinned[x]:
-                    starting[_PINNED] += tensors[x].size
+                if memory == HOST and pinned[x]:
+                    starting[pinned_ledger] += tensors[x].size
     settled, excess = starting.copy(), 0.0
-    for ledger in range(4):
+    for ledger in range(memories + 1):
         excess = max(excess, settled[ledger] - limits[ledger])
     row = at = drops = 0
     for index in range(length + count):
         if index < length:
             verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
         else:  # what is neither persistent nor an input vanishes
-            verb, target, where = -1, index - length, 0
+            verb, target, where = _VANISH, index - length, DEVICE
             if tensors[target].persistent:
                 continue
-        if verb in (1, -1):
-            for memory in range(3):
-                if verb == 1 and memory != where:
+        if verb in (DELETE, _VANISH):
+            for memory in range(memories):
+                if verb == DELETE and memory != where:
                     continue
-                if not have[memory, target] or (verb == -1 and memory == 0 and tensors[target].input):
+                if not have[memory, target] or (
+                    verb == _VANISH and memory == DEVICE and tensors[target].input
+                ):
                     continue
                 have[memory, target] = 0
                 settled[memory] -= tensors[target].size
                 if moving[target] >= 0:
-                    is_pinned = memory == 1 and pinned[target]
+                    is_pinned = memory == HOST and pinned[target]
                     events[at] = event(DROP_PINNED if is_pinned else DROP, int(moving[target]), memory)
                     at += 1
                     drops += 1
                     if is_pinned:
                         pinned[target] = False
-                        settled[_PINNED] -= tensors[target].size
+                        settled[pinned_ledger] -= tensors[target].size
             continue
 
         kept = transient = pins = 0
-        if verb == 0:
+        if verb == COMPUTE:
             way = ways[target]
-            memory, queue = (1, _CPU) if way.host else (0, _COMPUTE)
+            memory, queue = (HOST, _CPU) if way.host else (DEVICE, _COMPUTE)
             for place in range(way.reads_start, way.host_reads_end):
                 x = int(moving[members[place]])
                 if x >= 0:
-                    events[at] = event(READ, x, memory if place < way.reads_end else 1)
+                    events[at] = event(READ, x, memory if place < way.reads_end else HOST)
                     at += 1
             for place in range(way.mutates_start, way.mutates_end):
                 x = int(moving[members[place]])
@@ -162,26 +183,26 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 below = again = 0
                 for place in range(way.host_writes_start, way.host_writes_end, 2):
                     x, bit = members[place], members[place + 1]
-                    if not have[1, x]:
+                    if not have[HOST, x]:
                         below += tensors[x].size
                         pinned[x] = pins_limited
-                    elif have[1, x] & bit:
+                    elif have[HOST, x] & bit:
                         again += tensors[x].size
                     else:
-                        events[at] = event(ADD, int(moving[x]), 1)
+                        events[at] = event(ADD, int(moving[x]), HOST)
                         at += 1
-                demand = int(settled[1]) + below + again
-                pinning = int(settled[_PINNED]) + below + again if pins_limited else 0
-                excess = max(excess, demand - limits[1], pinning - limits[_PINNED])
-                put(turn, row, queue, 1, demand, pinning, at, 0.0, 0.0)
-                settled[1] += below
-                settled[_PINNED] += below if pins_limited else 0
+                demand = int(settled[HOST]) + below + again
+                pinning = int(settled[pinned_ledger]) + below + again if pins_limited else 0
+                excess = max(excess, demand - limits[HOST], pinning - limits[pinned_ledger])
+                put(turn, row, queue, HOST, demand, pinning, at, 0.0, 0.0)
+                settled[HOST] += below
+                settled[pinned_ledger] += below if pins_limited else 0
                 row += 1
                 for place in range(way.host_writes_start, way.host_writes_end, 2):
                     x, bit = members[place], members[place + 1]
-                    if not have[1, x] & bit:
-                        have[1, x] |= bit
-                        events[at] = event(MAKE, int(moving[x]), 1)
+                    if not have[HOST, x] & bit:
+                        have[HOST, x] |= bit
+                        events[at] = event(MAKE, int(moving[x]), HOST)
                         at += 1
             transient = way.workspace
             for place in range(way.writes_start, way.writes_end, 2):
@@ -204,10 +225,10 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                     at += 1
             seconds, launch = way.seconds, way.launch
         else:
-            if verb == 2:
-                source, queue = where - 1, _D2H if where == 1 else _WRITE
+            if verb == OFFLOAD:
+                source, queue = where - 1, write_queue(where)
             else:
-                source, queue = where + 1, _H2D if where == 0 else _READ
+                source, queue = where + 1, read_queue(where)
             memory, x = where, int(moving[target])
             events[at] = event(READ, x, source)
             at += 1
@@ -216,7 +237,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 at += 1
             else:
                 kept = tensors[target].size
-                if memory == 1 and flags[first[index]]:
+                if memory == HOST and flags[first[index]]:
                     pinned[target] = True
                     pins = kept
             events[at] = event(MOVE, x, memory)
@@ -226,13 +247,13 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
         excess = max(excess, settled[memory] + kept + transient - limits[memory])
         pinning = 0
         if pins:
-            pinning = int(settled[_PINNED]) + pins
-            excess = max(excess, pinning - limits[_PINNED])
-            settled[_PINNED] += pins
+            pinning = int(settled[pinned_ledger]) + pins
+            excess = max(excess, pinning - limits[pinned_ledger])
+            settled[pinned_ledger] += pins
         put(turn, row, queue, memory, int(settled[memory]) + kept + transient, pinning, at, seconds, launch)
         settled[memory] += kept
         row += 1
-    put(turn, row, -1, 0, 0, 0, at, 0.0, 0.0)
+    put(turn, row, -1, DEVICE, 0, 0, at, 0.0, 0.0)
     turn.counts[0], turn.counts[2] = row, drops
     return excess
 
@@ -242,12 +263,12 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
     ways, tensors, most = instance.ways, len(instance.tensors), 3 * (len(steps) + len(instance.tensors))
     rows = len(steps)
     for index in range(len(steps)):
-        if steps[index, 0] == 0:
+        if steps[index, 0] == COMPUTE:
             way = ways[steps[index, 1]]
             most += way.host_reads_end - way.reads_start + way.host_writes_end - way.writes_start
             rows += _rows_of(way) - 1
             most += 2 * (way.mutates_end - way.mutates_start)
-    return empty_turn(rows, most, tensors)
+    return empty_turn(rows, most, tensors, len(instance.copies))
 
 
 @inner
@@ -260,9 +281,7 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Tu
             moving[x] = 0
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
-        if verb > 1:
-            moving[target] = 0
-        elif verb == 0:
+        if verb == COMPUTE:
             way = ways[target]
             for place in range(way.reads_start if way.host else way.host_reads_start, way.host_reads_end):
                 moving[members[place]] = 0
@@ -273,6 +292,8 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Tu
                     moving[members[place]] = 0
                 for place in range(way.mutates_start, way.mutates_end):
                     moving[members[place]] = 0
+        elif verb != DELETE:
+            moving[target] = 0
     count = 0
     for x in range(len(moving)):
         if moving[x] == 0:

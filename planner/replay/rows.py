@@ -13,6 +13,20 @@ import numpy as np
 
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import inner
+from ...graphs.machine import MOST_MEMORIES, Memory
+from ..schedule.schedule import Verb
+from ..simulator import clock as judge
+
+COMPUTE, DELETE, OFFLOAD, PREFETCH = (
+    int(Verb.COMPUTE),
+    int(Verb.DELETE),
+    int(Verb.OFFLOAD),
+    int(Verb.PREFETCH),
+)
+DEVICE, HOST = int(Memory.DEVICE), int(Memory.HOST)
+
+write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
+"""The numbers of the queues of copies to a memory, as compiled code calls them."""
 
 QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
 """The columns of a row. DEMAND: bytes in MEMORY while it runs, were all deletes immediate. EVENTS_END: of its
@@ -29,8 +43,8 @@ MOVE: a transfer makes it."""
 
 
 class Turn(NamedTuple):
-    """rows: shape (most, 5). seconds: shape (most, 3). events: 32 · tensor + 8 · memory + kind. size: bytes
-    per moving tensor. counts: of rows, without the last; of moving tensors; of DROP events.
+    """rows: shape (most, 5). seconds: shape (most, 3). events: see `event`. size: bytes per moving tensor.
+    counts: of rows, without the last; of moving tensors; of DROP events.
 
     Filled by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits, below 0: of turns
     before.
@@ -46,8 +60,8 @@ class Turn(NamedTuple):
 
 
 @inner
-def empty_turn(rows: int, events: int, moving: int) -> Turn:
-    """With room for so many."""
+def empty_turn(rows: int, events: int, moving: int, queues: int) -> Turn:
+    """With room for so many; a row waits for one row of each queue at most."""
     return Turn(
         np.empty((rows + 1, 5), np.int64),
         np.empty((rows + 1, 3)),
@@ -55,13 +69,32 @@ def empty_turn(rows: int, events: int, moving: int) -> Turn:
         np.empty(moving, np.int64),
         np.zeros(3, np.int64),
         np.empty(rows + 2, np.int64),
-        np.empty(6 * (rows + 1), np.int64),
+        np.empty(queues * (rows + 1), np.int64),
     )
+
+
+_KINDS, _MEMORIES = 8, MOST_MEMORIES
 
 
 @inner
 def event(kind: int, tensor: int, memory: int) -> int:
-    return (tensor << 2 | memory) << 3 | kind
+    """Return one number for an event of a moving tensor's copy."""
+    return (tensor * _MEMORIES + memory) * _KINDS + kind
+
+
+@inner
+def kind_of(event: int) -> int:
+    return event % _KINDS
+
+
+@inner
+def memory_of(event: int) -> int:
+    return event // _KINDS % _MEMORIES
+
+
+@inner
+def tensor_of(event: int) -> int:
+    return event // (_KINDS * _MEMORIES)
 
 
 @inner

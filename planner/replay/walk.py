@@ -1,8 +1,9 @@
 """Order decides memory: which row waits for which, by the rules of planner/simulator/walk.py.
 
 Of a queue's rows only the newest is waited for: it ends last. The state of a moving tensor is one number: per
-transfer queue whether its newest transfer still holds its source and its target, and whether it made the copy
-that is there (copies.py in planner/simulator). Linear in rows, events and turns.
+link whether its newest transfer still holds its source and its target, and whether it made the copy that is
+there (copies.py in planner/simulator). Link 2 m goes from memory m down, link 2 m + 1 up to it; the queue of
+a link is _LINKS + its number. Linear in rows, events and turns.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import inner
+from ...graphs.machine import MOST_MEMORIES, Memory
 from ..simulator.clock import Queue
-from ..simulator.pinned import PINNED
 from .rows import (
     ADD,
     CHANGE,
@@ -30,28 +31,47 @@ from .rows import (
     QUEUE,
     READ,
     Turn,
+    kind_of,
+    memory_of,
+    tensor_of,
 )
 
 _TURNS = 17
-_PINNED = PINNED
-_COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
-_HOLDS_SOURCE, _HOLDS_TARGET, _MADE, _MADE_BY_CPU, _MADE_BY_DEVICE = 0, 4, 8, 1 << 12, 1 << 13
-_DEVICE = 5
+_COMPUTE, _CPU, _LINKS = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H)
+
+_FIELD = 16
+"""Bits of the state for each of three facts about the links; there are at most 2 · (MOST_MEMORIES − 1)."""
+_HOLDS_SOURCE, _HOLDS_TARGET, _MADE = 0, _FIELD, 2 * _FIELD
+_MADE_BY_CPU, _MADE_BY_DEVICE = 1 << 3 * _FIELD, 2 << 3 * _FIELD
+_ALL_LINKS = (1 << _FIELD) - 1
 _BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
-"""The bits of a tensor's state: three times four for the transfer queues, one for the CPU and one for the
-device, on the host. Its newest rows: the CPU's, the four transfer queues', at _DEVICE the compute queue's."""
 
-_MAKERS = (2 << _MADE, 9 << _MADE | _MADE_BY_CPU | _MADE_BY_DEVICE, 4 << _MADE)
-_HOLDERS = (
-    1 << _HOLDS_SOURCE | 2 << _HOLDS_TARGET,
-    6 << _HOLDS_SOURCE | 9 << _HOLDS_TARGET,
-    8 << _HOLDS_SOURCE | 4 << _HOLDS_TARGET,
+
+def _into(memory: int) -> int:
+    """The links to a memory, as bits: from above and from below."""
+    return (1 << 2 * (memory - 1) if memory else 0) | 1 << 2 * memory + 1
+
+
+def _out_of(memory: int) -> int:
+    """The links from a memory, as bits: down and up."""
+    return 1 << 2 * memory | (1 << 2 * memory - 1 if memory else 0)
+
+
+_MAKERS = tuple(
+    _into(memory) << _MADE | (_MADE_BY_CPU | _MADE_BY_DEVICE if memory == Memory.HOST else 0)
+    for memory in range(MOST_MEMORIES)
 )
-"""Per memory the bits of those that made a copy there, or hold it; the transfer queues are D2H, H2D,
-DISK_WRITE and DISK_READ."""
+"""Per memory the bits of those that made a copy there, but for the compute queue's own on the device."""
+_HOLDERS = tuple(
+    _out_of(memory) << _HOLDS_SOURCE | _into(memory) << _HOLDS_TARGET for memory in range(MOST_MEMORIES)
+)
+"""Per memory the bits of those that hold a copy there."""
 
-_BELOW = ~_HOLDERS[0]
+_BELOW = ~_HOLDERS[Memory.DEVICE]
 """The bits that a reader ends that is not on the compute queue."""
+
+_SIZE, _TENSOR, _TRANSFERS = range(3)
+"""The columns of a pending delete: bytes, whose copy, and from _TRANSFERS on the row of each link, or -1."""
 
 
 @inner
@@ -63,14 +83,17 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     """
     rows, events, sizes = turn.rows, turn.events, turn.size
     count, moving, drops = turn.counts[0], turn.counts[1], turn.counts[2]
+    ledgers = len(limits)
+    pinned, links = ledgers - 1, 2 * (ledgers - 2)
+    queues, width = _LINKS + links, _TRANSFERS + links
     state = np.zeros(moving, np.int64)
-    newest = np.full((moving, 8), -1)
-    pending = np.empty((4, 2 * drops + 1, 6), np.int64)
-    first, last = np.zeros(4, np.int64), np.zeros(4, np.int64)
-    rests = np.zeros((4, 6), np.int64)
-    held = np.zeros(4)
-    wanted = np.full(6, -1)
-    left = np.empty(moving + 6 * (4 * drops + 8), np.int64)
+    newest = np.full((moving, queues), -1)
+    pending = np.empty((ledgers, 2 * drops + 1, width), np.int64)
+    first, last = np.zeros(ledgers, np.int64), np.zeros(ledgers, np.int64)
+    rests = np.zeros((ledgers, width), np.int64)
+    held = np.zeros(ledgers)
+    wanted = np.full(queues, -1)
+    left = np.empty(moving + width * (4 * drops + 2 * ledgers), np.int64)
     before = np.empty(len(left), np.int64)
     length = waits = 0
     for number in range(_TURNS):
@@ -81,8 +104,7 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
             queue = rows[row, QUEUE]
             waiting = False
             while at < rows[row, EVENTS_END]:
-                kind, copy = int(events[at]) & 7, int(events[at]) >> 3
-                tensor, memory = copy >> 2, copy & 3
+                kind, memory, tensor = kind_of(events[at]), memory_of(events[at]), tensor_of(events[at])
                 now = int(state[tensor])
                 at += 1
                 if kind <= ADD:
@@ -91,25 +113,25 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                         continue
                     waiting = True
                     if makers & _MADE_BY_CPU:
-                        wanted[0] = max(wanted[0], newest[tensor, 0])
+                        wanted[_CPU] = max(wanted[_CPU], newest[tensor, _CPU])
                     if makers & _MADE_BY_DEVICE:
-                        wanted[_DEVICE] = max(wanted[_DEVICE], newest[tensor, _DEVICE])
-                    links = makers >> _MADE & 15
+                        wanted[_COMPUTE] = max(wanted[_COMPUTE], newest[tensor, _COMPUTE])
+                    made_by = makers >> _MADE & _ALL_LINKS
                     if kind == READ:
-                        landed = links << _HOLDS_SOURCE | links << _HOLDS_TARGET
+                        landed = made_by << _HOLDS_SOURCE | made_by << _HOLDS_TARGET
                         now &= ~(landed if queue == _COMPUTE else landed & _BELOW)
-                    link = 1
-                    while links:
-                        if links & 1:
-                            wanted[link] = max(wanted[link], newest[tensor, link])
-                        links >>= 1
-                        link += 1
+                    maker = _LINKS
+                    while made_by:
+                        if made_by & 1:
+                            wanted[maker] = max(wanted[maker], newest[tensor, maker])
+                        made_by >>= 1
+                        maker += 1
                 elif kind == OVERWRITE:
                     holders = now & _HOLDERS[memory]
-                    for link in range(4):
+                    for link in range(links):
                         if holders & _BOTH << link:
                             waiting = True
-                            wanted[link + 1] = max(wanted[link + 1], newest[tensor, link + 1])
+                            wanted[_LINKS + link] = max(wanted[_LINKS + link], newest[tensor, _LINKS + link])
                             now &= ~(_BOTH << link)
                 elif kind in (DROP, DROP_PINNED):
                     holders = now & _HOLDERS[memory]
@@ -118,26 +140,27 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                         ledger = memory
                         while True:
                             entry = pending[ledger, last[ledger]]
-                            entry[0], entry[1] = sizes[tensor], tensor
-                            for link in range(4):
-                                entry[2 + link] = newest[tensor, link + 1] if holders & _BOTH << link else -1
+                            entry[_SIZE], entry[_TENSOR] = sizes[tensor], tensor
+                            for link in range(links):
+                                holds = holders & _BOTH << link
+                                entry[_TRANSFERS + link] = newest[tensor, _LINKS + link] if holds else -1
                             last[ledger] += 1
                             held[ledger] += sizes[tensor]
-                            if kind == DROP or ledger == _PINNED:
+                            if kind == DROP or ledger == pinned:
                                 break
-                            ledger = _PINNED
+                            ledger = pinned
                 elif kind == MOVE:
-                    now |= (_BOTH | 1 << _MADE) << (queue - 2)
-                    newest[tensor, queue - 1] = begin + row
+                    now |= (_BOTH | 1 << _MADE) << (queue - _LINKS)
+                    newest[tensor, queue] = begin + row
                 else:
                     if kind == CHANGE:
                         now &= ~_MAKERS[memory]
                     if queue == _CPU:
                         now |= _MADE_BY_CPU
-                        newest[tensor, 0] = begin + row
+                        newest[tensor, _CPU] = begin + row
                     elif kind == MAKE:
                         now |= _MADE_BY_DEVICE
-                        newest[tensor, _DEVICE] = begin + row
+                        newest[tensor, _COMPUTE] = begin + row
                 state[tensor] = now
             if row == count:
                 break
@@ -151,13 +174,13 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                     _claim(
                         missing, pending[ledger], rests[ledger], ledger, first, last, state, newest, wanted
                     )
-                peaks[ledger] = max(peaks[ledger], demand + held[ledger] - rests[ledger, 0])
-                if ledger == _PINNED or rows[row, PINNED_DEMAND] == 0:
+                peaks[ledger] = max(peaks[ledger], demand + held[ledger] - rests[ledger, _SIZE])
+                if ledger == pinned or rows[row, PINNED_DEMAND] == 0:
                     break
-                ledger, demand = _PINNED, int(rows[row, PINNED_DEMAND])
+                ledger, demand = pinned, int(rows[row, PINNED_DEMAND])
             turn.first[row] = waits
             if waiting:
-                for other in range(6):
+                for other in range(queues):
                     if wanted[other] >= 0:
                         turn.waits[waits] = wanted[other] - begin
                         wanted[other] = -1
@@ -178,7 +201,7 @@ def _claim(
     missing: float,
     pending: Ints,
     rest: Ints,
-    memory: int,
+    ledger: int,
     first: Ints,
     last: Ints,
     state: Ints,
@@ -186,54 +209,66 @@ def _claim(
     wanted: Ints,
 ) -> None:
     """Take so many bytes: first of what an earlier claim has left of a delete, then of the oldest deletes."""
-    while missing > 0 and (rest[0] > 0 or first[memory] < last[memory]):
-        if rest[0] == 0:
-            for part in range(6):
-                rest[part] = pending[first[memory], part]
-            first[memory] += 1
-            for link in range(4):
-                if rest[2 + link] >= 0 and rest[2 + link] == newest[rest[1], link + 1]:
-                    state[rest[1]] &= ~(_BOTH << link)
-        for link in range(4):
-            wanted[link + 1] = max(wanted[link + 1], rest[2 + link])
-        taken = min(missing, rest[0])
-        rest[0] -= int(taken)
+    links = len(rest) - _TRANSFERS
+    while missing > 0 and (rest[_SIZE] > 0 or first[ledger] < last[ledger]):
+        if rest[_SIZE] == 0:
+            for part in range(len(rest)):
+                rest[part] = pending[first[ledger], part]
+            first[ledger] += 1
+            for link in range(links):
+                transfer = rest[_TRANSFERS + link]
+                if transfer >= 0 and transfer == newest[rest[_TENSOR], _LINKS + link]:
+                    state[rest[_TENSOR]] &= ~(_BOTH << link)
+        for link in range(links):
+            wanted[_LINKS + link] = max(wanted[_LINKS + link], rest[_TRANSFERS + link])
+        taken = min(missing, rest[_SIZE])
+        rest[_SIZE] -= int(taken)
         missing -= taken
 
 
 @inner
 def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, held: Floats, oldest: int) -> None:
     """End the deletes that wait only for rows before `oldest`."""
-    for memory in range(4):
+    width = rests.shape[1]
+    for ledger in range(len(rests)):
         kept = 0
-        for place in range(first[memory], last[memory]):
-            entry = pending[memory, place]
-            if max(entry[2], entry[3], entry[4], entry[5]) < oldest:
-                held[memory] -= entry[0]
+        for place in range(first[ledger], last[ledger]):
+            entry = pending[ledger, place]
+            if _newest_of(entry) < oldest:
+                held[ledger] -= entry[_SIZE]
                 continue
-            for part in range(6):
-                pending[memory, kept, part] = entry[part]
+            for part in range(width):
+                pending[ledger, kept, part] = entry[part]
             kept += 1
-        first[memory], last[memory] = 0, kept
-        rest = rests[memory]
-        if max(rest[2], rest[3], rest[4], rest[5]) < oldest:
-            held[memory] -= rest[0]
-            rest[0] = 0
+        first[ledger], last[ledger] = 0, kept
+        rest = rests[ledger]
+        if _newest_of(rest) < oldest:
+            held[ledger] -= rest[_SIZE]
+            rest[_SIZE] = 0
+
+
+@inner
+def _newest_of(entry: Ints) -> int:
+    """The newest transfer that a pending delete waits for."""
+    found = entry[_TRANSFERS]
+    for part in range(_TRANSFERS + 1, len(entry)):
+        found = max(found, entry[part])
+    return found
 
 
 @inner
 def _left_over(state: Ints, pending: Any, first: Ints, last: Ints, rests: Ints, end: int, left: Ints) -> int:
     """Write what the next turn waits for, counted from its start; the length of that."""
-    length = len(state)
+    length, width = len(state), rests.shape[1]
     for tensor in range(length):
         left[tensor] = state[tensor]
-    for memory in range(4):
-        for place in range(first[memory], last[memory] + 1):
-            entry = pending[memory, place] if place < last[memory] else rests[memory]
-            if entry[0] == 0:
+    for ledger in range(len(rests)):
+        for place in range(first[ledger], last[ledger] + 1):
+            entry = pending[ledger, place] if place < last[ledger] else rests[ledger]
+            if entry[_SIZE] == 0:
                 continue
-            left[length], left[length + 1] = memory, entry[0]
-            for part in range(2, 6):
+            left[length], left[length + 1] = ledger, entry[_SIZE]
+            for part in range(_TRANSFERS, width):
                 left[length + part] = entry[part] - end if entry[part] >= 0 else 0
-            length += 6
+            length += width
     return length

@@ -27,19 +27,22 @@ class Queue(IntEnum):
     DISK_READ = 5
 
 
+_D2H, _H2D = int(Queue.D2H), int(Queue.H2D)  # compiled code, which uses these functions, knows no Queue
+
+
 def write_queue(memory: int) -> int:
     """Return the queue of copies to a memory from the one above it."""
-    return Queue.D2H + 2 * (memory - 1)
+    return _D2H + 2 * (memory - 1)
 
 
 def read_queue(memory: int) -> int:
     """Return the queue of copies to a memory from the one below it."""
-    return Queue.H2D + 2 * memory
+    return _H2D + 2 * memory
 
 
 def source_of(queue: int) -> int:
     """Return the memory that a transfer queue reads: the upper one of its pair on an even queue."""
-    pair, upwards = divmod(queue - Queue.D2H, 2)
+    pair, upwards = divmod(queue - _D2H, 2)
     return pair + upwards
 
 

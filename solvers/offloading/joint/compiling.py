@@ -10,7 +10,7 @@ from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.machine import Machine
 from ....planner.replay.clock import TURNS
-from ....planner.replay.replay import FIGURES, UNASKED, replay
+from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.schedule.sequence import in_plain_mode
 from ...compiling import COMPILING, Code, compile_apart
 from ...problem import Options
@@ -40,7 +40,7 @@ def _state() -> State:
 
 def _compile_replay(state: State) -> None:
     steps, starts = np.empty((0, 3), np.int64), np.zeros(len(state.graph.tensors), np.uint8)
-    replay(state.instance, steps, starts, np.zeros(FIGURES), UNASKED, TURNS)
+    replay(state.instance, steps, starts, figures_for(state.instance), UNASKED, TURNS)
 
 
 def _compile_steps(state: State) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ....graphs.machine import Memory
 from ....planner.residence.residence import Place
+from ....planner.simulator.pinned import PINNED
 from .fill import durations
 from .state import State
 
@@ -41,7 +42,8 @@ def may_lie_on_disk(state: State, tensor: int) -> bool:
 
 def _host_excess(state: State, look_ahead: float) -> bool:
     """More lies on the host than it holds, or than can be pinned."""
-    return bool((state.peaks(look_ahead)[[1, 3]] > state.instance.limits[[1, 3]]).any())
+    ledgers = [Memory.HOST, PINNED]
+    return bool((state.peaks(look_ahead)[ledgers] > state.instance.limits[ledgers]).any())
 
 
 def _longest(state: State) -> list[Place]:

@@ -20,7 +20,7 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
 from ....planner.replay.instance import Instance, Ways
-from ....planner.replay.replay import FIGURES, UNASKED, replay
+from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.residence.lives import Touch, turn_length
 from ....planner.residence.residence import Place, Residence
 from ....planner.schedule.schedule import Initial, Schedule, Verb
@@ -244,11 +244,11 @@ class State:
 
     def peaks(self, look_ahead: float) -> Floats:
         """Bytes at most in each memory, and pinned."""
-        return self._replayed(look_ahead, 0.0)[2:6]
+        return self._replayed(look_ahead, 0.0)[2:-1]
 
     def _replayed(self, look_ahead: float, reserve: float) -> Floats:
         steps, starts = self.steps(look_ahead, reserve)
-        result = np.zeros(FIGURES)
+        result = figures_for(self.instance)
         replay(self.instance, steps, starts, result, UNASKED, TURNS)
         return result
 
@@ -257,7 +257,7 @@ class State:
         found = np.zeros(len(self.runs))
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
         seconds = np.zeros(len(steps))
-        replay(self.instance, steps, starts, np.zeros(FIGURES), seconds, TURNS)
+        replay(self.instance, steps, starts, figures_for(self.instance), seconds, TURNS)
         computed = [place for place in range(len(self.runs)) if self._lineup.on_device(place)]
         found[computed] = seconds[: len(computed)]
         return found

@@ -27,6 +27,7 @@ import tempfile
 from collections import Counter, defaultdict
 from contextlib import suppress
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 from time import monotonic
 
@@ -49,7 +50,7 @@ class Fuzzer:
 
     def __init__(self, areas: list[str], seed: int, folder: Path, first: int = 0) -> None:
         self.areas, self.seed, self.folder = areas, seed, folder
-        self.context = multiprocessing.get_context("spawn")
+        self.context: ForkContext | SpawnContext = multiprocessing.get_context("spawn")
         self.patience = {name: area_called(name).patience for name in areas}
         self.next = dict.fromkeys(areas, first)
         self.spent = dict.fromkeys(areas, 0.0)

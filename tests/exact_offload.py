@@ -130,8 +130,28 @@ class _Search:
             self.device = sum(1 << k for k, (there, _host) in enumerate(places) if there)
             self.host = sum(1 << k for k, (_there, host) in enumerate(places) if host)
             bytes_there = self.turn.always + self.turn.bytes_of(self.device)
-            masks = (self.device, self.host, self.host, 0, 0, 0, 0)
-            start = _State(0, *masks, *(0.0,) * 6, self.zeros, self.zeros, bytes_there, bytes_there, (), None)
+            start = _State(
+                slot=0,
+                device=self.device,
+                host=self.host,
+                marked=self.host,
+                leaving=0,
+                unused=0,
+                done=0,
+                flying=0,
+                compute=0.0,
+                down=0.0,
+                up=0.0,
+                cpu=0.0,
+                moved_down=0.0,
+                moved_up=0.0,
+                ready=self.zeros,
+                host_ready=self.zeros,
+                settled=bytes_there,
+                used=bytes_there,
+                pending=(),
+                steps=None,
+            )
             if bytes_there <= self.limit and self._fits(start):
                 self._search(start)
         return self.best

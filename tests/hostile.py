@@ -155,7 +155,11 @@ def _read(result: torch.Tensor, device: SimulatedDevice) -> torch.Tensor:
     if not device.has(result):
         return result.clone()
     made, alias = torch.empty_like(result), device.alias(result)
-    device.launch(partial(made.copy_, alias))
+
+    def copy() -> None:
+        made.copy_(alias)
+
+    device.launch(copy)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from memplan.runtime.model.file import load_model_file
@@ -209,7 +210,8 @@ def unet():
 def channels_last():
     module = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(True), nn.Conv2d(6, 6, 3))
     image = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    return Iteration(module.to(memory_format=torch.channels_last), (image,), mean_square)
+    module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  (torch has no type of it)
+    return Iteration(module, (image,), mean_square)
 
 
 class Experts(nn.Module):
@@ -331,16 +333,9 @@ def llama():
 def t5():
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(
-        vocab_size=99,
-        d_model=32,
-        d_kv=8,
-        d_ff=64,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-        use_cache=False,
-    )
+    sizes: dict[str, Any] = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64}
+    layers: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    config = T5Config(**sizes, **layers, use_cache=False)
     inputs = {"input_ids": tokens(), "attention_mask": padding(), "labels": tokens()}
     return Iteration(T5ForConditionalGeneration(config).train(), inputs)
 
@@ -365,7 +360,13 @@ def vit():
 def resnet():
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32], depths=[1, 2], num_labels=10)
+    sizes: dict[str, Any] = {
+        "embedding_size": 8,
+        "hidden_sizes": [16, 32],
+        "depths": [1, 2],
+        "num_labels": 10,
+    }
+    config = ResNetConfig(**sizes)
     inputs = {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 9])}
     return Iteration(ResNetForImageClassification(config).train(), inputs)
 

@@ -16,6 +16,7 @@ import torch
 from memplan.runtime.model.iteration import tensors_in
 from memplan.runtime.storage.away import hold_of
 from memplan.training import optimize, plan
+from memplan.training.buckets import check_ignored
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -97,7 +98,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def watch_planners() -> None:
     """From now on whatever plans raises AssertionError where it has changed something."""
     plan.Planner.__call__ = watched(plan.Planner.__call__, 1)
-    optimize.check_ignored = watched(optimize.check_ignored, 0)
+    optimize.check_ignored = watched(check_ignored, 0)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def watched(function: Any, position: int) -> Any:

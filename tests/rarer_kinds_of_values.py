@@ -112,7 +112,8 @@ def a_class_that_a_pattern_names(m):
 
 @rarer
 def an_attribute_of_a_float_of_a_user_s_class(m):
-    class Length(float): ...
+    class Length(float):
+        unit: float
 
     m.held = Length(1.0)
     m.held.unit = 1.0
@@ -231,10 +232,10 @@ def what_a_module_gives_for_a_missing_name(m):
 def a_module_in_the_place_of_another(m):
     def change(factor=3.0):
         made = sys.modules["users_of_rarer_kinds"] = types.ModuleType("users_of_rarer_kinds")
-        made.factor = factor
+        vars(made)["factor"] = factor
 
     def read(self):
-        import users_of_rarer_kinds
+        import users_of_rarer_kinds  # pyright: ignore[reportMissingImports]
 
         return users_of_rarer_kinds.factor
 
@@ -248,7 +249,7 @@ def a_module_that_is_missing(m):
 
     def read(self):
         try:
-            import found_later  # noqa: F401
+            import found_later  # noqa: F401  # pyright: ignore[reportMissingImports]
         except ImportError:
             return 1.0
         return 3.0

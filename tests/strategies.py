@@ -114,7 +114,9 @@ def with_memories(random: Random, machine: Machine, memories: int) -> Machine:
     names = [f"tier{place}" for place in range(3, memories)]
     rates = [(random.choice(RATES), None if chance(random, 0.1) else random.choice(RATES)) for _ in names]
     tiers = zip(names, rates, strict=True)
-    deeper = [Tier(name, None, Link(write), read and Link(read)) for name, (write, read) in tiers]
+    deeper = [
+        Tier(name, None, Link(write), None if read is None else Link(read)) for name, (write, read) in tiers
+    ]
     return replace(machine, disk_name=random.choice(("disk", "cxl")), deeper=tuple(deeper))
 
 

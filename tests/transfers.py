@@ -9,6 +9,7 @@ from iterations import ITERATIONS
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.transformations.updates import When
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residence.residence import Residence, residence_schedule
 from memplan.planner.schedule.sequence import in_plain_mode
@@ -22,7 +23,7 @@ from random_schedules import random_initial, random_schedule
 MACHINE = Machine(links=Links(1e9, 1e9, 1e9, 1e9))
 
 
-def seeded(name, optimizer=None, when="in-backward", **options):
+def seeded(name, optimizer=None, when: When = "in-backward", **options):
     """An iteration, the same each time; optimizer: of its weights, from their module's parameters."""
     torch.manual_seed(0)
     iteration = ITERATIONS[name](**options)

@@ -12,7 +12,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext
+from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
@@ -70,7 +70,9 @@ class Worker:
     shrinking: bool = False
 
     @staticmethod
-    def start(context: SpawnContext, seed: int, folder: Path, number: int, areas: list[str]) -> Worker:
+    def start(
+        context: ForkContext | SpawnContext, seed: int, folder: Path, number: int, areas: list[str]
+    ) -> Worker:
         here, there = context.Pipe()
         log = folder / f"worker-{number}.log"
         process = context.Process(target=work, args=(there, seed, folder, log, areas), daemon=False)

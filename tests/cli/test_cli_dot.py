@@ -26,7 +26,7 @@ def test_drawn_to_its_depth_it_is_the_forward_graph(graph: Graph) -> None:
     assert text.count("{") == text.count("}")
     assert text.count("subgraph") == sum(1 for _ in found.root.walk()) - 1
     names = {node: json.loads(label) for node, label in NODE.findall(text)}
-    forward = set(found.forward.tolist())
+    forward: set[int] = set(found.forward.tolist())
     assert sorted(names.values()) == sorted(graph.operations.name[o] for o in forward)
     wanted = {
         (graph.operations.name[maker], graph.operations.name[reader])

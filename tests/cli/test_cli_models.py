@@ -174,9 +174,9 @@ def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memplan.runtime.compare import side_by_side
+    from memplan.runtime.compare.peaks import peaks
 
-    true = side_by_side.peaks
-    monkeypatch.setattr(side_by_side, "peaks", lambda *run: true(*run)._replace(host=7))
+    monkeypatch.setattr(side_by_side, "peaks", lambda *run: peaks(*run)._replace(host=7))
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
     result = plan(*run)
     assert result.exit_code == 1

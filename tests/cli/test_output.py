@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.graphs.errors import InputError
 from memplan.graphs.files import documents
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
@@ -97,7 +98,7 @@ def test_a_name_that_is_too_long_is_refused_before_the_work(plan: Plan) -> None:
 
 def test_a_table_that_cannot_be_written_is_printed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> None:
-        raise documents.InputError("rows.csv: cannot be written: No space left on device")
+        raise InputError("rows.csv: cannot be written: No space left on device")
 
     monkeypatch.setattr("memplan.cli.bench.append_row", full)
     result = plan(*BENCH, "g.json", "--json")

@@ -123,7 +123,7 @@ def test_an_epoch_is_found_again_in_the_middle() -> None:
 
     torch.manual_seed(3)
     whole = Batches(epoch)
-    batches = [next(whole) for _batch in range(14)]
+    batches: list[Any] = [next(whole) for _batch in range(14)]
     assert sorted(batches[:5]) == list(range(5))
     assert batches[:5] != batches[5:10]
     for taken in range(14):

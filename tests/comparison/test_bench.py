@@ -61,6 +61,7 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
                 assert row.file_order_bound == (pytest.approx(file_order[0]) if file_order else None)
                 assert row.time is not None
                 assert row.overhead_percent == pytest.approx(100 * (row.time / plain.time - 1))
+                assert found.lower_bound is not None
                 assert row.gap_percent == pytest.approx(100 * (1 - found.lower_bound / row.time))
             else:
                 assert row.outcome == Outcome.INFEASIBLE

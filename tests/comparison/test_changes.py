@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from memplan.comparison.changes import Verdict, changes
-from memplan.comparison.file import COLUMNS, append_row, prepare, read_rows
+from memplan.comparison.file import append_row, prepare, read_rows
 from memplan.comparison.tables import change_tables
-from memplan.comparison.trials import Outcome, Row
+from memplan.comparison.trials import COLUMNS, Outcome, Row
 
 
 def verdicts(old: list[Row], new: list[Row], tolerance: float = 0.001) -> list[str]:
@@ -38,8 +38,8 @@ def test_turned_around_better_is_worse(rows: Callable[..., Row]) -> None:
     other = {"better": "worse", "worse": "better", "equal": "equal"}
     for x in overheads:
         for y in overheads:
-            pair = [rows("a", "g", 60, x)], [rows("a", "g", 60, y)]
-            assert verdicts(*reversed(pair)) == [other[word] for word in verdicts(*pair)]
+            earlier, later = [rows("a", "g", 60, x)], [rows("a", "g", 60, y)]
+            assert verdicts(later, earlier) == [other[word] for word in verdicts(earlier, later)]
 
 
 def test_which_rows_meet(rows: Callable[..., Row]) -> None:

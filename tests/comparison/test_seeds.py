@@ -58,7 +58,9 @@ def test_what_is_no_seeds(bench: Callable[..., Result], text: str) -> None:
 def test_the_median_stands_for_a_solver(rows: Callable[..., Row]) -> None:
     """Three seeds 5, 20, 10: 10. Four, one of them without a schedule: the slower of two in the middle. Two,
     one of them without: none."""
-    three, four, two = [5.0, 20.0, 10.0], [5.0, None, 20.0, 10.0], [5.0, None]
+    three: list[float | None] = [5.0, 20.0, 10.0]
+    four: list[float | None] = [5.0, None, 20.0, 10.0]
+    two: list[float | None] = [5.0, None]
     for overheads, median in ((three, 10.0), (four, 20.0), (two, None)):
         (row,) = median_rows(seeded(rows, overheads))
         assert row.overhead_percent == median

@@ -63,7 +63,7 @@ def test_an_instance_there_and_back(name: str, tmp_path: Path) -> None:
 def test_an_object_of_its_class(protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As its class pickles: a defaultdict among the attributes. The class is not there when it is read."""
     module = ModuleType("checkmate.core.dfgraph")
-    kind = type("DFGraph", (), {"__module__": module.__name__})
+    kind: Any = type("DFGraph", (), {"__module__": module.__name__})
     module.DFGraph = kind  # pyright: ignore[reportAttributeAccessIssue]
     with monkeypatch.context() as patch:
         for name in ("checkmate", "checkmate.core", module.__name__):

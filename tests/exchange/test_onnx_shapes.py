@@ -344,7 +344,8 @@ def test_computed_values_are_those_of_the_reference(place: int) -> None:
         [node(kind, " ".join(names), "y", **attributes)], {}, {}, dict(zip(names, inputs, strict=True))
     )
     evaluator = ReferenceEvaluator(one.graph.node[0], opsets={"": 14})
-    expected = evaluator.run(None, dict(zip(names, map(np.asarray, inputs), strict=True)))[0]
+    expected: Any
+    (expected,) = evaluator.run(None, dict(zip(names, map(np.asarray, inputs), strict=True)))
     found = Shapes(onnx, one)
     found.take(one.graph.node[0])
     assert found.values["y"].dtype == expected.dtype

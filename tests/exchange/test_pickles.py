@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memplan.exchange import pickles
 from memplan.exchange.formats import Options, read
 from memplan.exchange.pickle_bytes import is_plain
-from memplan.exchange.pickles import told, unpickled
+from memplan.exchange.pickles import BOUNDED, PLAIN, told, unpickled
 from memplan.graphs.errors import InputError
 
 
@@ -50,7 +49,7 @@ def test_tuples_in_tuples_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_a_memo_takes_no_memory_that_the_file_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's fast reader makes room for 2**31 objects here: 32 GiB."""
-    monkeypatch.setattr(pickles.pickle, "loads", None)
+    monkeypatch.setattr(pickle, "loads", None)
     data = b"\x80\x04]r\xff\xff\xff\x7f."
     assert not is_plain(data)
     (tmp_path / "g.pkl").write_bytes(data)
@@ -86,7 +85,7 @@ def test_numbers_that_are_too_large(field: str, power: int, tmp_path: Path) -> N
 
 def test_nothing_of_ours_is_changed(tmp_path: Path) -> None:
     """Attributes set on what a pickle names would stay for the next one."""
-    for module, name in (name.rsplit(".", 1) for name in (*pickles.PLAIN, *pickles.BOUNDED)):
+    for module, name in (name.rsplit(".", 1) for name in (*PLAIN, *BOUNDED)):
         (tmp_path / "g.pkl").write_bytes(
             b"c%b\n%b\nN}(Vhidden\nK\x01u\x86b." % (module.encode(), name.encode())
         )

@@ -16,7 +16,7 @@ from memplan.graphs.folders.cache import cache_folder, private_folder
 from memplan.planner.simulator import simulate
 from memplan.solvers.recomputation.search import anneal as search_anneal
 from memplan.solvers.recomputation.search import tree as search_tree
-from numba import njit
+from numba import config, njit
 from numba.core.event import RecordingListener, install_listener
 
 posix = pytest.mark.skipif(os.name != "posix", reason="looks at POSIX rights")
@@ -192,7 +192,7 @@ PACKAGE = {
 def test_a_change_in_what_code_is_made_of_gives_it_another_folder(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
 
     def folder(name: str) -> Path | None:
         written = tmp_path / name
@@ -211,7 +211,7 @@ def test_another_copy_of_the_same_sources_uses_the_kept_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the copies lie, and whenever they were written."""
-    monkeypatch.setattr(room.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
     for at, copy in enumerate(("first", "second")):
         path = tmp_path / copy / "small.py"
         path.parent.mkdir()

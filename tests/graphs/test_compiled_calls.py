@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import memplan
 from memplan.graphs import compiled as room
@@ -30,7 +31,7 @@ def compiled_functions() -> dict[Function, ast.FunctionDef]:
     }
 
 
-def is_compiled(node: ast.AST, names: Container[str] = ("compiled", "inner")) -> bool:
+def is_compiled(node: ast.AST, names: Container[str] = ("compiled", "inner")) -> TypeGuard[ast.FunctionDef]:
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
     return any(isinstance(each, ast.Name) and each.id in names for each in decorators)
 

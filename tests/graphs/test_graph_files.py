@@ -322,7 +322,8 @@ def test_what_a_killed_write_left_is_swept_later(tmp_path: Path) -> None:
     old, young = tmp_path / ".memplan-old", tmp_path / ".memplan-young"
     for path in (old, young):
         path.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
+    before = time.time() - 7200
+    os.utime(old, (before, before))
     write_whole(b"new", tmp_path / "g.json")
     assert {path.name for path in tmp_path.iterdir()} == {"g.json", young.name}
 

@@ -14,6 +14,7 @@ from memplan.graphs.files.machine import load_machine, machine_from_document, ma
 from memplan.graphs.machine import Link, Links, Machine, Tier, Updates
 from memplan.graphs.machines.gpus import GIB, GPUS
 from memplan.graphs.machines.presets import HOST_UPDATES, find_machine, find_preset, presets
+from not_none import not_none
 
 rates = st.none() | st.integers(1, 10**13).map(float) | st.floats(1e-6, 1e13)
 disks = rates | st.builds(Link, rates.filter(bool), st.floats(0, 3600))
@@ -220,7 +221,9 @@ def test_a_link_is_most_of_its_pcie_generation_and_twice_that_of_the_one_before(
     links = {3: find_preset("v100"), 4: find_preset("a100"), 5: find_preset("h100")}
     for generation, preset in links.items():
         assert preset.gpu.pcie == generation
-        assert preset.machine.links.d2h.rate == pytest.approx(0.8 * 15.75e9 * 2 ** (generation - 3), rel=1e-3)
+        assert not_none(preset.machine.links.d2h).rate == pytest.approx(
+            0.8 * 15.75e9 * 2 ** (generation - 3), rel=1e-3
+        )
 
 
 def test_the_rule_for_updates_gives_back_what_it_is_made_from() -> None:
@@ -235,7 +238,8 @@ def test_presets_are_plausible_and_sourced(preset) -> None:
     assert find_preset(preset.name) == preset
     assert machine.device_capacity == preset.gpu.memory
     assert machine.host_capacity is None or 100e9 < machine.host_capacity < 1e12
-    assert 10e9 <= machine.links.d2h.rate == machine.links.h2d.rate <= 63e9 * 0.9
+    offload, prefetch = not_none(machine.links.d2h), not_none(machine.links.h2d)
+    assert 10e9 <= offload.rate == prefetch.rate <= 63e9 * 0.9
     assert (machine.links.disk_read is None) == (machine.disk_capacity is None)
     assert machine.updates.host == HOST_UPDATES < machine.updates.device < preset.gpu.bandwidth / 7
     parts = {"gpu", "links", "updates.device", "updates.host"}

@@ -25,7 +25,7 @@ def test_equal_layers_are_identical_clusters(masked: bool) -> None:
 
 def test_backward_operations_stand_with_what_they_serve() -> None:
     found = partition(transformer(12, masked=True), top=30, lower=12)
-    names = found.graph.operations.name
+    names = list(found.graph.operations.name)
     for leaf in (Cluster(found, index) for index in range(len(found.first))):
         if leaf.children:
             continue

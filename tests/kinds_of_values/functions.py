@@ -51,7 +51,7 @@ def an_imported_module(m):
     settings.factor = 1.0
 
     def read(self):
-        import settings_of_a_user
+        import settings_of_a_user  # pyright: ignore[reportMissingImports]
 
         return settings_of_a_user.factor
 
@@ -63,7 +63,7 @@ def imported_from_a_module(m):
     settings.factor = 1.0
 
     def read(self):
-        from settings_of_a_user import factor
+        from settings_of_a_user import factor  # pyright: ignore[reportMissingImports]
 
         return factor
 
@@ -137,7 +137,7 @@ def keyword_defaults(m):
     def inner(*, given=1.0):
         return given
 
-    return (lambda self: inner()), lambda: inner.__kwdefaults__.update(given=3.0)
+    return (lambda self: inner()), lambda: setattr(inner, "__kwdefaults__", {"given": 3.0})
 
 
 @kind

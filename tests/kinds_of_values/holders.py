@@ -40,6 +40,8 @@ def attribute_of(holder: Callable[[Any], Any]) -> Any:
 
 
 class Plain:
+    owner: object
+
     def __init__(self) -> None:
         self.factor = 1.0
 
@@ -48,7 +50,7 @@ class Slotted:
     __slots__ = ("factor",)
 
     def __init__(self) -> None:
-        self.factor = 1.0
+        self.factor: Any = 1.0
 
 
 @dataclasses.dataclass

@@ -70,7 +70,7 @@ def test_lifetimes_are_the_simulators(batch: int) -> None:
 def test_a_copy_that_is_there_when_it_comes_again() -> None:
     """Of a turn of 4 steps: one for 9, one for 4, one for 2. Where it is cut it makes room for itself."""
     columns = ([0, 1, 2], [8, 4, 2], [2, 0, 3], [11, 4, 5])
-    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), 4)
+    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), turn=4)
     assert rows.live().tolist() == counted(rows).tolist() == [22, 20, 28, 22]
     assert [rows.there(step).tolist() for step in range(4)] == [[2, 1, 1], [2, 1, 0], [3, 1, 0], [2, 1, 1]]
     assert rows.cut().end.tolist() == [6, 4, 5]
@@ -105,7 +105,8 @@ def random_rows(random: Random, count: int, turn: int) -> Lifetimes:
     spans = [random.randint(1, turn) for _ in range(count)]
     ends = [start + span for start, span in zip(starts, spans, strict=True)]
     sizes = [random.randint(1, 5) for _ in range(count)]
-    return Lifetimes(np.arange(count), *(np.array(each, np.int64) for each in (sizes, starts, ends)), turn)
+    columns = (np.array(each, np.int64) for each in (range(count), sizes, starts, ends))
+    return Lifetimes(*columns, turn=turn)
 
 
 def test_an_overlap_is_found() -> None:
@@ -141,7 +142,7 @@ def test_what_is_there_beside() -> None:
 def test_copies_are_found_by_step_and_at_the_start() -> None:
     """One comes back in step 5 and goes in step 2 of the next turn; one is never deleted."""
     columns = ([0, 1, 2], [4, 2, 8], [0, 2, 5], [8, 4, 10])
-    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), 8)
+    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), turn=8)
     layout = Layout(rows, np.array([10, 4, 0], np.int64))
     assert (layout.at(2, 5), layout.at(1, 2), layout.at(2, 2)) == (0, 4, None)
     assert (layout.initial(2), layout.initial(0), layout.initial(1)) == (0, 10, None)

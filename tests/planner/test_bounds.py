@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,11 +84,12 @@ def test_results_may_leave_where_there_is_a_link_down() -> None:
 
 def test_results_that_a_mode_makes_on_the_host_need_no_room() -> None:
     """Two schedules that the simulator accepts at the floor: on the CPU, and by the device in host memory."""
-    for ways in ({"on_host": True}, {"writes_host": (1,)}):
+    ways: tuple[dict[str, Any], ...] = ({"on_host": True}, {"writes_host": (1,)})
+    for way in ways:
         draft = Draft("below")
         first, second = draft.tensor("r0", 5), draft.tensor("r1", 5)
         draft.operation("n0", time=1, writes=[first])
-        draft.operation("n1", time=1, writes=[second], modes=[Mode("below", 2, 0, (second,), **ways)])
+        draft.operation("n1", time=1, writes=[second], modes=[Mode("below", 2, 0, (second,), **way)])
         graph = draft.graph([first, second])
         figures = simulate(graph, Schedule.of([compute(0), compute(1, 1)]), machine=Machine()).figures
         assert memory_floor(graph) == figures.peak == 5

@@ -38,13 +38,16 @@ def figures(
     simulated = simulate(graph, schedule, budget=budget, machine=machine).figures
     reference = replay(graph, schedule, budget=budget, machine=machine, turns=60)
     assert isinstance(reference, Accepted)
+    assert simulated.time == pytest.approx(reference.time)
     assert simulated == Figures(
-        pytest.approx(reference.time),
-        reference.peak,
-        reference.least_budget,
-        *reference.peaks[1:],
-        reference.pinned_peak,
-        reference.least_pinned,
+        time=simulated.time,
+        peak=reference.peak,
+        least_budget=reference.least_budget,
+        host_peak=reference.peaks[1],
+        disk_peak=reference.peaks[2],
+        pinned_peak=reference.pinned_peak,
+        least_pinned=reference.least_pinned,
+        deeper_peaks=tuple(reference.peaks[3:]),
     )
     return simulated
 

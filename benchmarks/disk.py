@@ -64,11 +64,12 @@ def main() -> None:
     shares: list[tuple[float, float]] = []
     for pair in range(pairs):
         rates = disk_rates(folder)
-        planned = rates.both_read.median, rates.both_write.median
+        alone = rates.read.alone[0].median, rates.write.alone[0].median
+        planned = rates.read.both[0].median, rates.write.both[0].median
         found = reached(folder)
         shares.append((found[0] / planned[0], found[1] / planned[1]))
         print(
-            f"{pair + 1}: alone {rates.read.median / 1e9:.2f} and {rates.write.median / 1e9:.2f} GB/s, "
+            f"{pair + 1}: alone {alone[0] / 1e9:.2f} and {alone[1] / 1e9:.2f} GB/s, "
             f"planned {planned[0] / 1e9:.2f} and {planned[1] / 1e9:.2f}, reached {found[0] / 1e9:.2f} and "
             f"{found[1] / 1e9:.2f}: {shares[-1][0]:.0%} and {shares[-1][1]:.0%}",
             flush=True,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ...graphs.errors import InputError
 from ..storage.disk import Disk, File
 from ..storage.places import Host
-from .rates import Rate, rate_of, repeated
+from .rates import CopyRates, Rate, rate_of, repeated
 
 COPY_BYTES = 2**26
 SMALL = 2**12
@@ -37,16 +37,14 @@ Work = Callable[[File], float]
 
 
 class DiskRates(NamedTuple):
-    """read, write: alone. both_read, both_write: each way while the other is busy too. small_read,
-    small_write: alone, in copies of a few bytes. free: bytes. direct: False where the page cache could only
-    be flushed."""
+    """Rates of copies from and to a disk.
 
-    read: Rate
-    write: Rate
-    both_read: Rate
-    both_write: Rate
-    small_read: Rate
-    small_write: Rate
+    free: bytes.
+    direct: False if the page cache could not be passed by, only flushed.
+    """
+
+    read: CopyRates
+    write: CopyRates
     free: int
     direct: bool
 
@@ -124,7 +122,8 @@ def _measured(disk: Disk, size: int, most: int, free: int, small: tuple[Rate, Ra
     both = _both((read, write), (files[:half], files[half:]))
     names = ("disk read", "disk write", "disk read, both at once", "disk write, both at once")
     rates = [rate_of(name, size, taken) for name, taken in zip(names, (*alone, *both), strict=True)]
-    return DiskRates(rates[0], rates[1], rates[2], rates[3], *small, free, disk.direct)
+    ways = [CopyRates(small[way], (rates[way],), (rates[way + 2],)) for way in range(2)]
+    return DiskRates(ways[0], ways[1], free, disk.direct)
 
 
 def _timed(work: Work, files: Sequence[File]) -> list[float]:

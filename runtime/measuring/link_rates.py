@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Barrier, Thread
 from time import perf_counter
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..device.choice import device_of
 from ..device.device import Device, Stream, StreamDevice
-from .rates import Rate, repeated
+from .rates import CopyRates, Rate, repeated
 
 SIZES = (2**20, 2**24, 2**27)
 """Bytes at a time. The largest is above the caches of processors; a schedule counts with its rate."""
@@ -30,28 +29,19 @@ SMALL, IN_A_ROW = 2**12, 32
 Copy = Callable[[], object]
 
 
-class LinkRates(NamedTuple):
-    """Size by size, growing. d2h, h2d: alone. both: each way while the other is busy too. pageable: that from
-    and to memory that is not pinned; nothing where copies are as fast with any. small: the ways there and
-    back, in copies of a few bytes."""
-
-    d2h: tuple[Rate, ...]
-    h2d: tuple[Rate, ...]
-    both: tuple[Rate, ...]
-    pageable: tuple[Rate, ...]
-    small: tuple[Rate, Rate]
-
-
-def link_rates(device: str, sizes: tuple[int, ...] = SIZES) -> LinkRates:
-    """Takes two seconds, and four times the largest size in memory."""
+def link_rates(device: str, sizes: tuple[int, ...] = SIZES) -> tuple[CopyRates, CopyRates]:
+    """Measure copies to the host, then copies to the device. Takes two seconds, and memory of four times the
+    largest size."""
     where = device_of(device)
     d2h, h2d, both = zip(*(_rates(where, size) for size in sizes), strict=True)
     slower = (pageable_rate(where, size) for size in sizes) if isinstance(where, StreamDevice) else ()
-    return LinkRates(d2h, h2d, both, tuple(slower), small_rates(where))
+    pageable = tuple(slower)
+    leave, back = small_rates(where)
+    return CopyRates(leave, d2h, both, pageable), CopyRates(back, h2d, both, pageable)
 
 
 def small_rates(device: Device) -> tuple[Rate, Rate]:
-    """To the host and to the device, alone."""
+    """Measure copies of a few bytes to the host, then to the device, each way alone."""
     leave, back = (partial(_in_a_row, copy) for copy in _copies(device, SMALL))
     return (
         repeated("device to host, small", SMALL, lambda: _seconds([leave], device) / IN_A_ROW),

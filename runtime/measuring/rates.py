@@ -1,4 +1,4 @@
-"""Rates by repeated timing, after a warm-up: as often as the target allows, between fewest and most."""
+"""Rates by repeated timing, and what they say of copies one way: of a link, or to or from a disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...graphs.machine import Link
+
 TARGET_SECONDS = 0.5
+"""Repetitions go on so long, but for the fewest and the most."""
 FEWEST = 5
 MOST = 50
 
@@ -27,8 +30,46 @@ class Rate(NamedTuple):
         return (self.high - self.low) / self.median
 
 
+class CopyRates(NamedTuple):
+    """Rates of copies one way. The tuples have a rate per size, growing.
+
+    small: with a few bytes at a time, which take hardly more than their latency; the other way is idle.
+    alone: while the other way is idle.
+    both: while the other way is busy too.
+    pageable: as `both`, from or to host memory that is not pinned; empty if that makes no difference.
+    """
+
+    small: Rate
+    alone: tuple[Rate, ...]
+    both: tuple[Rate, ...]
+    pageable: tuple[Rate, ...] = ()
+
+    def link(self) -> Link:
+        """Return the link that plans count with.
+
+        Its rate is that of the largest size while both ways are busy: schedules copy both ways all the time.
+        Its latency is that of this way alone.
+        """
+        pageable = figure(self.pageable[-1]) if self.pageable else None
+        return Link(figure(self.both[-1]), float(f"{latency(self.small, self.alone[-1]):.3g}"), pageable)
+
+
+def all_rates(one: CopyRates, other: CopyRates) -> list[Rate]:
+    """Return the rates of two ways for a table; rates that the ways share come once."""
+    alone, both = (*one.alone, *other.alone), (*one.both, *other.both)
+    return list(dict.fromkeys((one.small, other.small, *alone, *both, *one.pageable, *other.pageable)))
+
+
+def figure(rate: Rate) -> float:
+    """Return the median with the three digits that it is good for."""
+    return float(f"{rate.median:.3g}")
+
+
 def repeated(what: str, size: int, seconds_of: Callable[[], float]) -> Rate:
-    """seconds_of: does it once, with `size` bytes, and tells how long that took."""
+    """Time something again and again, after a warm-up.
+
+    seconds_of: does it once, with `size` bytes, and returns the seconds that it took.
+    """
     seconds_of()
     taken = [seconds_of()]
     while len(taken) < FEWEST or (len(taken) < MOST and sum(taken) < TARGET_SECONDS):
@@ -37,12 +78,12 @@ def repeated(what: str, size: int, seconds_of: Callable[[], float]) -> Rate:
 
 
 def latency(small: Rate, large: Rate) -> float:
-    """Seconds of a copy of no bytes, on the line through the medians of two sizes; not below 0."""
+    """Return the seconds of a copy of no bytes, on the line through the medians of two sizes; at least 0."""
     seconds = [one.bytes / one.median for one in (small, large)]
     return max(0.0, seconds[0] - small.bytes * (seconds[1] - seconds[0]) / (large.bytes - small.bytes))
 
 
 def rate_of(what: str, size: int, taken: Sequence[float]) -> Rate:
-    """taken: seconds for `size` bytes, time by time."""
+    """Return the rate of repetitions. taken: seconds of each, for `size` bytes."""
     low, median, high = np.percentile([size / max(seconds, 1e-9) for seconds in taken], [25, 50, 75])
     return Rate(what, size, float(low), float(median), float(high))

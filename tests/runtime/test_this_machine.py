@@ -59,10 +59,12 @@ def test_a_latency_lies_on_the_line_through_two_sizes(seconds: tuple[float, floa
 
 
 def test_copies_run_at_the_speed_of_memory() -> None:
-    found = link_rates.link_rates("cpu", (MIB, 32 * MIB))
-    assert [rate.bytes for rate in found.d2h] == [MIB, 32 * MIB]
-    for rate in (*found.d2h, *found.h2d, *found.both):
+    d2h, h2d = link_rates.link_rates("cpu", (MIB, 32 * MIB))
+    assert [rate.bytes for rate in d2h.alone] == [MIB, 32 * MIB]
+    for rate in (*d2h.alone, *h2d.alone, *d2h.both):
         assert 1e8 < rate.low <= rate.median <= rate.high < 1e12
+    assert d2h.link().rate == h2d.link().rate == pytest.approx(d2h.both[1].median, rel=0.01)
+    assert d2h.link().pageable is None
 
 
 def test_copies_from_memory_that_is_not_pinned_are_measured_both_ways_at_once() -> None:
@@ -75,7 +77,7 @@ def test_copies_from_memory_that_is_not_pinned_are_measured_both_ways_at_once() 
     found = link_rates.pageable_rate(SimulatedDevice(delays=Steady), MIB)
     assert found.what == "each way, both at once, not pinned"
     assert 0.12 <= MIB / found.median < 0.22
-    assert link_rates.link_rates("cpu", (MIB,)).pageable == ()
+    assert link_rates.link_rates("cpu", (MIB,))[0].pageable == ()
 
 
 def test_small_copies_take_what_the_device_takes_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +104,7 @@ def test_both_ways_last_until_the_slower_is_done() -> None:
 def test_an_update_moves_at_least_seven_times_its_weights() -> None:
     """Read the weight, the gradient, two states; write three of them: no faster than memory lets it."""
     unfused, fused = update_rates.update_rates(None, 16 * MIB)
-    copy = link_rates.link_rates("cpu", (16 * MIB,)).d2h[0]
+    copy = link_rates.link_rates("cpu", (16 * MIB,))[0].alone[0]
     assert (unfused.what, fused.what) == ("AdamW on the host", "AdamW, fused, on the host")
     assert 1.5 * unfused.median < fused.median  # 20 passes and 7
     assert fused.median < copy.high * 2 / 7 * 4  # of two accesses a copied byte; within a noisy factor
@@ -113,7 +115,7 @@ def test_an_update_moves_at_least_seven_times_its_weights() -> None:
 
 def test_a_disk_is_read_past_the_cache_and_left_as_it_was(tmp_path: Path) -> None:
     found = disk.disk_rates(tmp_path, MIB, 8)
-    for rate in found[:6]:
+    for rate in rates.all_rates(found.read, found.write):
         assert rate.bytes == (disk.SMALL if "small" in rate.what else MIB)
         assert 1e4 < rate.median < 1e11
     assert 0 < found.free < 2**60

@@ -23,10 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine, Memory
-from memplan.planner.residence.demand import Demand
-from memplan.planner.residence.lives import Life, lives, position_of
-from memplan.planner.residence.residence import Place, Residence
-from memplan.planner.residence.transfers import placed
+from memplan.planner.residency.lifetimes import Lifetime, find_lifetimes, position_of
+from memplan.planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches
+from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import Figures
@@ -63,23 +62,25 @@ def greedy(graph: Graph, machine: Machine, budget: int) -> tuple[Schedule, Figur
     capacity = machine.host_capacity
     for share in HOST_SHARES[: None if capacity else 1]:
         away = _Choice(graph, machine, budget, share * capacity if capacity else np.inf).away()
-        residence = Residence(in_plain_mode(range(len(graph.operations))), away)
-        found = placed(graph, machine, budget, residence, (SAFETY,))
+        residence = Residency(in_plain_mode(range(len(graph.operations))), away)
+        found = place_prefetches(graph, machine, budget, residence, (SAFETY,))
         if found:
             return found
     return None
 
 
-def periods(graph: Graph, life: Life) -> Iterator[Period]:
-    """Those of one life, from the run on that completes the tensor."""
-    runs, tensor = len(graph.operations), life.tensor
-    if not graph.tensors.bytes[tensor] or (graph.resident[tensor] and not life.cyclic):
+def periods(graph: Graph, lifetime: Lifetime) -> Iterator[Period]:
+    """Those of one lifetime, from the run on that completes the tensor."""
+    runs, tensor = len(graph.operations), lifetime.tensor
+    if not graph.tensors.bytes[tensor] or (graph.resident[tensor] and not lifetime.persistent):
         return
-    first = 0 if life.cyclic else next((i for i, use in enumerate(life.uses) if use.changes), 0)
-    at = [position_of(use.moment) for use in life.uses[first:]]
-    for after, before in zip(at, [*at[1:], *(run + runs for run in at[:1] if life.cyclic)], strict=False):
+    first = 0 if lifetime.persistent else next((i for i, use in enumerate(lifetime.uses) if use.changes), 0)
+    at = [position_of(use.moment) for use in lifetime.uses[first:]]
+    for after, before in zip(
+        at, [*at[1:], *(run + runs for run in at[:1] if lifetime.persistent)], strict=False
+    ):
         if before > after + 1:
-            yield Period(tensor, after, before, life.cyclic)
+            yield Period(tensor, after, before, lifetime.persistent)
 
 
 class _Choice:
@@ -89,11 +90,13 @@ class _Choice:
     def __init__(self, graph: Graph, machine: Machine, budget: int, host: float) -> None:
         self.graph, self.machine, self.budget, self.host = graph, machine, budget, host
         runs, self.seconds = in_plain_mode(range(len(graph.operations))), graph.operations.time
-        self.whole = Demand(graph, machine, Residence(runs)).curve[1::2]
+        self.whole = ResidencyTransfers(graph, machine.links, Residency(runs)).device_curve[1::2]
         self.level = self.whole.copy()
         self.on_host = np.zeros(len(runs), np.int64)
         self.free = {link: self.seconds.copy() for ways in PATHS[Memory.DISK] for link in ways}
-        self.found = [period for life in lives(graph, runs) for period in periods(graph, life)]
+        self.found = [
+            period for lifetime in find_lifetimes(graph, runs) for period in periods(graph, lifetime)
+        ]
         self.sizes = graph.tensors.bytes[[period.tensor for period in self.found]]
         self.after, self.before = (
             np.array([getattr(period, end) for period in self.found], np.int64) for end in ("after", "before")
@@ -101,7 +104,7 @@ class _Choice:
         clock = np.concatenate(([0.0], np.tile(self.seconds, 2).cumsum()))
         self.idle = clock[self.before] - clock[self.after + 1]
 
-    def away(self) -> dict[Place, Memory]:
+    def away(self) -> dict[TensorUse, Memory]:
         """Periods that suffice, if any do; the hidden ones first."""
         chosen: dict[int, Memory] = {}
         for hidden in (True, False):

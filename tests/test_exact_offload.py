@@ -12,8 +12,8 @@ from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.planner.residence.residence import Residence
-from memplan.planner.residence.transfers import placed
+from memplan.planner.residency.prefetch_placement import place_prefetches
+from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
@@ -48,7 +48,7 @@ def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
     ]
     for _ in range(10):
         away = {use: Memory.HOST for use in uses if random.random() < 0.3}
-        found = placed(case.graph, case.machine, case.budget, Residence(runs, away))
+        found = place_prefetches(case.graph, case.machine, case.budget, Residency(runs, away))
         if found is not None:
             assert found[1].time >= best.period * (1 - 1e-9)
 
@@ -66,7 +66,7 @@ def test_no_random_choice_of_what_is_made_on_the_host_is_faster(seed: int) -> No
         runs = [(o, random.randint(0, count)) for o, count in enumerate(modes)]
         uses = [(x, p) for p, (o, _m) in enumerate(runs) for x in graph.operation(o).writes if x in gradients]
         away = {use: Memory.HOST for use in uses if random.random() < 0.3}
-        found = placed(graph, case.machine, case.budget, Residence(runs, away))
+        found = place_prefetches(graph, case.machine, case.budget, Residency(runs, away))
         if found is not None:
             assert found[1].time >= best.period * (1 - 1e-9)
 

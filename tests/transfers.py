@@ -11,7 +11,8 @@ from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import When
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.residence.residence import Residence, residence_schedule
+from memplan.planner.residency.prefetch_placement import build_schedule
+from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import run_eager
@@ -80,9 +81,10 @@ def absent(graph, runs, rng, share=0.4, kinds=tuple(Kind), memories=(Memory.HOST
                 away[x, position] = rng.choice(memories)
                 leave[x, position] = position + 1 + rng.randrange(3)
                 back[x, position] = max(0, position - rng.randrange(6))
-    for chosen in ({"leave": leave, "back": back}, {"back": back}, {"leave": leave}, {}):
+    down, up = {"offload_slots": leave}, {"prefetch_slots": back}
+    for chosen in ({**down, **up}, up, down, {}):
         try:
-            schedule = residence_schedule(graph, Residence(runs, away, **chosen))
+            schedule = build_schedule(graph, Residency(runs, away, **chosen))
             simulate(graph, schedule, machine=MACHINE)
         except InvalidScheduleError:
             continue

@@ -19,8 +19,8 @@ from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
 from ..planner.bounds import time_bound
 from ..planner.errors import InvalidScheduleError
-from ..planner.residence.absences import residence_of
-from ..planner.residence.transfers import placed
+from ..planner.residency.from_schedule import recover_residency
+from ..planner.residency.prefetch_placement import place_prefetches
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.clock import link_of
 from ..planner.simulator.simulate import simulate
@@ -155,8 +155,9 @@ def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
     """The same runs and absences with transfers elsewhere, where that is faster."""
     if machine is None or is_plain(plan.schedule):
         return None
-    residence = replace(residence_of(plan.graph, plan.schedule), leave={}, back={}, read={})
-    found = placed(plan.graph, machine, plan.budget, residence)
+    residency = recover_residency(plan.graph, plan.schedule)
+    residency = replace(residency, offload_slots={}, prefetch_slots={}, read_slots={})
+    found = place_prefetches(plan.graph, machine, plan.budget, residency)
     return found and _faster(plan, machine, found[0], seconds)
 
 

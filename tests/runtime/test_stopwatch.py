@@ -13,7 +13,8 @@ import torch
 from hostile import TURNS, Lateness, case, eagerly, planned_step, train
 from iterations import mean_square
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.planner.residence.residence import Residence, residence_schedule
+from memplan.planner.residency.prefetch_placement import build_schedule
+from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.clock import Queue
 from memplan.runtime.device.cpu import Cpu
@@ -98,7 +99,7 @@ def test_waits_belong_to_no_operation_and_copies_have_their_rate(slow: dict[str,
     weight = next(x for x in range(len(graph.tensors)) if graph.tensors.bytes[x] == 40 * 40 * 4)
     uses = [place for place, (operation, _mode) in enumerate(runs) if weight in graph.read_lists[operation]]
     away = {(weight, use): Memory.HOST for use in uses}
-    schedule = residence_schedule(graph, Residence(runs, away))
+    schedule = build_schedule(graph, Residency(runs, away))
     machine = Machine(links=Links(RATE, RATE))
     step = PlannedStep(made, program, schedule, Terms(graph, machine=machine))
     slow |= {operation.name: 0.001 for operation in program.operations}

@@ -157,7 +157,7 @@ def test_a_plan_is_solved_again_in_the_background(
     emulated: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the transfers can't be moved, by a fault that is told."""
-    monkeypatch.setattr(adapt, "placed", lambda *_given: {}["fault"])
+    monkeypatch.setattr(adapt, "place_prefetches", lambda *_given: {}["fault"])
     module, told = model(), list[Told]()
     step = optimized(module, told, time_limit=1)
     emulated.rate = RATE / 2

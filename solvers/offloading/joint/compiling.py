@@ -11,10 +11,10 @@ from ....graphs.generators import chain
 from ....graphs.machine import Machine
 from ....planner.replay.clock import TURNS
 from ....planner.replay.replay import UNASKED, figures_for, replay
+from ....planner.residency.assembly import assemble
 from ....planner.schedule.sequence import in_plain_mode
 from ...compiling import COMPILING, Code, compile_apart
 from ...problem import Options
-from .assemble import assemble
 from .fill import fill
 from .state import State
 

@@ -21,7 +21,7 @@ does so. Tensors move whole. No paper has this: the method is ours; why, in docs
     opening.py    from another solver's schedule, or a start, to a state
     anneal.py     moves from there; slots.py and again.py, those that change what is made again;
                   stalls.py, where the device waits
-    assemble.py   from a state to the steps of its schedule, compiled; planner/replay, their period
+    planner/residency/assembly.py, from a state to the steps of its schedule; planner/replay, their period
 
 Per evaluation O(steps · turns) in compiled code: 0.4 ms for 1,300 operations and 2,600 transfers and deletes.
 """
@@ -36,7 +36,7 @@ from time import monotonic
 from ....graphs.errors import InputError
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
-from ....planner.residence.absences import residence_of
+from ....planner.residency.from_schedule import recover_residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
@@ -116,7 +116,7 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
     if clock.share >= 1.0:
         return _answer(problem, ordered[0][0], clock, False)
     drops = Drops(problem.graph)
-    residences = (residence_of(problem.graph, schedule) for schedule, _seconds in ordered)
+    residences = (recover_residency(problem.graph, schedule) for schedule, _seconds in ordered)
     opening = opened(problem, residences, drops, lambda: clock.share >= _READ_SHARE)
     found, interrupted = ordered[0][0], False
     if opening:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....planner.replay.instance import Ways
-from ....planner.residence.lives import Touch, touches_of
+from ....planner.residency.lifetimes import Access, find_accesses
 from ....planner.schedule.sequence import Run
 
 ABSENT = -1
@@ -23,7 +23,7 @@ class Lineup:
 
     def __init__(self, graph: Graph, numbers: Ways, runs: Sequence[Run]) -> None:
         self.graph, self._numbers = graph, numbers
-        self._known: dict[Run, dict[int, Touch]] = {}
+        self._known: dict[Run, dict[int, Access]] = {}
         self.read(runs)
         self.touched = self._positions()
 
@@ -55,9 +55,9 @@ class Lineup:
         self._count()
         return self._before
 
-    def present(self, tensor: int) -> list[tuple[int, Touch]]:
+    def present(self, tensor: int) -> list[tuple[int, Access]]:
         """The runs that touch it, by position, and how."""
-        found: list[tuple[int, Touch]] = []
+        found: list[tuple[int, Access]] = []
         for position in self.touched.get(tensor, ()):
             run = self.runs[position]
             touch = self._touches(run).get(tensor) if run[1] != ABSENT else None
@@ -93,9 +93,9 @@ class Lineup:
                     touched.setdefault(x, []).append(position)
         return touched
 
-    def _touches(self, run: Run) -> dict[int, Touch]:
+    def _touches(self, run: Run) -> dict[int, Access]:
         if run not in self._known:
-            self._known[run] = touches_of(self.graph, *run)
+            self._known[run] = find_accesses(self.graph, *run)
         return self._known[run]
 
     def _way(self, run: Run) -> int:

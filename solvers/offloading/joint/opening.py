@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ....planner.residence.absences import residence_of
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.from_schedule import recover_residency
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ...candidates import device_limit
 from ...links import worth_moving
@@ -27,7 +27,7 @@ Opening = tuple[State, Outcome]
 
 
 def opened(
-    problem: Problem, residences: Iterable[Residence], drops: Drops, enough: Callable[[], bool]
+    problem: Problem, residences: Iterable[Residency], drops: Drops, enough: Callable[[], bool]
 ) -> Opening | None:
     """The fastest of these decisions, with slots for what could be made again; without slots where the
     fetches don't fit among them. None where they don't fit at all. enough: true once what is found will do:
@@ -48,7 +48,7 @@ def opened(
 
 def _read(
     problem: Problem,
-    residence: Residence,
+    residence: Residency,
     runs: Sequence[Run],
     places: Sequence[int],
     enough: Callable[[], bool],
@@ -58,12 +58,12 @@ def _read(
     assert machine is not None, "it has links"
     state = State(graph, machine, device_limit(problem), runs)
     inside = [*places, -1]  # the last for what no run uses
-    away = {(x, inside[after]): memory for (x, after), memory in residence.away.items()}
+    away = {(x, inside[after]): memory for (x, after), memory in residence.offloaded.items()}
     state.send_as(away)
     sizes = graph.tensors.bytes
     state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in away)])
     best = _best(state)
-    if residence.back or residence.leave:
+    if residence.prefetch_slots or residence.offload_slots:
         kept = state.mark()
         placed = _placed(state, residence, places, best, enough)
         if _worth(placed) < _worth(best):
@@ -75,11 +75,11 @@ def _read(
 
 
 def _placed(
-    state: State, residence: Residence, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
+    state: State, residence: Residency, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
 ) -> Outcome:
     """With its copies where they stand there, as far as that is reached."""
     slots = [*places, len(state.runs)]
-    for (x, position), slot in residence.leave.items():
+    for (x, position), slot in residence.offload_slots.items():
         state.delay((x, places[position]), slots[slot])
     outcome, before = state.evaluate(best.look_ahead), None
     found = [(outcome, state.decided.copy())]
@@ -104,22 +104,22 @@ def _placed(
 
 
 def _missed(
-    state: State, residence: Residence, slots: Sequence[int], outcome: Outcome
-) -> tuple[Mapping[Place, int], Mapping[Place, int]]:
+    state: State, residence: Residency, slots: Sequence[int], outcome: Outcome
+) -> tuple[Mapping[TensorUse, int], Mapping[TensorUse, int]]:
     """By how many slots too early each fetch stands that is not where it should, and each read from disk."""
-    now = residence_of(state.graph, state.schedule(outcome))
+    now = recover_residency(state.graph, state.schedule(outcome))
 
     def at(slot: int, position: int) -> int:
         return slots[slot] - (0 if slot <= position else len(state.runs) + 1)
 
-    def apart(wanted: Mapping[Place, int], found: Mapping[Place, int]) -> Mapping[Place, int]:
+    def apart(wanted: Mapping[TensorUse, int], found: Mapping[TensorUse, int]) -> Mapping[TensorUse, int]:
         return {
             (x, slots[position]): at(slot, position) - at(found[x, position], position)
             for (x, position), slot in wanted.items()
             if found.get((x, position), slot) != slot
         }
 
-    return apart(residence.back, now.back), apart(residence.read, now.read)
+    return apart(residence.prefetch_slots, now.prefetch_slots), apart(residence.read_slots, now.read_slots)
 
 
 def _best(state: State) -> Outcome:

@@ -1,32 +1,20 @@
 """What one tensor adds to a state: its transfers and deletes, its bytes by moment, and where it can be away.
 
-    uses of the tensor ──lives_of──▶ lives ──life_levels──▶ copies on device, host, disk ──▶ rows
-
-It depends on the modes of the runs that touch it and on what is decided for its uses alone: it is kept by
-these.
+It depends on the modes of the runs that access it and on what is decided for its uses alone: it is kept by
+these. planner/residency/tensor_transfers.py derives it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
-from ....planner.residence.demand import fetches_of, occupied
-from ....planner.residence.lives import Life, lives_of, position_of, run_moment, turn_length
-from ....planner.residence.residence import (
-    PREFETCH,
-    READ,
-    Place,
-    Residence,
-    life_levels,
-    life_steps,
-    memories_at_start,
-)
-from .assemble import FETCH, MOVE
+from ....planner.residency.lifetimes import Lifetime, count_moments, position_of, run_moment, tensor_lifetimes
+from ....planner.residency.residency import Residency, TensorUse
+from ....planner.residency.tensor_transfers import TensorTransfers, derive_transfers
 from .lineup import Lineup
 
 ABSENCE = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
@@ -44,7 +32,7 @@ class Absence(NamedTuple):
     before: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TensorUse:
         return self.tensor, self.after
 
 
@@ -53,24 +41,19 @@ class Decisions(NamedTuple):
     if not at once. shift, read_shift: how many slots later the fetch for it stands, and the read from the
     disk before that, than look-ahead and order of need say."""
 
-    away: dict[Place, Memory]
-    leave: dict[Place, int]
-    shift: dict[Place, int]
-    read_shift: dict[Place, int]
+    away: dict[TensorUse, Memory]
+    leave: dict[TensorUse, int]
+    shift: dict[TensorUse, int]
+    read_shift: dict[TensorUse, int]
 
     def copy(self) -> Decisions:
         return Decisions(dict(self.away), dict(self.leave), dict(self.shift), dict(self.read_shift))
 
 
 class Part(NamedTuple):
-    """moves, fetches: rows MOVE and FETCH of assemble.py. spans, host_spans: moments on the device and on the
-    host, from … to (excluded). start: memories when a turn starts, as bits. absences: rows ABSENCE."""
+    """transfers: what the tensor adds to the schedule. absences: rows ABSENCE."""
 
-    moves: Any
-    fetches: Any
-    spans: tuple[tuple[int, int], ...]
-    host_spans: tuple[tuple[int, int], ...]
-    start: int
+    transfers: TensorTransfers
     absences: Any
 
 
@@ -79,7 +62,7 @@ class Parts:
 
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:
         self.graph, self.machine, self.lineup = graph, machine, lineup
-        self.turn = turn_length(len(lineup.runs))
+        self.turn = count_moments(len(lineup.runs))
         self._sizes: list[int] = graph.tensors.bytes.tolist()
         self._kept: dict[tuple[Any, ...], Part] = {}
 
@@ -96,60 +79,30 @@ class Parts:
                 self._kept.clear()
             said = {place: away[place] for place in places if place in away}
             slots = {place: leave[place] for place in places if place in leave}
-            self._kept[key] = self._make(x, Residence(runs, said, slots), decided)
+            self._kept[key] = self._make(x, Residency(runs, said, slots), decided)
         return self._kept[key]
 
-    def _make(self, x: int, residence: Residence, decided: Decisions) -> Part:
+    def _make(self, x: int, residency: Residency, decided: Decisions) -> Part:
         touches = [(run_moment(position), touch) for position, touch in self.lineup.present(x)]
-        moves, fetches = list[tuple[int, ...]](), list[tuple[Any, ...]]()
-        spans, host_spans = list[tuple[int, int]](), list[tuple[int, int]]()
-        absences, start = list[Absence](), 0
-        for life in reversed(lives_of(self.graph, x, touches)):
-            levels = life_levels(residence, life)
-            device, host, _disk = levels
-            read = {piece.start % self.turn // 2 for piece in host.pieces if piece.fetched}
-            fetched = list(fetches_of(life, device, self.turn))
-            slots = {fetch.use % self.turn // 2 for fetch in fetched}
-            moves += [
-                (item.slot, item.rank, item.order, *item.step)
-                for item in life_steps(x, levels, self.turn)
-                if item.rank != PREFETCH and not (item.rank == READ and item.slot in slots)
-            ]
-            fetches += [self._fetch(*fetch, fetch.use // 2 in read, decided) for fetch in fetched]
-            spans += occupied(life, device, self.turn)
-            host_spans += occupied(replace(life, born=self.turn), host, self.turn)
-            absences += self._absences(life)
-            if life.cyclic:
-                start = sum(1 << memory for memory in memories_at_start(levels, self.turn))
-        return Part(
-            np.array(moves, MOVE),
-            np.array(fetches, FETCH),
-            tuple(spans),
-            tuple(host_spans),
-            start,
-            np.array(absences, ABSENCE),
-        )
+        lifetimes = tensor_lifetimes(self.graph, x, touches)[::-1]
+        transfers = derive_transfers(self._sizes, self.machine.links, residency, lifetimes)
+        for fetch in transfers.fetches:
+            place = x, position_of(fetch["use"])
+            fetch["shift"] = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
+        absences = [absence for lifetime in lifetimes for absence in self._absences(lifetime)]
+        return Part(transfers, np.array(absences, ABSENCE))
 
-    def _fetch(self, x: int, use: int, earliest: int, from_disk: bool, decided: Decisions) -> tuple[Any, ...]:
-        """A row FETCH."""
-        links, size = self.machine.links, self._sizes[x]
-        seconds = links.h2d.seconds(float(size)) if links.h2d else 0.0
-        read = links.disk_read.seconds(float(size)) if from_disk and links.disk_read else 0.0
-        place, first = (x, position_of(use)), max(0, earliest) if from_disk else earliest
-        later, read_later = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
-        return x, use, first, size, later, read_later, seconds, read, from_disk
-
-    def _absences(self, life: Life) -> list[Absence]:
-        fixed = self.graph.resident[life.tensor] and not life.cyclic
+    def _absences(self, lifetime: Lifetime) -> list[Absence]:
+        fixed = self.graph.resident[lifetime.tensor] and not lifetime.persistent
         if fixed:
             return []
-        runs, uses = len(self.lineup.runs), [use for use in life.uses if use.memory == Memory.DEVICE]
-        complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not life.cyclic else 0
+        runs, uses = len(self.lineup.runs), lifetime.device_uses
+        complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not lifetime.persistent else 0
         positions = [position_of(use.moment) for use in uses[complete:]]
         following = positions[1:]
-        if life.cyclic:
+        if lifetime.persistent:
             following += [position + runs for position in positions[:1]]
-        elif life.stays:
+        elif lifetime.survives:
             following += [runs]
         pairs = zip(positions, following, strict=False)
-        return [Absence(life.tensor, after, before) for after, before in pairs if before > after + 1]
+        return [Absence(lifetime.tensor, after, before) for after, before in pairs if before > after + 1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....graphs.machine import Memory
-from ....planner.residence.residence import Place
+from ....planner.residency.residency import TensorUse
 from ....planner.simulator.pinned import PINNED
 from .fill import durations
 from .state import State
@@ -46,7 +46,7 @@ def _host_excess(state: State, look_ahead: float) -> bool:
     return bool((state.peaks(look_ahead)[ledgers] > state.instance.limits[ledgers]).any())
 
 
-def _longest(state: State) -> list[Place]:
+def _longest(state: State) -> list[TensorUse]:
     runs = len(state.runs)
     chosen = [
         each
@@ -58,7 +58,7 @@ def _longest(state: State) -> list[Place]:
     return [absence.place for _seconds, absence in ordered]
 
 
-def _set(state: State, candidates: Sequence[Place], count: int) -> None:
+def _set(state: State, candidates: Sequence[TensorUse], count: int) -> None:
     """The first so many on the disk, the others on the host."""
     state.send(candidates[:count], Memory.DISK)
     state.send(candidates[count:])

@@ -19,7 +19,7 @@ import numpy as np
 
 from ....graphs.graph import Graph, Phase
 from ....graphs.machine import Machine, Memory
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import PLAIN
 from ...links import worth_moving
 from ..layers.host_ways import ways_on_host
@@ -62,7 +62,7 @@ class Start:
 
     choice: Choice
     outcome: Outcome
-    residence: Residence
+    residence: Residency
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -215,7 +215,7 @@ class Starts:
             if state.demand <= self.budget:
                 return
 
-    def _fillings(self) -> Iterator[tuple[Outcome, dict[Place, Memory]]]:
+    def _fillings(self) -> Iterator[tuple[Outcome, dict[TensorUse, Memory]]]:
         """What filling comes to, by several orders, with and without room left for early fetches."""
         state = self.state
         everything = state.absences

@@ -21,11 +21,13 @@ from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
 from ....planner.replay.instance import Instance, Ways
 from ....planner.replay.replay import UNASKED, figures_for, replay
-from ....planner.residence.lives import Touch, turn_length
-from ....planner.residence.residence import Place, Residence
-from ....planner.schedule.schedule import Initial, Schedule, Verb
+from ....planner.residency.assembly import assemble
+from ....planner.residency.lifetimes import Access, count_moments
+from ....planner.residency.prefetch_placement import LONGEST_LOOK_AHEAD, schedule_of_steps
+from ....planner.residency.residency import Residency, TensorUse
+from ....planner.residency.tensor_transfers import HOPS
+from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
-from .assemble import assemble
 from .lineup import ABSENT, Lineup
 from .parts import Absence, Decisions, Parts
 from .total import Total
@@ -69,35 +71,35 @@ class State:
         self.cyclic: list[bool] = graph.persistent.tolist()
         self._lineup = Lineup(graph, self.ways, list(runs))
         self._parts = Parts(graph, machine, self._lineup)
-        self.turn = turn_length(len(self.runs))
-        self._journal: list[tuple[dict[Place, Any] | None, Place, Any]] = []
+        self.turn = count_moments(len(self.runs))
+        self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
         self.reset(self.runs, Decisions({}, {}, {}, {}))
         if all_away:
             self.send_all()
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, places: Iterable[Place], to: Memory = Memory.HOST) -> None:
+    def send(self, places: Iterable[TensorUse], to: Memory = Memory.HOST) -> None:
         """Let tensors leave after these uses."""
         self._change(self.decided.away, dict.fromkeys(places, to))
 
-    def send_as(self, away: Mapping[Place, Memory]) -> None:
+    def send_as(self, away: Mapping[TensorUse, Memory]) -> None:
         """Let tensors leave, each to where it says."""
         self._change(self.decided.away, away)
 
-    def keep(self, places: Iterable[Place]) -> None:
+    def keep(self, places: Iterable[TensorUse]) -> None:
         """Let tensors stay after these uses."""
         self._change(self.decided.away, dict.fromkeys(places))
 
-    def delay(self, where: Place, slot: int | None) -> None:
+    def delay(self, where: TensorUse, slot: int | None) -> None:
         """Let the copy down for this absence stand before another run; None: at once."""
         self._change(self.decided.leave, {where: slot})
 
-    def move(self, where: Place, shift: int | None) -> None:
+    def move(self, where: TensorUse, shift: int | None) -> None:
         """Let the fetch for this use stand so many slots later, whatever the others do; None: as it comes."""
         self._change(self.decided.shift, {where: shift})
 
-    def read_at(self, where: Place, shift: int | None) -> None:
+    def read_at(self, where: TensorUse, shift: int | None) -> None:
         """Likewise the read from the disk for this use."""
         self._change(self.decided.read_shift, {where: shift})
 
@@ -139,7 +141,7 @@ class State:
         """What was changed until now stays."""
         self._journal.clear()
 
-    def _change(self, table: dict[Place, Any], values: Mapping[Place, Any]) -> None:
+    def _change(self, table: dict[TensorUse, Any], values: Mapping[TensorUse, Any]) -> None:
         touched = set[int]()
         for where, value in values.items():
             before = table.get(where)
@@ -171,7 +173,7 @@ class State:
         return self._lineup.runs
 
     @property
-    def away(self) -> dict[Place, Memory]:
+    def away(self) -> dict[TensorUse, Memory]:
         return self.decided.away
 
     @property
@@ -229,7 +231,7 @@ class State:
         unused = [(x, -1) for x in touched if not touched[x] and self.cyclic[x]]
         self.send([*(absence.place for absence in self.absences), *unused])
 
-    def present(self, tensor: int) -> list[tuple[int, Touch]]:
+    def present(self, tensor: int) -> list[tuple[int, Access]]:
         """The runs that touch it, by position, and how."""
         return self._lineup.present(tensor)
 
@@ -267,15 +269,15 @@ class State:
         device, host = self.instance.limits[:2].tolist()
         total, starts = self._total, self._total.initial.copy()
         moves, fetches = total.moves.used, total.fetches.used
-        steps = np.empty((len(moves) + 2 * len(fetches) + len(self.runs), 3), np.int64)
+        steps = np.empty((len(moves) + HOPS * len(fetches) + len(self.runs), 3), np.int64)
         count = assemble(
             moves,
             fetches,
             self._lineup.ways,
             self.starts,
-            (total.curve, total.host_curve),
-            (device - reserve, host),
-            min(look_ahead, 1e9),
+            total.curves,
+            np.array([device - reserve, host]),
+            min(look_ahead, LONGEST_LOOK_AHEAD),
             starts,
             steps,
         )
@@ -284,24 +286,18 @@ class State:
     def schedule(self, outcome: Outcome) -> Schedule:
         """The schedule that was evaluated."""
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
-        runs = np.array(self.ways.runs, np.int64).reshape(-1, 2)
-        computes = steps[:, 0] == Verb.COMPUTE
-        ways = steps[computes, 1]
-        steps[computes, 1], steps[computes, 2] = runs[ways, 0], runs[ways, 1]
-        at = {bits: frozenset(np.flatnonzero(starts == bits).tolist()) for bits in (2, 4, 3)}
-        columns = steps[:, 0].astype(np.uint8), steps[:, 1].astype(np.int32), steps[:, 2].astype(np.int32)
-        return Schedule(*columns, Initial(at[2], at[4], at[3]))
+        return schedule_of_steps(self.graph, self.ways.runs, steps, starts)
 
     @property
-    def residence(self) -> Residence:
+    def residence(self) -> Residency:
         """The decisions alone, by the runs that take place."""
         present = [position for position, run in enumerate(self.runs) if run[1] != ABSENT]
         number = {-1: -1, **{position: index for index, position in enumerate(present)}}
         away = {(x, number[after]): to for (x, after), to in self.away.items() if after in number}
-        return Residence([self.runs[position] for position in present], away)
+        return Residency([self.runs[position] for position in present], away)
 
 
-def _put(table: dict[Place, Any], where: Place, value: Any) -> None:
+def _put(table: dict[TensorUse, Any], where: TensorUse, value: Any) -> None:
     if value is None:
         table.pop(where, None)
     else:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from ....graphs.graph import Graph
-from ....planner.residence.lives import run_moment
-from .assemble import FETCH, MOVE
+from ....graphs.machine import Memory
+from ....planner.residency.lifetimes import run_moment
+from ....planner.residency.prefetch_placement import may_start
+from ....planner.residency.tensor_transfers import FETCH, HOPS, MOVE
 from .lineup import Lineup
 from .parts import ABSENCE, Part
 from .rows import Rows
 
-_SAID = (0, 1, 2, 3, 4)
-"""The memories, as bits, in which a schedule can say that a tensor starts."""
-
 
 class Total:
-    """moves, fetches, absences: the rows of all parts. curve, host_curve: bytes on the device, workspace
-    included, and on the host, by moment, with every fetch just before its use. initial: per tensor the
-    memories where it starts, as bits. unsaid: tensors for which no schedule can say that."""
+    """Sums of all parts.
+
+    moves, fetches, absences: the rows of all parts.
+    curves: bytes on the device, workspace included, and on the host, the rows, by moment, with every fetch
+    just before its use. curve: the first of these.
+    initial: per tensor the memories in which it starts, as bits. unsaid: tensors for which no schedule can
+    say that.
+    """
 
     def __init__(self, graph: Graph, lineup: Lineup, turn: int) -> None:
         tensors = len(graph.tensors)
@@ -27,7 +31,8 @@ class Total:
         self._cyclic: list[bool] = graph.persistent.tolist()
         self.moves, self.fetches = Rows(MOVE, "slot", tensors), Rows(FETCH, "use", tensors)
         self.absences = Rows(ABSENCE, "after", tensors)
-        self.curve, self.host_curve = np.zeros(turn, np.int64), np.zeros(turn, np.int64)
+        self.curves = np.zeros((HOPS, turn), np.int64)
+        self.curve = self.curves[Memory.DEVICE]
         self.curve[1::2] = [lineup.workspace(position) for position in range(len(lineup.runs))]
         self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)
         self.unsaid = set[int]()
@@ -44,19 +49,15 @@ class Total:
         before, size = self._parts.get(x), self._sizes[x]
         if part is before:
             return False
-        for curve, old, new in (
-            (self.curve, before.spans if before else (), part.spans),
-            (self.host_curve, before.host_spans if before else (), part.host_spans),
-        ):
-            for low, high in old:
-                curve[low:high] -= size
-            for low, high in new:
-                curve[low:high] += size
-        self.moves.put(x, part.moves)
-        self.fetches.put(x, part.fetches)
+        for change, counted in ((-size, before), (size, part)):
+            for curve, spans in zip(self.curves, counted.transfers.spans if counted else (), strict=False):
+                for low, high in spans:
+                    curve[low:high] += change
+        self.moves.put(x, part.transfers.moves)
+        self.fetches.put(x, part.transfers.fetches)
         if self._cyclic[x]:
-            self.initial[x] = part.start
-            (self.unsaid.discard if part.start in _SAID else self.unsaid.add)(x)
+            self.initial[x] = start = part.transfers.start
+            (self.unsaid.discard if may_start(start) else self.unsaid.add)(x)
         self.absences.put(x, part.absences)
         self._parts[x] = part
         return True

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Memory
-from ....planner.residence.residence import Place
+from ....planner.residency.residency import TensorUse
 from ....planner.schedule.sequence import Run
 from .runs import LayerRuns
 from .training import TrainingLayers
@@ -49,9 +49,9 @@ class Uses:
 
 def weight_absences(
     layers: TrainingLayers, uses: Uses, to: Memory, before_update: Memory = Memory.HOST
-) -> dict[Place, Memory]:
+) -> dict[TensorUse, Memory]:
     """Of all weights: away in `to` between sections; before_update: from backward to an update on the CPU."""
-    away: dict[Place, Memory] = {}
+    away: dict[TensorUse, Memory] = {}
     for x in (x for layer in layers.layers for x in layer.weights):
         updates = uses.host.get(x, [])
         ends = uses.section_ends(x)
@@ -61,7 +61,7 @@ def weight_absences(
     return away
 
 
-def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place, Memory]:
+def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[TensorUse, Memory]:
     """Of optimizer states that the CPU alone uses: on the disk between their updates, if `to` says so."""
     states = (x for layer in layers.layers for x in layer.states)
     if to != Memory.DISK:
@@ -69,16 +69,16 @@ def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Place
     return {(x, uses.host[x][-1]): to for x in states if x in uses.host and x not in uses.device}
 
 
-def gradient_absences(gradients: Iterable[int], device: Positions) -> dict[Place, Memory]:
+def gradient_absences(gradients: Iterable[int], device: Positions) -> dict[TensorUse, Memory]:
     """Of gradients: away once the device needs them no more, those that are results too."""
     return {(x, device[x][-1]): Memory.HOST for x in gradients if x in device}
 
 
-def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[Place, Memory]:
+def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[TensorUse, Memory]:
     """Of what forward makes and backward reads: away from its last use in forward on. swapped: to where."""
     plan = uses.plan
     boundary = plan.starts[plan.turn]
-    away: dict[Place, Memory] = {}
+    away: dict[TensorUse, Memory] = {}
     for x, memory in swapped.items():
         before = [position for position in uses.device.get(x, ()) if position < boundary]
         if before and uses.device[x][-1] > boundary:

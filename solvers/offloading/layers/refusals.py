@@ -10,8 +10,8 @@ from ....graphs.errors import MemplanError
 from ....graphs.machine import Machine, Memory
 from ....planner.budget import spelled
 from ....planner.errors import InvalidScheduleError
-from ....planner.residence.residence import Residence, residence_schedule
-from ....planner.residence.transfers import judged
+from ....planner.residency.prefetch_placement import build_schedule, simulate_residency
+from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.pinned import PINNED
 from ....planner.simulator.simulate import Figures
@@ -21,7 +21,7 @@ from ...problem import NotAcceptedError, Problem
 
 
 def first_that_fits(
-    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence]
+    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency]
 ) -> tuple[Schedule, Figures]:
     """Of ways to place everything, the first within the budget.
 
@@ -30,19 +30,19 @@ def first_that_fits(
     """
     limit, tried = device_limit(problem), list(ways)
     for way in tried:
-        found = judged(problem.graph, machine, limit, way)
+        found = simulate_residency(problem.graph, machine, limit, way)
         if found:
             return found
     raise refused(solver, problem, machine, tried)
 
 
 def refused(
-    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residence], beside: int = 0
+    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency], beside: int = 0
 ) -> MemplanError:
     """Why none of these ways fits. beside: device bytes that they leave out."""
     graph, tried = problem.graph, list(ways)
     endless = replace(machine, device_capacity=None)
-    held = [judged(graph, endless, 2**62, way) for way in tried]
+    held = [simulate_residency(graph, endless, 2**62, way) for way in tried]
     least = [found[1].least_budget for found in held if found]
     if least:
         return infeasible(solver, problem, min(least) + beside)
@@ -61,10 +61,10 @@ def _spelled(host: int | None, disk: int | None, pinned: int | None) -> str:
     return " and ".join(f"{spelled(size)} {place}" for size, place in sizes if size is not None)
 
 
-def _room_of(problem: Problem, machine: Machine, way: Residence) -> tuple[int, int, int] | None:
+def _room_of(problem: Problem, machine: Machine, way: Residency) -> tuple[int, int, int] | None:
     """The least host, disk and pinned bytes with which a way holds; None where a schedule can't say it."""
     try:
-        schedule = residence_schedule(problem.graph, way)
+        schedule = build_schedule(problem.graph, way)
     except InvalidScheduleError:
         return None
     walk = Walk(problem.graph, schedule, budget=None, machine=machine)

@@ -13,10 +13,9 @@ from math import inf
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
-from ....planner.residence.demand import Demand
-from ....planner.residence.lives import run_moment
-from ....planner.residence.residence import Residence
-from ....planner.residence.transfers import judged, placed
+from ....planner.residency.lifetimes import run_moment
+from ....planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches, simulate_residency
+from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ...candidates import device_limit
 from ...problem import Problem
@@ -54,7 +53,7 @@ class Amounts:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
         self.late, self.on_host = late, on_host
         self.room = int(keep * device_limit(problem))
-        bare = Demand(problem.graph, machine, next(self._all_away(0))).peak
+        bare = ResidencyTransfers(problem.graph, machine.links, next(self._all_away(0))).device_peak
         traffic = traffic_of(
             order.layers,
             machine,
@@ -113,20 +112,21 @@ class Amounts:
         self.tried.setdefault(count, inf)
         graph, machine, limit = self.problem.graph, self.machine, device_limit(self.problem)
         for way in self.ways(count):
-            found = placed(graph, machine, limit, way, look_aheads) or judged(graph, machine, limit, way)
+            found = place_prefetches(graph, machine, limit, way, look_aheads)
+            found = found or simulate_residency(graph, machine, limit, way)
             if found:
                 self.tried[count] = min(found[1].time, self.tried[count])
                 if self.best is None or found[1].time < self.best[0]:
                     self.best = found[1].time, found[0], count
                 return
 
-    def ways(self, count: int) -> Iterator[Residence]:
+    def ways(self, count: int) -> Iterator[Residency]:
         """More and more of the activations on the disk; what the device has room for is kept there."""
         for way in self._all_away(count):
             graph, swapped = self.order.layers.graph, self.order.tensors(count)
             yield kept_on_device(graph, self.machine, way, swapped, self.room)
 
-    def _all_away(self, count: int) -> Iterator[Residence]:
+    def _all_away(self, count: int) -> Iterator[Residency]:
         layers = self.order.layers
         swapped = self.order.tensors(count)
         plan = layer_runs(layers, self.order.kept | swapped, host=True, after=self.late)
@@ -137,7 +137,7 @@ class Amounts:
         limited = self.states == Memory.DISK and self.machine.host_capacity is not None
         for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
             room = traffic_of(layers, self.machine, self.states, in_flight).room
-            yield Residence(plan.runs, away | activation_absences(uses, self._where(uses, swapped, room)))
+            yield Residency(plan.runs, away | activation_absences(uses, self._where(uses, swapped, room)))
 
     def _where(self, uses: Uses, swapped: set[int], room: float) -> dict[int, Memory]:
         """The activations made last in host memory, as far as there is room; the others on the disk."""
@@ -151,21 +151,22 @@ class Amounts:
 
 
 def kept_on_device(
-    graph: Graph, machine: Machine, way: Residence, swapped: AbstractSet[int], room: int
-) -> Residence:
+    graph: Graph, machine: Machine, way: Residency, swapped: AbstractSet[int], room: int
+) -> Residency:
     """The same without the absences of those swapped activations that would be away shortest. room: device
     bytes.
 
     What is made last is needed first: it is kept as long as the bytes at every moment keep within the room,
     all fetches just before their uses. Linear in the swapped tensors times the runs.
     """
-    demand = Demand(graph, machine, way)
-    curve, away = demand.curve, dict(way.away)
-    back = {fetch.tensor: fetch.use for fetch in demand.fetches if fetch.tensor in swapped}
-    for x, position in sorted(way.away, key=lambda place: -place[1]):
+    transfers = ResidencyTransfers(graph, machine.links, way)
+    curve, away = transfers.device_curve, dict(way.offloaded)
+    fetches = transfers.fetches[["tensor", "use"]].tolist()
+    back = {x: use for x, use in sorted(fetches, key=lambda fetch: fetch[1]) if x in swapped}
+    for x, position in sorted(way.offloaded, key=lambda place: -place[1]):
         if x in back:
             absence = slice(run_moment(position) + 1, back[x])
             if int(curve[absence].max(initial=0)) + int(graph.tensors.bytes[x]) <= room:
                 curve[absence] += graph.tensors.bytes[x]
                 del away[x, position]
-    return replace(way, away=away)
+    return replace(way, offloaded=away)

@@ -22,9 +22,10 @@ GPU, 2024, arXiv:2403.06504.
 
 From decisions to a schedule. The paper says how much is swapped, not what goes to the disk: the activations
 of the first layers, which stay away longest, go there once the host is full. Where updates and fetches stand
-is worked out by planner/residence/transfers.py. The estimate assumes that everything overlaps; so other
-amounts around it are simulated too (`amounts`), and the fastest schedule is the answer. Where nothing need
-move, nothing moves; of what would, some is kept on the device where that has room (in the paper: keep=0).
+is worked out by planner/residency/prefetch_placement.py. The estimate assumes that everything overlaps; so
+other amounts around it are simulated too (`amounts`), and the fastest schedule is the answer. Where nothing
+need move, nothing moves; of what would, some is kept on the device where that has room (in the paper:
+keep=0).
 
 Its variants (V-D, V-E): `updates=late` is LoHan+ZeRO, whose first update waits for the last gradient; there
 is no barrier between iterations, so updates overlap the next forward, which the estimate leaves out. The
@@ -41,7 +42,7 @@ from math import inf
 from time import monotonic
 
 from ....graphs.errors import InputError
-from ....planner.residence.transfers import LOOK_AHEADS
+from ....planner.residency.prefetch_placement import LOOK_AHEADS
 from ...candidates import device_limit, plain_candidate
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status

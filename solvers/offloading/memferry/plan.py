@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 
 from ....graphs.graph import Graph, Kind, Phase
-from ....planner.residence.residence import Residence
-from ....planner.residence.transfers import placed
+from ....planner.residency.prefetch_placement import place_prefetches
+from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures
@@ -95,7 +95,7 @@ class Plan:
 
     def quick_seconds(self, ways: Sequence[Way], budget: int) -> float:
         """Simulated with every fetch as early as memory allows; ∞ where that does not fit."""
-        found = placed(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
+        found = place_prefetches(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
         return found[1].time if found else inf
 
     def other_ways(self, ways: Sequence[Way], *, twice: bool) -> Iterator[tuple[int, Way]]:
@@ -106,7 +106,7 @@ class Plan:
                 possible += [Way.DFGB] + [Way.DHA] * bool(np.isfinite(layer.direct_backward))
             yield from ((number, way) for way in possible if way != ways[number])
 
-    def residence(self, ways: Sequence[Way]) -> Residence:
+    def residence(self, ways: Sequence[Way]) -> Residency:
         return memferry_residence(self.graph, self.runs, self.layers, ways, self._gradients)
 
     @cached_property

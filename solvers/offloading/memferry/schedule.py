@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Sequence
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.errors import InvalidScheduleError
-from ....planner.residence.residence import Place, Residence
-from ....planner.residence.transfers import placed
+from ....planner.residency.prefetch_placement import place_prefetches
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import Schedule, Verb
 from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures, simulate
@@ -32,7 +32,7 @@ def memferry_residence(
     layers: Sequence[WeightLayer],
     ways: Sequence[Way],
     gradients: Iterable[int],
-) -> Residence:
+) -> Residency:
     """runs: of the iteration, updates in their modes on the host. gradients: those that nothing updates from
     go to the host too."""
     chosen = list(runs)
@@ -43,12 +43,12 @@ def memferry_residence(
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
     away = dict.fromkeys(_away_between(graph, runs, layers, ways), Memory.HOST)
     device, _host = uses_of(graph, chosen)
-    return Residence(chosen, away | gradient_absences(gradients, device))
+    return Residency(chosen, away | gradient_absences(gradients, device))
 
 
 def _away_between(
     graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Way]
-) -> list[Place]:
+) -> list[TensorUse]:
     """The last forward uses of weights that are fetched twice."""
     last: dict[int, int] = {}
     for layer, way in zip(layers, ways, strict=True):
@@ -58,10 +58,10 @@ def _away_between(
 
 
 def memferry_schedule(
-    graph: Graph, machine: Machine, budget: int, residence: Residence, kept: Collection[int]
+    graph: Graph, machine: Machine, budget: int, residence: Residency, kept: Collection[int]
 ) -> tuple[Schedule, Figures] | None:
     """The fastest of those with several look-aheads; kept: gradients. None where none fits."""
-    found = placed(graph, machine, budget, residence)
+    found = place_prefetches(graph, machine, budget, residence)
     if found is None or not kept:
         return found
     schedule = _keeping(found[0], kept)

@@ -12,19 +12,19 @@ from itertools import pairwise
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Memory
-from ....planner.residence.lives import lives, position_of
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.lifetimes import find_lifetimes, position_of
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ..o_ilp.iteration import Iteration, Option
 
 
-def least_residences(graph: Graph, iteration: Iteration, *, disk: bool) -> Iterator[Residence]:
+def least_residences(graph: Graph, iteration: Iteration, *, disk: bool) -> Iterator[Residency]:
     """To the host; then to the disk, if there is one, as far as anything leaves."""
     for hosted in (True, False):
         for keeping in (False, True):
             runs = _runs(iteration, hosted=hosted, keeping=keeping)
             for memory in (Memory.HOST, Memory.DISK)[: 1 + disk]:
-                yield Residence(runs, _away(graph, runs, memory))
+                yield Residency(runs, _away(graph, runs, memory))
 
 
 def _runs(iteration: Iteration, *, hosted: bool, keeping: bool) -> list[Run]:
@@ -44,19 +44,19 @@ def _runs(iteration: Iteration, *, hosted: bool, keeping: bool) -> list[Run]:
     return [on_host.get(run, run) for run in order]
 
 
-def _away(graph: Graph, runs: list[Run], memory: Memory) -> dict[Place, Memory]:
+def _away(graph: Graph, runs: list[Run], memory: Memory) -> dict[TensorUse, Memory]:
     """Every use whose next one is not the next run's; of a result, its last."""
-    away: dict[Place, Memory] = {}
-    for life in lives(graph, runs):
-        if life.stays and graph.resident[life.tensor]:  # the batch
+    away: dict[TensorUse, Memory] = {}
+    for lifetime in find_lifetimes(graph, runs):
+        if lifetime.survives and graph.resident[lifetime.tensor]:  # the batch
             continue
-        positions = [position_of(use.moment) for use in life.uses]
-        if life.cyclic and positions:
+        positions = [position_of(use.moment) for use in lifetime.uses]
+        if lifetime.persistent and positions:
             positions.append(positions[0] + len(runs))
-        if life.stays:
+        if lifetime.survives:
             positions.append(len(runs) + 1)
         away.update(
-            ((life.tensor, position), memory)
+            ((lifetime.tensor, position), memory)
             for position, following in pairwise(positions)
             if following > position + 1
         )

@@ -16,7 +16,7 @@ on a single GPU by re-materialization and offloading, 2024.
 | 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
 | 4.5.3  | `batch`: the best batch, reported                                                   |
 | 4.6    | o_ilp/round.py, tensors.py; absences.py: of whole tensors; updates.py: CPU order    |
-| –      | schedule.py: runs and absences; placed by planner/residence/transfers.py            |
+| –      | schedule.py: runs and absences; placed by planner/residency/prefetch_placement.py            |
 | –      | search.py: the loop around all this; least.py, its last resort                      |
 
 Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start
@@ -36,7 +36,7 @@ from time import monotonic
 
 from ....graphs.structure.chain import Chain, chain_of
 from ....planner.bounds import time_bound
-from ....planner.residence.transfers import placed
+from ....planner.residency.prefetch_placement import place_prefetches
 from ...candidates import device_limit, require_backward
 from ...chains.problem import coarser
 from ...links import LinkedMachine, linked_machine
@@ -166,7 +166,7 @@ def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: I
     """The last resort. Raises InfeasibleError; NotAcceptedError where the host is too small."""
     ways = list(least_residences(problem.graph, iteration, disk=limits.has_disk))
     for residence in ways:
-        found = placed(problem.graph, linked.machine, limits.device_bytes, residence)
+        found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residence)
         if found is not None:
             return Found(*found, found[1].time, 0.0)
     raise refused(NAME, problem, linked.machine, ways)

@@ -1,9 +1,9 @@
-"""From an answer of O-ILP to runs and absences of whole tensors: planner/residence/residence.py makes the
+"""From an answer of O-ILP to runs and absences of whole tensors: planner/residency/residency.py makes the
 schedule.
 
 Which tensors are away between two uses follows the answer (absences.py); so does where CPU updates
-stand (updates.py). When copies start is left to planner/residence/transfers.py, operation by operation, or
-taken from the answer's steps.
+stand (updates.py). When copies start is left to planner/residency/prefetch_placement.py, operation by
+operation, or taken from the answer's steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.machine import Memory
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ..layers.absences import uses_of
 from ..o_ilp.model import OffloadProgram
@@ -26,15 +26,15 @@ from .updates import HostUpdate, start_steps
 
 def residence_of(
     graph: Graph, program: OffloadProgram, choice: Choice, x: Floats
-) -> tuple[Residence, Residence]:
+) -> tuple[Residency, Residency]:
     """The decisions without places of copies, and with the answer's."""
     order = _steps(program, choice, x)
     runs = [run for step in order for run in step]
     starts = [0, *accumulate(len(step) for step in order)]
     uses, _host = uses_of(graph, runs)
-    away: dict[Place, Memory] = {}
-    back: dict[Place, int] = {}
-    leave: dict[Place, int] = {}
+    away: dict[TensorUse, Memory] = {}
+    back: dict[TensorUse, int] = {}
+    leave: dict[TensorUse, int] = {}
     disk = on_disk(graph, program, choice, x)
     for absence in tensor_absences(graph, program, choice, x):
         at = uses.get(absence.item)
@@ -49,8 +49,8 @@ def residence_of(
         if graph.on_host(operation, mode):
             for state in disk.intersection(graph.mutate_lists[operation]):
                 away[state, position] = Memory.DISK
-    plain = Residence(runs, away)
-    return plain, replace(plain, leave=leave, back=back)
+    plain = Residency(runs, away)
+    return plain, replace(plain, offload_slots=leave, prefetch_slots=back)
 
 
 def _steps(program: OffloadProgram, choice: Choice, x: Floats) -> list[list[Run]]:

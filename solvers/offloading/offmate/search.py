@@ -20,8 +20,8 @@ import numpy as np
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
-from ....planner.residence.residence import Residence
-from ....planner.residence.transfers import judged, placed
+from ....planner.residency.prefetch_placement import place_prefetches, simulate_residency
+from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import in_plain_mode
 from ....planner.simulator.simulate import Figures
@@ -94,7 +94,7 @@ class Search:
     def try_plain(self) -> None:
         """The plain schedule, where it fits."""
         runs = in_plain_mode(range(len(self.graph.operations)))
-        found = judged(self.graph, self.machine, self.limits.device_bytes, Residence(runs))
+        found = simulate_residency(self.graph, self.machine, self.limits.device_bytes, Residency(runs))
         if found is not None:
             self.best = Found(*found, found[1].time, 0.0)
 
@@ -162,8 +162,8 @@ class Search:
         budget = self.limits.device_bytes
         free, stepped = residence_of(self.graph, program, answer.choice, answer.x)
         for found in (
-            placed(self.graph, self.machine, budget, free),
-            judged(self.graph, self.machine, budget, stepped),
+            place_prefetches(self.graph, self.machine, budget, free),
+            simulate_residency(self.graph, self.machine, budget, stepped),
         ):
             fits |= found is not None
             if found is not None and (self.best is None or found[1].time < self.best.figures.time):

@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
 from ....graphs.machine import Link, Memory
-from ....planner.residence.demand import start_times
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.prefetch_placement import start_times
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import prune
 from ...chains.problem import ChainProblem
 from ...chains.runs import Move, Pass, sequence
@@ -44,7 +44,7 @@ def decided(
 
 def residence(
     chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], link: Link | None = None
-) -> Residence:
+) -> Residency:
     """Each offloaded tensor is away between the two uses that lie farthest apart.
 
     Unless its copy would end, by this link, when backward has begun: what the program counts in the backlog
@@ -59,11 +59,11 @@ def residence(
         for x in offloaded & device.keys()
         if len(device[x]) > 1
     ]
-    away: dict[Place, Memory] = {}
+    away: dict[TensorUse, Memory] = {}
     sent = 0.0
     for position, x in sorted(gaps):
         ready = max(sent, starts[position + 1])
         ready += link.seconds(float(graph.tensors.bytes[x])) if link else 0.0
         if link is None or ready <= starts[turn]:
             away[x, position], sent = Memory.HOST, ready
-    return Residence(runs, away)
+    return Residency(runs, away)

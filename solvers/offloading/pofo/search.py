@@ -10,9 +10,8 @@ from time import monotonic
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ....planner.residence.demand import Demand
-from ....planner.residence.residence import Residence
-from ....planner.residence.transfers import LOOK_AHEADS, placed
+from ....planner.residency.prefetch_placement import LOOK_AHEADS, ResidencyTransfers, place_prefetches
+from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ...candidates import judged
 from ...chains.costs import chain_costs
@@ -42,7 +41,7 @@ class Search:
         self.costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.bound = time_bound(problem.graph)
         self.best: tuple[Schedule, float] | None = None
-        self.way: Residence | None = None
+        self.way: Residency | None = None
 
     def run(self, slots: int, options: Options) -> None:
         self._begin_with_rotor(options)
@@ -94,13 +93,14 @@ class Search:
         while low <= high and self._proceed():
             middle = (low + high) // 2
             way = self._way(table, drops[middle])
-            if Demand(self.problem.graph, self.linked.machine, way).peak <= self.chained.limit:
+            transfers = ResidencyTransfers(self.problem.graph, self.linked.machine.links, way)
+            if transfers.device_peak <= self.chained.limit:
                 low = middle + 1
             else:
                 high = middle - 1
         return low - 1
 
-    def _way(self, table: PofoTable, slots: int) -> Residence:
+    def _way(self, table: PofoTable, slots: int) -> Residency:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
         sizes, smallest = self.problem.graph.tensors.bytes, worth_moving(self.linked.machine)
         offloaded = {x for x in offloaded if sizes[x] >= smallest or not sizes[x]}
@@ -110,7 +110,7 @@ class Search:
         for way in self.memory_saving():
             self._try(way)
 
-    def memory_saving(self) -> list[Residence]:
+    def memory_saving(self) -> list[Residency]:
         """All saved and offloaded; as little as Rotor can do with; every block from its offloaded input."""
         chained, blocks = self.chained, self.chained.blocks
         saved = frozenset[int]().union(*(run.saved for run in chained.runs[:-1]))
@@ -124,8 +124,10 @@ class Search:
             residence(chained, each, inputs),
         ]
 
-    def _try(self, way: Residence, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:
-        found = placed(self.problem.graph, self.linked.machine, self.chained.limit, way, look_aheads)
+    def _try(self, way: Residency, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:
+        found = place_prefetches(
+            self.problem.graph, self.linked.machine, self.chained.limit, way, look_aheads
+        )
         if found and (self.best is None or found[1].time < self.best[1]):
             self.best, self.way = (found[0], found[1].time), way
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ....graphs.machine import Memory
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ..layers.absences import Positions, Uses, gradient_absences, state_absences
 from ..layers.runs import LayerRuns
@@ -30,14 +30,14 @@ from ..layers.training import TrainingLayers
 
 def window_residence(
     found: TrainingLayers, plan: LayerRuns, size: int, states: Memory = Memory.HOST
-) -> Residence:
+) -> Residency:
     """plan: all in modes on the device. size: layers in the window. states: where the others' weights and
     optimizer states lie, host or disk."""
     plan = replace(plan, runs=_with_host_updates(found, plan.runs, size))
     uses = Uses(found.graph, plan)
     turn = _Turn(found, plan, size, uses.device)
-    away: dict[Place, Memory] = {}
-    back: dict[Place, int] = {}
+    away: dict[TensorUse, Memory] = {}
+    back: dict[TensorUse, int] = {}
     for x, steps in turn.uses.items():
         around = [*steps, (steps[0][0], steps[0][1] + 2 * turn.layers)]
         for (position, step), (following, until) in pairwise(around):
@@ -49,7 +49,7 @@ def window_residence(
                 back[x, following] = turn.first_run(entered - 1)
     results = (x for layer in found.layers[size:] if not layer.updates for x in layer.gradients)
     away |= gradient_absences(results, uses.device) | state_absences(found, uses, states)
-    return Residence(plan.runs, away, {}, back)
+    return Residency(plan.runs, away, {}, back)
 
 
 def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Run]:

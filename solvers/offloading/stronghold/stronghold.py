@@ -39,7 +39,7 @@ from time import monotonic
 from ....graphs.errors import InputError, MemplanError
 from ....graphs.machine import Machine, Memory
 from ....planner.bounds import time_bound
-from ....planner.residence.transfers import judged
+from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit
@@ -159,7 +159,7 @@ class _Search:
             if self.best is not None and not self._proceed():
                 return
             residence = window_residence(self.layers, plan, size, states)
-            found = judged(self.problem.graph, self.linked.machine, self.limit, residence)
+            found = simulate_residency(self.problem.graph, self.linked.machine, self.limit, residence)
             if found is None:
                 continue
             schedule, seen = found

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ....graphs.machine import Memory
-from ....planner.residence.residence import Place, Residence
+from ....planner.residency.residency import Residency, TensorUse
 from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers
@@ -32,7 +32,7 @@ def activation_rules(chosen: str) -> tuple[str, ...]:
 
 def zero_residence(
     layers: TrainingLayers, rule: str, states: Memory, weights: Memory | None, ahead: bool
-) -> Residence:
+) -> Residency:
     """rule: of ACTIVATIONS. states, weights: where they lie; weights None: on the device.
 
     ahead: what a layer needs is on its way while the layer before it runs; else just before its use.
@@ -50,17 +50,19 @@ def zero_residence(
     back = dict(_one_layer_ahead(uses, plan, away)) if ahead else {}
     if weights is None:
         back |= dict(_behind_updates(layers, uses))
-    return Residence(plan.runs, away, back=back)
+    return Residency(plan.runs, away, prefetch_slots=back)
 
 
-def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[Place, int]]:
+def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[TensorUse, int]]:
     """Updated weights are fetched at once, in the turn before their first use."""
     for x in (x for layer in layers.layers for x in layer.weights):
         if x in uses.host and x in uses.device:
             yield (x, uses.device[x][0]), uses.host[x][-1] + 1
 
 
-def _one_layer_ahead(uses: Uses, plan: LayerRuns, away: dict[Place, Memory]) -> Iterator[tuple[Place, int]]:
+def _one_layer_ahead(
+    uses: Uses, plan: LayerRuns, away: dict[TensorUse, Memory]
+) -> Iterator[tuple[TensorUse, int]]:
     """For each first use after an absence that ends in a later section: the section before it."""
     for x in dict.fromkeys(x for x, _position in away):
         for last, first in pairwise(uses.device.get(x, ())):

@@ -17,9 +17,9 @@ from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
-from memplan.planner.residence.lives import lives, position_of
-from memplan.planner.residence.residence import Residence
-from memplan.planner.residence.transfers import placed
+from memplan.planner.residency.lifetimes import find_lifetimes, position_of
+from memplan.planner.residency.prefetch_placement import place_prefetches
+from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
@@ -157,12 +157,12 @@ def test_no_random_migration_of_a_trace_is_faster(trace: Trace, share: float, ch
     runs, budget = in_plain_mode(range(len(graph.operations))), int(share * baseline(graph).peak)
     behind = {True: [Memory.HOST], False: [Memory.HOST, Memory.DISK]}
     away = {
-        (life.tensor, position_of(use.moment)): chance.choice(behind[life.cyclic])
-        for life in lives(graph, runs)
-        for use in life.uses
+        (lifetime.tensor, position_of(use.moment)): chance.choice(behind[lifetime.persistent])
+        for lifetime in find_lifetimes(graph, runs)
+        for use in lifetime.uses
         if chance.random() < 1.3 - share
     }
-    found = placed(graph, graph.machine, budget, Residence(runs, away), (1.0, 3.0))
+    found = place_prefetches(graph, graph.machine, budget, Residency(runs, away), (1.0, 3.0))
     if found:
         assert found[1].time >= link_bound(graph, graph.machine, budget) * (1 - 1e-9)
 

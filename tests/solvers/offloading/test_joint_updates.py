@@ -28,7 +28,7 @@ def state(phi: Graph) -> State:
     assert starts.attempt(starts.choice(0.5, 0.33))
     residence = starts.best.residence
     state = State(phi, phi.machine, BUDGET, residence.runs)
-    state.send_as(residence.away)
+    state.send_as(residence.offloaded)
     return state
 
 

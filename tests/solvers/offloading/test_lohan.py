@@ -16,7 +16,7 @@ from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.plain import baseline
-from memplan.planner.residence.demand import Demand
+from memplan.planner.residency.prefetch_placement import ResidencyTransfers
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.absences import Uses
@@ -310,7 +310,7 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch):
     problem = Problem(graph(), 0, MACHINE)
     budget = refusal(problem).least
     assert budget is not None
-    placed, calls = lohan_amounts.placed, []
+    placed, calls = lohan_amounts.place_prefetches, []
 
     def stopping(*arguments):
         calls.append(1)
@@ -318,7 +318,7 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return placed(*arguments)
 
-    monkeypatch.setattr(lohan_amounts, "placed", stopping)
+    monkeypatch.setattr(lohan_amounts, "place_prefetches", stopping)
     answer = lohan.solve(replace(problem, budget=budget), Options())
     assert answer.interrupted
 
@@ -387,8 +387,8 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, keep=share)
     for count in (0, len(order.swaps)):
         bare, way = next(amounts._all_away(count)), next(amounts.ways(count))
-        before, after = (Demand(updated, MACHINE, each).peak for each in (bare, way))
-        assert set(way.away) <= set(bare.away)
+        before, after = (ResidencyTransfers(updated, MACHINE.links, each).device_peak for each in (bare, way))
+        assert set(way.offloaded) <= set(bare.offloaded)
         assert after <= max(before, amounts.room)
 
 

@@ -19,7 +19,7 @@ from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
-from memplan.planner.residence.transfers import judged
+from memplan.planner.residency.prefetch_placement import simulate_residency
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import Figures, simulate
@@ -186,7 +186,7 @@ def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() 
     plan = plan_of(problem)
 
     def least(way: Way) -> int:
-        found = judged(graph, machine(8 * MiB), 10**9, plan.residence(plan.all_in(way)))
+        found = simulate_residency(graph, machine(8 * MiB), 10**9, plan.residence(plan.all_in(way)))
         assert found is not None
         return found[1].least_budget
 

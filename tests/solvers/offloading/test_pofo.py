@@ -193,7 +193,7 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
     problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))
     limited = pofo.solve(problem, Options(time_limit=0.0))
     assert limited.status == Status.FEASIBLE
-    placed, calls = pofo_search.placed, []
+    placed, calls = pofo_search.place_prefetches, []
 
     def stopping(*arguments):
         calls.append(1)
@@ -201,7 +201,7 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return placed(*arguments)
 
-    monkeypatch.setattr(pofo_search, "placed", stopping)
+    monkeypatch.setattr(pofo_search, "place_prefetches", stopping)
     stopped = pofo.solve(problem, Options())
     assert stopped.interrupted
     for answer in (limited, stopped):
@@ -237,18 +237,18 @@ def test_what_would_still_be_under_way_when_backward_begins_stays():
     chained = chain_problem("pofo", Problem(graph, 10**9), 60)
     saved = set().union(*(run.saved for run in chained.runs[:-1]))
     whole = residence(chained, save_all(chained.blocks), saved)
-    assert len(whole.away) == len(saved)
+    assert len(whole.offloaded) == len(saved)
     before: set[int] = set()
     for rate in (1.0, 1e5, 1e6, 1e7, 1e9, inf):
         some = residence(chained, save_all(chained.blocks), saved, None if rate == inf else Link(rate))
-        leaving = [position for _x, position in some.away]
+        leaving = [position for _x, position in some.offloaded]
         assert leaving == sorted(leaving)
-        assert len(some.away) >= len(before)
-        if some.away and rate < inf:
+        assert len(some.offloaded) >= len(before)
+        if some.offloaded and rate < inf:
             starts = np.cumsum([0.0, *(graph.operations.time[o] for o, _mode in some.runs)])
-            sent = sum(int(graph.tensors.bytes[x]) for x, _position in some.away) / rate
+            sent = sum(int(graph.tensors.bytes[x]) for x, _position in some.offloaded) / rate
             assert sent <= starts[next(p for p, (o, _m) in enumerate(some.runs) if o == 7)] + 1e-9
-        before = {x for x, _position in some.away}
+        before = {x for x, _position in some.offloaded}
     assert before == saved
 
 

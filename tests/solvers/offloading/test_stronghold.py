@@ -18,7 +18,7 @@ from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
-from memplan.planner.residence.residence import residence_schedule
+from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import linked_machine
@@ -102,7 +102,7 @@ def test_a_window_that_fits_by_the_model_fits(seed: int, size: int, checkpoint: 
     beside = -room_for_windows(layers, plan.runs, 0)
     total = sum(layer.weights + layer.gradients + layer.states for layer in model)
     room = next(r for r in range(0, total + MiB // 8, MiB // 8) if fits(model, size, r))
-    schedule = residence_schedule(problem.graph, window_residence(layers, plan, size))
+    schedule = build_schedule(problem.graph, window_residence(layers, plan, size))
     figures = simulate(problem.graph, schedule, machine=problem.machine).figures
     assert figures.least_budget <= beside + room
 
@@ -115,7 +115,7 @@ def test_only_the_window_is_on_the_device() -> None:
     layers = training_layers("a solver", graph)
     size = 3
     residence = window_residence(layers, layer_runs(layers, all_kept(layers)), size)
-    schedule = residence_schedule(graph, residence)
+    schedule = build_schedule(graph, residence)
     simulate(graph, schedule, machine=machine())
     weights = {x for layer in layers.layers for x in layer.weights}
     there = {x for x in weights if x not in schedule.initial.host}
@@ -150,7 +150,7 @@ def test_what_is_out_of_the_window_lies_on_the_disk(seed: int, size: int, checkp
     plan = layer_runs(layers, (always_kept if checkpoint else all_kept)(layers))
     found = {}
     for states in (Memory.HOST, Memory.DISK):
-        schedule = residence_schedule(problem.graph, window_residence(layers, plan, size, states))
+        schedule = build_schedule(problem.graph, window_residence(layers, plan, size, states))
         fast = with_disk(link.rate, 1e15)
         found[states] = simulate(problem.graph, schedule, machine=fast).figures, schedule
     (on_host, _schedule), (on_disk, schedule) = found[Memory.HOST], found[Memory.DISK]

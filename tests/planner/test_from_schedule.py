@@ -7,13 +7,14 @@ from random import Random
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.machine import Memory
-from memplan.planner.residence.absences import residence_of
-from memplan.planner.residence.lives import lives
-from memplan.planner.residence.residence import Place, Residence, residence_schedule
+from memplan.planner.residency.from_schedule import recover_residency
+from memplan.planner.residency.lifetimes import find_lifetimes
+from memplan.planner.residency.prefetch_placement import build_schedule
+from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
-from test_residence import LINKED, random_runs, training
+from test_residency import LINKED, random_runs, training
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -21,32 +22,36 @@ def test_there_and_back(seed: int) -> None:
     random = Random(seed)
     graph = training(random.randint(1, 4), frozen=random.randint(0, 3), result=random.random() < 0.3)
     runs = random_runs(graph, random)
-    away: dict[Place, Memory] = {}
-    leave: dict[Place, int] = {}
-    back: dict[Place, int] = {}
-    read: dict[Place, int] = {}
-    for life in lives(graph, runs):
-        uses = [use.moment // 2 for use in life.uses if use.memory == Memory.DEVICE]
+    away: dict[TensorUse, Memory] = {}
+    leave: dict[TensorUse, int] = {}
+    back: dict[TensorUse, int] = {}
+    read: dict[TensorUse, int] = {}
+    for lifetime in find_lifetimes(graph, runs):
+        uses = [use.moment // 2 for use in lifetime.uses if use.memory == Memory.DEVICE]
         for after, before in zip(uses, [*uses[1:], *(use + len(runs) for use in uses[:1])], strict=True):
-            if life.cyclic and random.random() < 0.5:
-                away[life.tensor, after] = Memory.HOST
+            if lifetime.persistent and random.random() < 0.5:
+                away[lifetime.tensor, after] = Memory.HOST
                 left = (
                     random.randint(after + 1, min(before, len(runs))) if random.random() < 0.5 else after + 1
                 )
-                leave[life.tensor, after] = left
-                if random.random() < 0.5 and not any(use.memory == Memory.HOST for use in life.uses):
-                    back[life.tensor, before % len(runs)] = random.randint(left, before) % len(runs)
-            elif not graph.resident[life.tensor] and after + 1 < before < len(runs) and random.random() < 0.5:
-                away[life.tensor, after] = Memory.DISK
+                leave[lifetime.tensor, after] = left
+                if random.random() < 0.5 and not any(use.memory == Memory.HOST for use in lifetime.uses):
+                    back[lifetime.tensor, before % len(runs)] = random.randint(left, before) % len(runs)
+            elif (
+                not graph.resident[lifetime.tensor]
+                and after + 1 < before < len(runs)
+                and random.random() < 0.5
+            ):
+                away[lifetime.tensor, after] = Memory.DISK
                 if random.random() < 0.7:
                     fetched = random.randint(after + 1, before)
-                    back[life.tensor, before] = fetched
-                    read[life.tensor, before] = random.randint(after + 1, fetched)
-    schedule = residence_schedule(graph, Residence(runs, away, leave, back, read))
+                    back[lifetime.tensor, before] = fetched
+                    read[lifetime.tensor, before] = random.randint(after + 1, fetched)
+    schedule = build_schedule(graph, Residency(runs, away, leave, back, read))
     simulate(graph, schedule, machine=LINKED)
-    found = residence_of(graph, schedule)
+    found = recover_residency(graph, schedule)
     assert list(found.runs) == runs
-    again = residence_schedule(graph, found)
+    again = build_schedule(graph, found)
     assert list(again) == list(schedule)
     assert again.initial == schedule.initial
 
@@ -61,14 +66,14 @@ def test_one_write_to_the_disk_serves_two_absences() -> None:
         draft.operation(f"o{i}", time=1, reads=[*used, *others[i - 1 : i]], writes=[y])
     graph = draft.graph(others[-1:])
     away = {(x, 0): Memory.DISK, (x, 4): Memory.DISK}
-    given = Residence(in_plain_mode(range(10)), away, {}, {(x, 9): 8}, {(x, 4): 3, (x, 9): 7})
-    schedule = residence_schedule(graph, given)
+    given = Residency(in_plain_mode(range(10)), away, {}, {(x, 9): 8}, {(x, 4): 3, (x, 9): 7})
+    schedule = build_schedule(graph, given)
     simulate(graph, schedule, machine=LINKED)
     assert [(verb, where) for verb, target, where in schedule.rows() if target == x and verb > 1] == [
         (Verb.OFFLOAD, Memory.HOST),
         (Verb.OFFLOAD, Memory.DISK),
         *[(Verb.PREFETCH, Memory.HOST), (Verb.PREFETCH, Memory.DEVICE)] * 2,
     ]
-    found = residence_of(graph, schedule)
-    assert found.away == away
-    assert (found.back, found.read) == ({(x, 4): 4, (x, 9): 8}, given.read)
+    found = recover_residency(graph, schedule)
+    assert found.offloaded == away
+    assert (found.prefetch_slots, found.read_slots) == ({(x, 4): 4, (x, 9): 8}, given.read_slots)

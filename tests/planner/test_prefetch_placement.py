@@ -10,13 +10,12 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.plain import baseline
-from memplan.planner.residence.demand import Demand
-from memplan.planner.residence.lives import lives
-from memplan.planner.residence.residence import Place, Residence, residence_schedule
-from memplan.planner.residence.transfers import placed
+from memplan.planner.residency.lifetimes import find_lifetimes
+from memplan.planner.residency.prefetch_placement import ResidencyTransfers, build_schedule, place_prefetches
+from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
-from test_residence import LINKED, random_runs, training
+from test_residency import LINKED, random_runs, training
 
 HOST = Memory.HOST
 
@@ -33,17 +32,17 @@ def chain_of_weights(layers: int, weight: int = 10) -> Graph:
     return draft.graph()
 
 
-def all_away(graph: Graph) -> Residence:
+def all_away(graph: Graph) -> Residency:
     """Every weight leaves after each use but those whose next use is the next run."""
     runs = in_plain_mode(range(len(graph.operations)))
-    away: dict[Place, Memory] = {}
-    for life in lives(graph, runs):
-        positions = [use.moment // 2 for use in life.uses]
+    away: dict[TensorUse, Memory] = {}
+    for lifetime in find_lifetimes(graph, runs):
+        positions = [use.moment // 2 for use in lifetime.uses]
         following = [*positions[1:], *(p + len(runs) for p in positions[:1])]
         for position, after in zip(positions, following, strict=True):
-            if life.cyclic and after > position + 1:
-                away[life.tensor, position] = HOST
-    return Residence(runs, away)
+            if lifetime.persistent and after > position + 1:
+                away[lifetime.tensor, position] = HOST
+    return Residency(runs, away)
 
 
 @pytest.mark.parametrize("layers", [3, 6])
@@ -51,19 +50,19 @@ def test_a_fast_link_hides_all(layers: int) -> None:
     """A weight takes 1 s, as long as an operation: two weights of room are enough, one is not."""
     graph = chain_of_weights(layers)
     machine = Machine(links=Links(d2h=10.0, h2d=10.0))
-    two = placed(graph, machine, 20, all_away(graph))
-    one = placed(graph, machine, 10, all_away(graph))
+    two = place_prefetches(graph, machine, 20, all_away(graph))
+    one = place_prefetches(graph, machine, 10, all_away(graph))
     assert two is not None
     assert one is not None
     assert two[1].time == pytest.approx(2 * layers)
     assert one[1].time > 2 * layers + 1
-    assert placed(graph, machine, 9, all_away(graph)) is None
+    assert place_prefetches(graph, machine, 9, all_away(graph)) is None
 
 
 def test_a_slow_link_takes_its_time_and_no_more() -> None:
     """Each of the 2 L - 2 copies up takes 3 s: the link never rests."""
     graph = chain_of_weights(6)
-    found = placed(graph, Machine(links=Links(d2h=10.0, h2d=10 / 3)), 40, all_away(graph))
+    found = place_prefetches(graph, Machine(links=Links(d2h=10.0, h2d=10 / 3)), 40, all_away(graph))
     assert found is not None
     assert found[1].time == pytest.approx(3 * 10)
 
@@ -73,21 +72,23 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
     random = Random(seed)
     graph = training(random.randint(2, 5), frozen=random.randint(0, 3))
     runs = random_runs(graph, random)
-    away: dict[Place, Memory] = {
-        (life.tensor, use.moment // 2): HOST
-        for life in lives(graph, runs)
-        for use in life.uses
-        if use.memory == Memory.DEVICE and random.random() < 0.5 and life.uses[0].changes == (not life.cyclic)
+    away: dict[TensorUse, Memory] = {
+        (lifetime.tensor, use.moment // 2): HOST
+        for lifetime in find_lifetimes(graph, runs)
+        for use in lifetime.uses
+        if use.memory == Memory.DEVICE
+        and random.random() < 0.5
+        and lifetime.uses[0].changes == (not lifetime.persistent)
     }
-    residence = Residence(runs, away)
-    late = simulate(graph, residence_schedule(graph, residence), machine=LINKED).figures
-    demand = Demand(graph, LINKED, residence)
-    assert demand.peak == late.least_budget
+    residence = Residency(runs, away)
+    late = simulate(graph, build_schedule(graph, residence), machine=LINKED).figures
+    demand = ResidencyTransfers(graph, LINKED.links, residence)
+    assert demand.device_peak == late.least_budget
     budget = random.randint(late.least_budget, baseline(graph).peak + 40)
-    late = simulate(graph, residence_schedule(graph, residence), budget=budget, machine=LINKED).figures
-    found = placed(graph, LINKED, budget, residence)
+    late = simulate(graph, build_schedule(graph, residence), budget=budget, machine=LINKED).figures
+    found = place_prefetches(graph, LINKED, budget, residence)
     assert found is not None
     assert found[1].time <= late.time * (1 + 1e-9)
     assert found[1].peak <= budget
-    assert placed(graph, LINKED, late.least_budget - 1, residence) is None
-    assert np.all(demand.curve >= 0)
+    assert place_prefetches(graph, LINKED, late.least_budget - 1, residence) is None
+    assert np.all(demand.device_curve >= 0)

@@ -1,5 +1,5 @@
 """Decisions become schedules: whatever is away, on the host or the disk, and wherever it moves, the simulator
-accepts what residence/residence.py makes of it, with as many transfers as the versions of the tensors
+accepts what planner/residency makes of it, with as many transfers as the versions of the tensors
 need."""
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline
-from memplan.planner.residence.lives import lives
-from memplan.planner.residence.residence import Place, Residence, residence_schedule
+from memplan.planner.residency.lifetimes import find_lifetimes
+from memplan.planner.residency.prefetch_placement import build_schedule
+from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Initial, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import Run, in_plain_mode, prune
 from memplan.planner.simulator.simulate import simulate
@@ -65,7 +66,7 @@ def training(layers: int, *, frozen: int = 0, result: bool = False) -> Graph:
     return draft.graph(results)
 
 
-def named(graph: Graph, runs: list[Run], away: dict[tuple[str, str], Memory]) -> dict[Place, Memory]:
+def named(graph: Graph, runs: list[Run], away: dict[tuple[str, str], Memory]) -> dict[TensorUse, Memory]:
     """Absences by the names of the tensor and of the operation after whose (last) run it leaves."""
     last = {operation: position for position, (operation, _mode) in enumerate(runs)}
     return {
@@ -76,7 +77,7 @@ def named(graph: Graph, runs: list[Run], away: dict[tuple[str, str], Memory]) ->
 def test_nothing_away_is_the_plain_schedule() -> None:
     graph = training(3)
     runs = in_plain_mode(range(len(graph.operations)))
-    figures = simulate(graph, residence_schedule(graph, Residence(runs))).figures
+    figures = simulate(graph, build_schedule(graph, Residency(runs))).figures
     assert figures == baseline(graph)
 
 
@@ -85,7 +86,7 @@ def test_one_offload_serves_two_absences() -> None:
     graph = training(2)
     runs = in_plain_mode(range(len(graph.operations)))
     w1, away = graph.tensor_index["w1"], {("w1", "U1"): HOST, ("w1", "F1"): HOST}
-    schedule = residence_schedule(graph, Residence(runs, named(graph, runs, away)))
+    schedule = build_schedule(graph, Residency(runs, named(graph, runs, away)))
     simulate(graph, schedule, machine=LINKED)
     of_w1 = [step for step in schedule if step.verb and step.target == w1]
     assert of_w1 == [
@@ -103,7 +104,7 @@ def test_an_update_on_the_host_brings_the_gradient_down_and_the_weight_up() -> N
     graph = training(1)
     runs: list[Run] = [(0, 0), (1, 0), (2, HOST_MODE)]
     w, d, s = (graph.tensor_index[name] for name in ("w1", "d1", "s1"))
-    schedule = residence_schedule(graph, Residence(runs))
+    schedule = build_schedule(graph, Residency(runs))
     simulate(graph, schedule, machine=LINKED)
     assert [
         step for step in schedule if step == compute(2, 1) or (step.verb and step.target in (w, d, s))
@@ -122,7 +123,7 @@ def test_a_frozen_weight_is_never_copied_out() -> None:
     graph = training(2, frozen=2)
     runs = in_plain_mode(range(len(graph.operations)))
     away = {("w2", "F2"): HOST, ("w2", "B2"): HOST}
-    schedule = residence_schedule(graph, Residence(runs, named(graph, runs, away)))
+    schedule = build_schedule(graph, Residency(runs, named(graph, runs, away)))
     simulate(graph, schedule, machine=LINKED)
     w2 = graph.tensor_index["w2"]
     assert offload(w2) not in list(schedule)
@@ -132,7 +133,7 @@ def test_a_frozen_weight_is_never_copied_out() -> None:
 def test_a_result_may_end_on_the_host() -> None:
     graph = training(1, result=True)
     runs = in_plain_mode(range(len(graph.operations)))
-    schedule = residence_schedule(graph, Residence(runs, named(graph, runs, {("d1", "B1"): HOST})))
+    schedule = build_schedule(graph, Residency(runs, named(graph, runs, {("d1", "B1"): HOST})))
     d1 = graph.tensor_index["d1"]
     assert [step for step in schedule if step.verb and step.target == d1] == [offload(d1), delete(d1)]
     simulate(graph, schedule, machine=LINKED)
@@ -143,16 +144,16 @@ def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
     random = Random(seed)
     graph = training(random.randint(1, 4), frozen=random.randint(0, 3), result=random.random() < 0.3)
     runs = random_runs(graph, random)
-    away: dict[Place, Memory] = {}
-    leave: dict[Place, int] = {}
-    back: dict[Place, int] = {}
-    for life in lives(graph, runs):
-        x = life.tensor
+    away: dict[TensorUse, Memory] = {}
+    leave: dict[TensorUse, int] = {}
+    back: dict[TensorUse, int] = {}
+    for lifetime in find_lifetimes(graph, runs):
+        x = lifetime.tensor
         if graph.tensors.kind[x] == Kind.INPUT:
             continue
-        for use, after in zip(life.uses, [*life.uses[1:], None], strict=True):
+        for use, after in zip(lifetime.uses, [*lifetime.uses[1:], None], strict=True):
             position = use.moment // 2
-            if use.memory == HOST and life.cyclic and random.random() < 0.2:
+            if use.memory == HOST and lifetime.persistent and random.random() < 0.2:
                 away[x, position] = DISK
             if use.memory == HOST or random.random() < 0.4:
                 continue
@@ -161,7 +162,7 @@ def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
                 leave[x, position] = random.randint(position + 1, after.moment // 2)
                 back[x, after.moment // 2] = random.randint(leave[x, position], after.moment // 2)
     try:
-        schedule = residence_schedule(graph, Residence(runs, away, leave, back))
+        schedule = build_schedule(graph, Residency(runs, away, leave, back))
     except InvalidScheduleError as refusal:
         if refusal.rule != "initial":
             raise

@@ -1,0 +1,105 @@
+"""Recovers a residency from a schedule: its runs, which tensors are offloaded when, and where copies stand.
+
+The reverse of build_schedule, but for the order of steps before the same run, and for reads from the disk
+that a run in host memory needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Memory
+from ..schedule.schedule import Schedule, Verb
+from ..schedule.sequence import runs_of
+from .lifetimes import Lifetime, count_moments, find_lifetimes, position_of, slot_moment
+from .residency import Residency, TensorUse
+
+
+def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
+    """Recover the decisions of a valid schedule.
+
+    A tensor is offloaded after a use if its copy there is deleted before its next use; to the disk if it was
+    copied there or read from there meanwhile. All fetches get their slots, and all reads from the disk for
+    one.
+    """
+    runs = runs_of(schedule)
+    gone: dict[tuple[int, int], list[int]] = {}
+    written: dict[int, list[int]] = {}
+    stored: dict[int, list[int]] = {}
+    fetched: dict[tuple[int, int], list[int]] = {}
+    position, moments = -1, count_moments(len(runs))
+    for verb, target, where in schedule.rows():
+        if verb == Verb.COMPUTE:
+            position += 1
+        elif verb == Verb.DELETE:
+            gone.setdefault((target, where), []).append(position)
+        elif verb == Verb.OFFLOAD and where == Memory.DISK:
+            written.setdefault(target, []).append(position)
+        elif verb == Verb.OFFLOAD:
+            stored.setdefault(target, []).append(slot_moment(position + 1))
+        else:
+            fetched.setdefault((target, where), []).append(slot_moment(position + 1))
+    offloaded: dict[TensorUse, Memory] = {}
+    offload_slots: dict[TensorUse, int] = {}
+    prefetch_slots: dict[TensorUse, int] = {}
+    read_slots: dict[TensorUse, int] = {}
+    for lifetime in find_lifetimes(graph, runs):
+        x = lifetime.tensor
+        through_disk = [*written.get(x, ()), *(position_of(m) - 1 for m in fetched.get((x, Memory.HOST), ()))]
+        if not lifetime.uses and x in schedule.initial.host | schedule.initial.disk:
+            offloaded[x, -1] = Memory.DISK if x in schedule.initial.disk else Memory.HOST
+        for memory in (Memory.DEVICE, Memory.HOST):
+            uses = [position_of(use.moment) for use in lifetime.uses if use.memory == memory]
+            ends = [*uses[1:], uses[0] + len(runs) if lifetime.persistent else len(runs)] if uses else []
+            for after, before in zip(uses, ends, strict=True):
+                if not _within(gone.get((x, memory), ()), after, before, len(runs)):
+                    continue
+                if before == len(runs) and not (lifetime.persistent or lifetime.survives):
+                    continue
+                below = x in schedule.initial.disk and lifetime.persistent and not written.get(x)
+                if below or _within(through_disk, after, before, len(runs)):
+                    offloaded[x, after] = Memory.DISK
+                elif memory == Memory.DEVICE:
+                    offloaded[x, after] = Memory.HOST
+        offload_slots.update(_stored(lifetime, stored.get(x, ()), moments))
+        up, from_disk = (fetched.get((x, memory), ()) for memory in (Memory.DEVICE, Memory.HOST))
+        for place, slot, read_slot in _fetched(lifetime, up, from_disk, moments):
+            prefetch_slots[place] = slot
+            if read_slot is not None:
+                read_slots[place] = read_slot
+    return Residency(runs, offloaded, offload_slots, prefetch_slots, read_slots)
+
+
+def _stored(lifetime: Lifetime, moments: Sequence[int], period: int) -> Iterator[tuple[TensorUse, int]]:
+    """Find, per use on the device, the slot of the version's copy down if it is not right after the use."""
+    changes = [use.moment for use in lifetime.uses if use.changes]
+    for use in lifetime.uses if moments else ():
+        begun = [change for change in changes if change <= use.moment]
+        begin = begun[-1] if begun else changes[-1] - period if changes and lifetime.persistent else -1
+        copied = [m for each in moments for m in (each - period, each, each + period) if m > begin]
+        slot = position_of(min(copied) % period) if copied else -1
+        if use.memory == Memory.DEVICE and copied and slot != position_of(use.moment) + 1:
+            yield (lifetime.tensor, position_of(use.moment)), slot
+
+
+def _fetched(
+    lifetime: Lifetime, moments: Sequence[int], reads: Sequence[int], period: int
+) -> Iterator[tuple[TensorUse, int, int | None]]:
+    """Find the uses on the device for which the tensor is fetched, each with the slot of the fetch and, if it
+    is read from the disk before, of the read."""
+    uses = [use.moment for use in lifetime.uses if use.memory == Memory.DEVICE]
+    before = uses[-1] - period if uses and lifetime.persistent else lifetime.first_moment - 1
+    for use in uses if moments else ():
+        copied = [m for each in moments for m in (each - period, each) if before < m < use]
+        if copied:
+            read = [r for each in reads for r in (each - period, each) if before < r <= max(copied)]
+            read_slot = position_of(max(read) % period) if read else None
+            yield (lifetime.tensor, position_of(use)), position_of(max(copied) % period), read_slot
+        before = use
+
+
+def _within(positions: Sequence[int], after: int, before: int, runs: int) -> bool:
+    """Whether something happens after run `after` and before run `before`, which may be in the next
+    iteration."""
+    return any(after <= p < before or after <= p + runs < before for p in positions)

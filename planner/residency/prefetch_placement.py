@@ -1,0 +1,205 @@
+"""Places the prefetches of a residency: early enough to be hidden, as far as the memory allows.
+
+Copies down start at once. Copies up are placed by a look-ahead and within a cap (assembly.py says how), for
+several look-aheads, with and without a reserve of memory; the simulator times each, and the fastest schedule
+is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.arrays import Ints
+from ...graphs.graph import Graph
+from ...graphs.machine import Links, Machine, Memory
+from ..errors import InvalidScheduleError
+from ..schedule.schedule import PLAIN, Initial, Schedule
+from ..schedule.sequence import Run
+from ..simulator.simulate import Figures, simulate
+from .assembly import COMPUTE, assemble
+from .lifetimes import count_moments, find_lifetimes, run_moment
+from .residency import Residency
+from .tensor_transfers import HOPS, TensorTransfers, derive_transfers
+
+LOOK_AHEADS = (0.0, 1.0, 1.5, 3.0, inf)
+
+LONGEST_LOOK_AHEAD = 1e9
+"""What an infinite look-ahead counts as: ∞ · 0 s is no number."""
+
+_STARTS = {0b010: "host", 0b100: "disk", 0b011: "both"}
+"""Where a persistent tensor may start, if not on the device alone, as bits of memories: the fields of
+`Initial`."""
+
+
+class ResidencyTransfers:
+    """The transfers of a residency, as far as they do not depend on where prefetches stand.
+
+    moves, fetches: rows of tensor_transfers.py.
+    curves: bytes on the device and on the host, the rows, by moment, with every fetch just before its use.
+    starts: seconds at which runs start if nothing waits; then the end of the last.
+    initial: per tensor the memories in which it starts, as bits, with every fetch in its use's iteration.
+    """
+
+    def __init__(self, graph: Graph, links: Links, residency: Residency) -> None:
+        self.graph, self.runs = graph, residency.runs
+        moments = count_moments(len(residency.runs))
+        self.starts = np.array(start_times(graph, residency.runs))
+        self.curves = np.zeros((HOPS, moments), np.int64)
+        self.device_curve[run_moment(0) :: 2] = [device_workspace(graph, run) for run in residency.runs]
+        self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)
+        rows = list[TensorTransfers]()
+        sizes: list[int] = graph.tensors.bytes.tolist()
+        for x, lifetimes in _by_tensor(graph, residency):
+            rows.append(derive_transfers(sizes, links, residency, lifetimes))
+            for curve, spans in zip(self.curves, rows[-1].spans, strict=True):
+                for low, high in spans:
+                    curve[low:high] += sizes[x]
+            if graph.persistent[x]:
+                self.initial[x] = rows[-1].start
+        self.moves: Any = np.concatenate([row.moves for row in rows]) if rows else _NOTHING.moves
+        self.fetches: Any = np.concatenate([row.fetches for row in rows]) if rows else _NOTHING.fetches
+
+    @property
+    def device_curve(self) -> Ints:
+        return self.curves[Memory.DEVICE]
+
+    @property
+    def device_peak(self) -> int:
+        """Bytes: the least budget that the residency needs."""
+        return int(self.device_curve.max(initial=0))
+
+    def steps(self, look_ahead: float, caps: Sequence[float]) -> tuple[Ints, NDArray[np.uint8]]:
+        """Place the prefetches. Returns rows (verb, run or tensor, memory), a run by its position, and where
+        each tensor starts, as bits. caps: bytes on the device and on the host that prefetches keep within."""
+        initial = self.initial.copy()
+        steps = np.empty((len(self.runs) + len(self.moves) + HOPS * len(self.fetches), 3), np.int64)
+        ways = np.arange(len(self.runs), dtype=np.int64)
+        count = assemble(
+            self.moves,
+            self.fetches,
+            ways,
+            self.starts,
+            self.curves,
+            np.array(caps, np.float64),
+            min(look_ahead, LONGEST_LOOK_AHEAD),
+            initial,
+            steps,
+        )
+        return steps[:count], initial
+
+    def schedule(self, steps: Ints, initial: NDArray[np.uint8]) -> Schedule:
+        """The schedule of such steps. Raises InvalidScheduleError."""
+        return schedule_of_steps(self.graph, self.runs, steps, initial)
+
+
+_NOTHING = derive_transfers([], Links(), Residency([]), [])
+
+
+def build_schedule(graph: Graph, residency: Residency) -> Schedule:
+    """Build the schedule of these decisions as they are; the simulator says whether it is valid.
+
+    Raises InvalidScheduleError if a persistent tensor would have to start in memories that `initial` has no
+    word for (on the disk and elsewhere).
+    """
+    transfers = ResidencyTransfers(graph, Links(), residency)
+    return transfers.schedule(*transfers.steps(0.0, (inf, inf)))
+
+
+def simulate_residency(
+    graph: Graph, machine: Machine, budget: int, residency: Residency
+) -> tuple[Schedule, Figures] | None:
+    """Simulate these decisions as they are; None if the simulator rejects their schedule."""
+    try:
+        return _simulate(graph, machine, budget, build_schedule(graph, residency))
+    except InvalidScheduleError:
+        return None
+
+
+def place_prefetches(
+    graph: Graph,
+    machine: Machine,
+    budget: int,
+    residency: Residency,
+    look_aheads: Sequence[float] = LOOK_AHEADS,
+) -> tuple[Schedule, Figures] | None:
+    """Find the fastest schedule over the look-aheads, with its figures; None if none fits.
+
+    budget: device bytes. Slots that the residency names already are kept.
+    """
+    transfers = ResidencyTransfers(graph, machine.links, residency)
+    if transfers.device_peak > budget:
+        return None
+    host = inf if machine.host_capacity is None else machine.host_capacity
+    best: tuple[Schedule, Figures] | None = None
+    largest, tried = int(transfers.fetches["size"].max(initial=0)), set[bytes]()
+    for reserve in (0, largest):
+        for look_ahead in look_aheads:
+            steps, initial = transfers.steps(look_ahead, (budget - reserve, host))
+            if steps.tobytes() in tried:
+                continue
+            tried.add(steps.tobytes())
+            try:
+                found = _simulate(graph, machine, budget, transfers.schedule(steps, initial))
+            except InvalidScheduleError:
+                continue
+            if best is None or found[1].time < best[1].time:
+                best = found
+    return best
+
+
+def schedule_of_steps(graph: Graph, runs: Sequence[Run], steps: Ints, initial: NDArray[np.uint8]) -> Schedule:
+    """Convert assembled steps to a schedule. Raises InvalidScheduleError if `initial` has no word for where a
+    tensor starts.
+
+    runs: those that the second column of a COMPUTE step counts. initial: memories per tensor, as bits.
+    """
+    steps, table = steps.copy(), np.array(runs, np.int64).reshape(-1, 2)
+    computes = steps[:, 0] == COMPUTE
+    steps[computes, 1:] = table[steps[computes, 1]]
+    named: dict[str, frozenset[int]] = {}
+    for x in np.flatnonzero(graph.persistent & (initial > 1)).tolist():
+        if not may_start(int(initial[x])):
+            places = " and ".join(memory.name.lower() for memory in Memory if initial[x] >> memory & 1)
+            fault = f"{graph.tensors.name[x]} would start on {places}, which `initial` can't say"
+            raise InvalidScheduleError("initial", fault, step=None, tensor=graph.tensors.name[x])
+    for bits, name in _STARTS.items():
+        named[name] = frozenset(np.flatnonzero(graph.persistent & (initial == bits)).tolist())
+    columns = steps[:, 0].astype(np.uint8), steps[:, 1].astype(np.int32), steps[:, 2].astype(np.int32)
+    return Schedule(*columns, Initial(**named))
+
+
+def may_start(memories: int) -> bool:
+    """Whether `initial` can say that a tensor starts in these memories, or in none. memories: as bits."""
+    return memories <= 1 << Memory.DEVICE or memories in _STARTS
+
+
+def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:
+    """Seconds at which each run starts on the compute queue if nothing waits; then the end of the last."""
+    clock, starts = 0.0, list[float]()
+    for operation, mode in runs:
+        starts.append(clock)
+        if mode == PLAIN or not graph.on_host(operation, mode):
+            clock += graph.seconds(operation, mode)
+    return [*starts, clock]
+
+
+def device_workspace(graph: Graph, run: Run) -> int:
+    """Bytes that a run takes on the device for itself; 0 for a run on the host."""
+    return 0 if graph.on_host(*run) else graph.workspace(*run)
+
+
+def _by_tensor(graph: Graph, residency: Residency) -> Iterator[tuple[int, list[Any]]]:
+    """Each tensor with its lifetimes, in order."""
+    found: dict[int, list[Any]] = {}
+    for lifetime in find_lifetimes(graph, residency.runs):
+        found.setdefault(lifetime.tensor, []).insert(0, lifetime)
+    yield from found.items()
+
+
+def _simulate(graph: Graph, machine: Machine, budget: int, schedule: Schedule) -> tuple[Schedule, Figures]:
+    return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures

@@ -31,9 +31,11 @@ LOOK_AHEADS = (0.0, 1.0, 1.5, 3.0, inf)
 LONGEST_LOOK_AHEAD = 1e9
 """What an infinite look-ahead counts as: ∞ · 0 s is no number."""
 
-_STARTS = {0b010: "host", 0b100: "disk", 0b011: "both"}
-"""Where a persistent tensor may start, if not on the device alone, as bits of memories: the fields of
-`Initial`."""
+_STARTS = {
+    sum(1 << memory for memory in memories): memories
+    for memories in ((Memory.HOST,), (Memory.DISK,), (Memory.DEVICE, Memory.HOST))
+}
+"""The memories in which a persistent tensor may start, if not on the device alone, by their bits."""
 
 
 class ResidencyTransfers:
@@ -161,16 +163,17 @@ def schedule_of_steps(graph: Graph, runs: Sequence[Run], steps: Ints, initial: N
     steps, table = steps.copy(), np.array(runs, np.int64).reshape(-1, 2)
     computes = steps[:, 0] == COMPUTE
     steps[computes, 1:] = table[steps[computes, 1]]
-    named: dict[str, frozenset[int]] = {}
     for x in np.flatnonzero(graph.persistent & (initial > 1)).tolist():
         if not may_start(int(initial[x])):
             places = " and ".join(memory.name.lower() for memory in Memory if initial[x] >> memory & 1)
             fault = f"{graph.tensors.name[x]} would start on {places}, which `initial` can't say"
             raise InvalidScheduleError("initial", fault, step=None, tensor=graph.tensors.name[x])
-    for bits, name in _STARTS.items():
-        named[name] = frozenset(np.flatnonzero(graph.persistent & (initial == bits)).tolist())
+    groups = [
+        (memories, np.flatnonzero(graph.persistent & (initial == bits)).tolist())
+        for bits, memories in _STARTS.items()
+    ]
     columns = steps[:, 0].astype(np.uint8), steps[:, 1].astype(np.int32), steps[:, 2].astype(np.int32)
-    return Schedule(*columns, Initial(**named))
+    return Schedule(*columns, Initial(groups=groups))
 
 
 def may_start(memories: int) -> bool:

@@ -129,8 +129,8 @@ def _host_copy(host: Copies, moment: int, moments: int) -> tuple[bool, int]:
     gone = 0
     for copy in host.upper:
         if copy.use is not None and copy.use % moments == moment:
-            # Not before the last copy on the host has gone, counted in the iteration of this use. And `initial`
-            # has no word for a tensor that is on the disk and elsewhere, so all in one iteration.
+            # Not before the last copy on the host has gone, in the iteration of this use. And all in one
+            # iteration: `initial` has no word for a tensor that is on the disk and elsewhere.
             return True, max(0, gone - (copy.use - moment))
         if copy.end is not None:
             gone = copy.end - copy.end % moments % 2  # in the slot of the delete, which stands before reads

@@ -8,7 +8,7 @@ from ...graphs.graph import Graph
 from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import Schedule, Verb
-from ...planner.simulator.clock import Queue
+from ...planner.simulator.clock import Queue, source_of
 from ..device.device import Device
 from ..program.program import Program
 from ..storage.copies import loaded, raw, value
@@ -18,6 +18,9 @@ from .rehearsal import FENCE, Ends, Leave, Turn, copy_of_key
 
 LETTERS = {Memory.DEVICE: "d", Memory.HOST: "h", Memory.DISK: "k"}
 """The memories that the runtime has, by the letter of the variables for copies there."""
+
+JOBS = {Queue.D2H: "offload", Queue.H2D: "prefetch", Queue.DISK_WRITE: "write", Queue.DISK_READ: "read"}
+"""The function that makes a copy, by the transfer queue: from a copy to a copy (storage/copies.py)."""
 
 Place = tuple[int, int]
 """A copy: its memory and its storage."""
@@ -68,25 +71,18 @@ class CopyWriter(Writer):
 
     # ── copies and deletes ──────────────────────────────────────────────────────────────────────────
 
-    def transfer(self, step: int, x: int, to: int, *, prefetched: bool) -> None:
-        there = (to, x) in self.there
-        if prefetched and to == Memory.DEVICE:
-            self._to_device(step, x)
-            self.add(step, Queue.H2D, "prefetch", f"(h{x}, d{x})")
-        elif prefetched:
-            self._to_host(step, x, f"k{x}.size")
-            self.add(step, Queue.DISK_READ, "read", f"(k{x}, h{x})")
-        elif to == Memory.HOST:
-            source = self._on_device(x)
-            self._to_host(step, x, f"raw({source}).nbytes" if source else str(self.sizes[x]))
-            self.add(step, Queue.D2H, "offload", f"({source}, h{x})")
-        else:
-            if not there:
-                self.there.add((Memory.DISK, x))
-                late = "" if self.files_are_late else ".open()"
-                self.lines.append(f"k{x} = file(h{x}.size){late}")
-            self.add(step, Queue.DISK_WRITE, "write", f"(h{x}, k{x})")
-        if x in self.moved and not there:
+    def transfer(self, step: int, x: int, queue: Queue, to: int) -> None:
+        """Write the lines of a copy to a memory from its neighbour."""
+        is_new, of = (to, x) not in self.there, source_of(queue)
+        source = self._on_device(x) if of == Memory.DEVICE else variable(of, x)
+        if of != Memory.DEVICE:
+            size = f"{source}.size"
+        else:  # a result that nobody reads has no variable
+            size = f"raw({source}).nbytes" if source else str(self.sizes[x])
+        make = {Memory.DEVICE: self._to_device, Memory.HOST: self._to_host, Memory.DISK: self._to_disk}
+        make[Memory(to)](step, x, size)
+        self.add(step, queue, JOBS[queue], f"({source}, {variable(to, x)})")
+        if x in self.moved and is_new:
             self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
 
     def leave(self, key: int, x: int, memory: int) -> None:
@@ -113,8 +109,8 @@ class CopyWriter(Writer):
         names = self.names_of(x, Memory.DEVICE)
         return names[0] if names else None
 
-    def _to_device(self, step: int, x: int) -> None:
-        """A variable d for a prefetch to fill."""
+    def _to_device(self, step: int, x: int, size: str) -> None:
+        """Write a variable d for a prefetch to fill. size: an expression for its bytes."""
         if (Memory.DEVICE, x) in self.there:
             return
         names = self.names_of(x, Memory.DEVICE)
@@ -133,7 +129,7 @@ class CopyWriter(Writer):
         if ends is not None:
             self.wait_for(ends.transfers)
             self._pop(ends)
-        self.lines.append(f"d{x} = room(h{x}.size)")
+        self.lines.append(f"d{x} = room({size})")
 
     def _to_host(self, step: int, x: int, size: str) -> None:
         if (Memory.HOST, x) not in self.there:
@@ -141,6 +137,12 @@ class CopyWriter(Writer):
             late = step in self.turn.late
             made = f"h{x} = host({size}{self.address(step, x)})"
             self.lines.append(made if late else f"{made}.open()")
+
+    def _to_disk(self, _step: int, x: int, size: str) -> None:
+        if (Memory.DISK, x) not in self.there:
+            self.there.add((Memory.DISK, x))
+            late = "" if self.files_are_late else ".open()"
+            self.lines.append(f"k{x} = file({size}){late}")
 
     def address(self, step: int, x: int) -> str:
         """Of a copy on the host that is made in a step: its offset and its room there, if it has one."""

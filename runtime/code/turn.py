@@ -33,7 +33,7 @@ from ...graphs.graph import Graph, Mode
 from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
-from ...planner.simulator.clock import Queue
+from ...planner.simulator.clock import Queue, transfer_queue
 from ..device.device import Device
 from ..program.free_names import Name
 from ..program.program import Call, Operation, Program, Ref
@@ -75,9 +75,9 @@ def generate_turn(
         if verb == Verb.COMPUTE:
             writer.computation(step, target, where)
         elif verb == Verb.DELETE:
-            writer.leave(step, target, Memory(where))
+            writer.leave(step, target, where)
         else:
-            writer.transfer(step, target, Memory(where), prefetched=verb == Verb.PREFETCH)
+            writer.transfer(step, target, Queue(transfer_queue(verb, where)), where)
     return writer.code()
 
 

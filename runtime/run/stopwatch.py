@@ -17,18 +17,12 @@ from typing import Any, NamedTuple
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
+from ..code.copies import JOBS
 from ..device.device import Device, Stamp
 from ..storage.places import Block
 
 Way = tuple[int, int]
 """An operation and its mode."""
-
-_COPIES = {
-    "offload": Queue.D2H,
-    "prefetch": Queue.H2D,
-    "write": Queue.DISK_WRITE,
-    "read": Queue.DISK_READ,
-}
 
 
 class Copied(NamedTuple):
@@ -85,7 +79,7 @@ class Stopwatch:
 
     def around(self, tools: Mapping[str, Any]) -> dict[str, Any]:
         """The free names of the code, timed. `add` and what it is given stay as they are."""
-        copies = {name: self._copying(queue, tools[name]) for name, queue in _COPIES.items() if name in tools}
+        copies = {name: self._copying(queue, tools[name]) for queue, name in JOBS.items() if name in tools}
         return {**copies, "wait": self._waiting(tools["wait"]), "mark": self.mark, "timed": self._timed}
 
     def times(self) -> Times | None:

@@ -181,7 +181,11 @@ def matching_in_an_operator(follow):
 
 def blurred(x):
     """SciPy's filters and their like: NumPy in, NumPy out, linear, of a symmetric kernel."""
-    return torch.from_numpy(np.apply_along_axis(np.convolve, 0, x.detach().numpy(), [1, 2, 1], "same"))
+
+    def convolve(column):
+        return np.convolve(column, [1, 2, 1], "same")
+
+    return torch.from_numpy(np.apply_along_axis(convolve, 0, x.detach().numpy()))
 
 
 blur = torch.library.custom_op("test_advice::blur", blurred, mutates_args=(), schema="(Tensor x) -> Tensor")
@@ -257,6 +261,9 @@ def initialized(buffer):
 class Queue(nn.Module):
     """MoCo's: rows are written in turn."""
 
+    rows: torch.Tensor
+    place: torch.Tensor
+
     def __init__(self, follow):
         super().__init__()
         self.linear, self.follow = nn.Linear(4, 4), follow
@@ -308,6 +315,8 @@ def state(start):
 
 class Last(nn.Module):
     """Compares with the batch before."""
+
+    before: torch.Tensor
 
     def __init__(self, follow):
         super().__init__()
@@ -548,7 +557,7 @@ def derivatives(follow):
             self.network = network
 
         def forward(self, x):
-            weights = dict(self.network.named_parameters())
+            weights: dict[str, torch.Tensor] = dict(self.network.named_parameters())
 
             def value(point):
                 return functional_call(self.network, weights, (point,))[0]

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,8 @@ from torch import nn
 
 class Kinds(nn.Module):
     """Tables for each kind, in an order that is not the model's own; two of the kinds are alike."""
+
+    scale: torch.Tensor
 
     def __init__(self, order):
         super().__init__()
@@ -98,7 +101,8 @@ def tiny(kind):
     """Gemma 3 and ModernBERT make their tables in a loop over a set; the weights and inputs are unseeded."""
     import transformers
 
-    common = dict.fromkeys(("hidden_size", "intermediate_size"), 32) | {"vocab_size": 99}
+    common: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), 32)
+    common |= {"vocab_size": 99}
     common |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     if kind == "gemma":
         config = transformers.Gemma3TextConfig(
@@ -106,7 +110,8 @@ def tiny(kind):
         )
         module = transformers.Gemma3ForCausalLM(config)
     else:
-        ends = {f"{name}_token_id": number for number, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+        names = enumerate(("pad", "bos", "eos", "cls", "sep"))
+        ends: dict[str, Any] = {f"{name}_token_id": number for number, name in names}
         module = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**common, **ends))
     tokens = torch.randint(5, 99, (2, 12))
     return Iteration(module.train(), {"input_ids": tokens, "labels": tokens})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from memplan.planner.schedule.schedule import Schedule, compute
@@ -57,7 +59,7 @@ def test_outside_of_the_trace_they_recompute():
     iteration = seeded(True)
     trace(iteration)
     runs = []
-    iteration.module.blocks[0].register_forward_hook(lambda *_: runs.append(1))
+    iteration.module.get_submodule("blocks.0").register_forward_hook(lambda *_: runs.append(1))
     run_eager(iteration)
     assert len(runs) == 2
 
@@ -113,6 +115,7 @@ def test_a_language_model_with_checkpoints(use_reentrant):
 
     torch.manual_seed(0)
     iteration = llama()
-    iteration.module.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
-    iteration.module.enable_input_require_grads()
+    module: Any = iteration.module
+    module.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    module.enable_input_require_grads()
     assert compare(iteration, planned(iteration)).equal

@@ -12,6 +12,7 @@ from memplan.runtime.profile.estimate import estimate_program
 from memplan.runtime.profile.roofline import LAUNCH_SECONDS
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.choice import Choice, choice_of, updated
+from not_none import not_none
 from torch import nn
 
 
@@ -116,9 +117,9 @@ class Twisted(nn.Module):
 )
 def test_weights_that_fused_kernels_do_not_take_are_updated_without(weight):
     iteration = Iteration(Twisted(weight), (torch.randn(3, 4),))
-    assert updated(iteration, Choice("adamw")).updates.optimizer.param_groups[0]["foreach"] is False
+    assert not_none(updated(iteration, Choice("adamw")).updates).optimizer.param_groups[0]["foreach"] is False
     turned = Iteration(Twisted(torch.randn(4, 3).t()), (torch.randn(3, 4),))
-    assert updated(turned, Choice("adamw")).updates.optimizer.param_groups[0]["fused"] is True
+    assert not_none(updated(turned, Choice("adamw")).updates).optimizer.param_groups[0]["fused"] is True
 
 
 @pytest.mark.parametrize(

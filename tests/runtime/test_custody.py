@@ -21,7 +21,9 @@ from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage.away import Away, put_away, restore
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from torch import nn
+from torch.utils import dlpack
 from transfers import MACHINE, absent, adamw, assert_equal, everything, seeded, train_eagerly, unmeasured
 
 HOST, DISK = Memory.HOST, Memory.DISK
@@ -103,7 +105,7 @@ READS = {
     "data": lambda it: {name: p.data.clone() for name, p in it.module.named_parameters()},
     "numpy": lambda it: {n: torch.from_numpy(p.detach().numpy()) for n, p in it.module.named_parameters()},
     "vector": lambda it: {"all": nn.utils.parameters_to_vector(it.module.parameters())},
-    "norm": lambda it: {"norm": torch._foreach_norm(list(it.module.parameters()))[0]},
+    "norm": lambda it: {"norm": torch._foreach_norm(list(it.module.parameters()))[0]},  # pyright: ignore[reportPrivateImportUsage]
     "print": lambda it: {str(next(it.module.parameters())): torch.zeros(1)},
     "average": averaged,
     "forward": run_plainly,
@@ -119,7 +121,7 @@ def test_no_address_of_what_is_away_is_given_to_others():
     true = weight.clone()
     put_away(weight, form_of(weight), lambda: restore(weight, true), lambda: [true])
     with pytest.raises(RuntimeError, match="Cannot access data pointer"):
-        torch.utils.dlpack.to_dlpack(weight)
+        dlpack.to_dlpack(weight)  # pyright: ignore[reportPrivateImportUsage]
     assert isinstance(weight, Away)
     assert torch.equal(torch.from_dlpack(weight), true)
     assert type(weight) is torch.Tensor
@@ -138,12 +140,13 @@ def test_what_undo_keeps_counts_on_the_host():
     assert taken[0] == 0
     assert 3 * weights <= taken[1] < 3.2 * weights
     step = moving(iteration)
-    terms = Terms(step.cycle.graph, None, replace(MACHINE, host_capacity=step.cycle.host.needed + weights))
-    PlannedStep(iteration, step.program, step.cycle.schedule, terms)
+    cycle = not_none(step.cycle)
+    terms = Terms(cycle.graph, None, replace(MACHINE, host_capacity=cycle.host.needed + weights))
+    PlannedStep(iteration, step.program, cycle.schedule, terms)
     with pytest.raises(
         InputError, match=r"undo=True keeps .* bytes in host memory beside the .* of the schedule"
     ):
-        PlannedStep(iteration, step.program, step.cycle.schedule, terms, undo=True)
+        PlannedStep(iteration, step.program, cycle.schedule, terms, undo=True)
 
 
 @pytest.mark.parametrize("read", READS)
@@ -165,7 +168,7 @@ def test_who_reads_what_is_away_gets_the_true_values(read):
     torch.manual_seed(2)
     loss = step.run(iteration.inputs).loss
     torch.manual_seed(2)
-    assert torch.equal(loss, eager.loss_fn(eager.module(*eager.inputs)))
+    assert torch.equal(not_none(loss), not_none(eager.loss_fn)(eager.module(*eager.inputs)))
 
 
 def test_form_and_gradients_are_asked_for_without_bringing_anything_back():
@@ -175,7 +178,7 @@ def test_form_and_gradients_are_asked_for_without_bringing_anything_back():
     step.run(iteration.inputs)
     before = away(iteration)
     iteration.module.zero_grad()
-    iteration.updates.optimizer.zero_grad()
+    not_none(iteration.updates).optimizer.zero_grad()
     assert [p.grad for p in iteration.module.parameters() if p.requires_grad] == [None] * len(forms)
     assert [
         (p.shape, p.stride(), p.numel(), p.nbytes, p.device) for p in iteration.module.parameters()
@@ -208,7 +211,7 @@ def test_what_is_loaded_is_trained_on(assign):
     eager = seeded("perceptron", adamw)
     train_eagerly(eager, 2)
     weights = copy.deepcopy(eager.module.state_dict())
-    states = copy.deepcopy(eager.updates.optimizer.state_dict())
+    states = copy.deepcopy(not_none(eager.updates).optimizer.state_dict())
     expected = train_eagerly(eager, 3)
     iteration = seeded("perceptron", adamw)
     step = moving(iteration)
@@ -220,7 +223,7 @@ def test_what_is_loaded_is_trained_on(assign):
             parameter.data = weights[name].clone()
     else:
         iteration.module.load_state_dict(weights)
-    iteration.updates.optimizer.load_state_dict(states)
+    not_none(iteration.updates).optimizer.load_state_dict(states)
     assert_equal(trained(iteration, [step], 3), expected)
 
 
@@ -241,7 +244,7 @@ def test_no_memory_to_bring_one_back(monkeypatch):
     step = moving(iteration, memories=(HOST,))
     expected = {name: tensor.clone() for name, tensor in iteration.module.state_dict().items()}
     step.place()
-    fetched = step.cycle._fetched
+    fetched = not_none(step.cycle)._fetched
 
     def full(_copy):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -262,4 +265,4 @@ def test_weights_of_another_form_are_refused():
     with pytest.raises(MismatchError, match=r"is torch.float64 .*; the plan is for torch.float32"):
         step.run(iteration.inputs)
     iteration.module.float()
-    assert torch.isfinite(step.run(iteration.inputs).loss)
+    assert torch.isfinite(not_none(step.run(iteration.inputs).loss))

@@ -15,6 +15,7 @@ from memplan.runtime.device.planned_rooms import PlannedRooms
 from memplan.runtime.run import over_plan
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
+from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from transfers import assert_equal
 
@@ -53,7 +54,7 @@ def test_everything_lies_where_it_was_planned(seed, monkeypatch):
         scalars = [made.program.loss, made.program.norm, made.program.infinite]
         assert sum(map(bool, outside)) <= TURNS * sum(value is not None for value in scalars)
         assert max(outside, default=0) <= BLOCK
-        assert step.rooms.missed == 0
+        assert not_none(step.rooms).missed == 0
         step.recall()
 
 
@@ -66,9 +67,9 @@ def test_no_more_is_reserved_than_the_arena_and_what_is_always_there(seed):
         step.run(made.iteration.inputs)
     device.synchronize()
     device.allocator.release_cached()
-    arena = round_up(step.rooms.placement.size, OWN_ROUNDING)
+    arena = round_up(not_none(step.rooms).placement.size, OWN_ROUNDING)
     always = made.graph.resident.copy()
-    always[list(step.cycle.moved)] = False
+    always[list(not_none(step.cycle).moved)] = False
     others = round_up(int(made.graph.tensors.bytes[always].sum()) + BLOCK, OWN_ROUNDING)
     assert device.allocator.reserved <= arena + others
     for _turn in range(TURNS):
@@ -98,7 +99,7 @@ def test_gradients_that_are_kept_are_not_overwritten():
         kept.append(step.run(made.iteration.inputs).gradients)
         device.synchronize()
         copies.append({name: tensor.clone() for name, tensor in kept[-1].items()})
-    assert step.rooms.missed > 0
+    assert not_none(step.rooms).missed > 0
     for gradients, before in zip(kept, copies, strict=True):
         assert gradients
         assert all(torch.equal(gradients[name], before[name]) for name in gradients)
@@ -129,7 +130,7 @@ def test_an_arena_is_shared_and_goes_with_the_last_step():
     device = SimulatedDevice(0)
     one = placed_step(made, device)
     other = placed_step(made, device)
-    assert device.allocator.reserved == round_up(one.rooms.placement.size, OWN_ROUNDING)
+    assert device.allocator.reserved == round_up(not_none(one.rooms).placement.size, OWN_ROUNDING)
     del one, other
     gc.collect()
     device.room(1)

@@ -19,11 +19,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from memplan.graphs.errors import InputError, MemplanError
+from memplan.planner.addresses.pinned import PAGE
 from memplan.runtime.storage import disk as module
 from memplan.runtime.storage.checksum import checksum
 from memplan.runtime.storage.disk import Disk, File
 from memplan.runtime.storage.extents import Extents
-from memplan.runtime.storage.places import PAGE, Host
+from memplan.runtime.storage.places import Host
 
 MIB = 2**20
 SIZES = (0, 1, PAGE, PAGE + 904, MIB + 1, 3 * module.PIECE + 7)

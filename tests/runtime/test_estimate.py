@@ -16,6 +16,7 @@ from memplan.runtime.profile.estimate import estimate, estimate_program
 from memplan.runtime.profile.fake_build import fake_build
 from memplan.runtime.profile.roofline import COMPUTE_EFFICIENCY, LAUNCH_SECONDS
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -58,15 +59,15 @@ def test_the_sum_is_that_of_the_matrix_products_where_they_dominate():
 
     program = trace(fake_build(build))
     products = 4 * 6 * batch * width**2 - 2 * batch * width**2  # the input of the first layer has no gradient
-    bound = products / (COMPUTE_EFFICIENCY * A100.bfloat16)
+    bound = products / (COMPUTE_EFFICIENCY * not_none(A100.bfloat16))
     assert bound < seconds_of(program, A100) < 1.1 * bound
 
 
 def test_llama_2_7b_is_built_and_traced_without_its_memory():
     """Two of its 32 layers; all of them take 15 s and are timed in benchmarks/profile_models.py."""
-    spec = spec_from_file_location("llama2_7b", EXAMPLES / "llama2_7b.py")
+    spec = not_none(spec_from_file_location("llama2_7b", EXAMPLES / "llama2_7b.py"))
     example = module_from_spec(spec)
-    spec.loader.exec_module(example)
+    not_none(spec.loader).exec_module(example)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     iteration = fake_build(lambda: Iteration(*example.build(layers=2)))
     program = trace(iteration)

@@ -21,6 +21,7 @@ from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from program_replay import ProgramReplay
 from recomputing import recomputing
 from simulated_device.device import SimulatedDevice
@@ -78,7 +79,7 @@ def test_a_naive_replay_agrees(name):
         tensor.copy_(buffers[key])
     torch.set_rng_state(before)
     replay = ProgramReplay(program, iteration).run()
-    assert torch.equal(outcome.loss, replay.tensors[program.loss])
+    assert torch.equal(not_none(outcome.loss), replay.tensors[program.loss])
     assert outcome.gradients
     for key, gradient in outcome.gradients.items():
         assert torch.equal(gradient, replay.tensors[program.gradients[key]]), key
@@ -165,11 +166,11 @@ def test_gradients_are_added_to_those_there():
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
     torch.manual_seed(1)
     step(*iteration.inputs)
-    first = [parameter.grad.clone() for parameter in iteration.module.parameters()]
+    first = [not_none(parameter.grad).clone() for parameter in iteration.module.parameters()]
     torch.manual_seed(1)
     step(*iteration.inputs)
     for parameter, gradient in zip(iteration.module.parameters(), first, strict=True):
-        assert torch.equal(parameter.grad, 2 * gradient)
+        assert torch.equal(not_none(parameter.grad), 2 * gradient)
 
 
 def test_gradients_do_not_share_memory_unseen():
@@ -206,6 +207,7 @@ def test_a_difference_is_named():
     iteration = seeded("frozen")
     program = trace(iteration)
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    assert isinstance(iteration.inputs, dict)
     inputs = {**iteration.inputs, "scale": 3.0}
     other = Iteration(iteration.module, inputs)
     step._expected._others["scale"] = 3.0
@@ -233,6 +235,7 @@ def test_inputs_of_another_form_are_refused(change, message):
     iteration = seeded("frozen")
     program = trace(iteration)
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    assert isinstance(iteration.inputs, dict)
     with pytest.raises(MismatchError, match=message):
         step(**{**iteration.inputs, **change})
     with pytest.raises(MismatchError, match="input mask is missing"):

@@ -27,6 +27,7 @@ from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage import blocks
 from memplan.runtime.storage.away import Away
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from program_replay import ProgramReplay
 from simulated_device.device import SimulatedDevice
 from torch import nn
@@ -150,7 +151,8 @@ def test_updates_on_the_cpu():
     assert states <= schedule.initial.host
     step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
     assert_equal(train_by_plan(iteration, step, TURNS), eager)
-    assert step.cycle.host.count.peak == simulate(graph, schedule, machine=MACHINE).figures.host_peak
+    figures = simulate(graph, schedule, machine=MACHINE).figures
+    assert not_none(step.cycle).host.count.peak == figures.host_peak
 
 
 def test_compare_and_recall():
@@ -164,7 +166,8 @@ def test_compare_and_recall():
     objects = dict(iteration.module.named_parameters())
     assert compare(iteration, step).equal
     step.run(iteration.inputs)
-    moved = {program.values[value].storage for value in program.parameters.values()} & step.cycle.moved
+    storages = {program.values[value].storage for value in program.parameters.values()}
+    moved = storages & not_none(step.cycle).moved
     assert sum(isinstance(parameter, Away) for parameter in objects.values()) == len(moved) > 0
     step.recall()
     step.recall()
@@ -229,7 +232,7 @@ def test_nothing_is_left_when_the_step_is_gone():
     schedule = absent(graph, in_order(graph), random.Random(2), memories=(DISK,))
     step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
     train_by_plan(iteration, step, 2)
-    host, disk = step.cycle.host, step.cycle.disk
+    host, disk = not_none(step.cycle).host, not_none(not_none(step.cycle).disk)
     assert disk.count.peak > 0
     file = weakref.ref(disk._file)
     assert disk.count.bytes == 0

@@ -7,6 +7,7 @@ import copy
 import os
 import random
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from test_custody import with_updates_on_cpu
 from transfers import MACHINE, absent, adamw, clipped, everything, in_order, seeded, unmeasured
 
@@ -26,10 +28,11 @@ class Fault:
     """Raises when the n-th of the calls comes that it is told of."""
 
     def __init__(self):
-        self.left = None
+        self.left: int | None = None
         self.calls = 0
+        self.count: Callable[[], object] = self.count_down
 
-    def count(self):
+    def count_down(self):
         self.calls += 1
         if self.left is not None:
             self.left -= 1
@@ -134,7 +137,7 @@ def seeded_again(turn):
 def test_without_undo_it_is_as_before_or_refused(kind):
     states, other = eagerly(adamw, 2)
     weights, optimizer = (
-        copy.deepcopy(each.state_dict()) for each in (other.module, other.updates.optimizer)
+        copy.deepcopy(each.state_dict()) for each in (other.module, not_none(other.updates).optimizer)
     )
     torch.manual_seed(2)
     run_eager(other)
@@ -151,7 +154,7 @@ def test_without_undo_it_is_as_before_or_refused(kind):
         try:
             step.run(iteration.inputs)
             assert kind == "cpu"  # an update on the CPU may fail later
-            step.cycle.queues.drain()
+            not_none(step.cycle).queues.drain()
         except torch.OutOfMemoryError:
             pass
         fault.left = None
@@ -162,7 +165,7 @@ def test_without_undo_it_is_as_before_or_refused(kind):
             with pytest.raises(MemplanError, match="failed between its updates: load the weights"):
                 step.run(iteration.inputs)
             iteration.module.load_state_dict(weights)
-            iteration.updates.optimizer.load_state_dict(copy.deepcopy(optimizer))
+            not_none(iteration.updates).optimizer.load_state_dict(copy.deepcopy(optimizer))
         same(everything(iteration), states[2])
     assert 0 < refused < calls // 3
     torch.manual_seed(2)

@@ -14,14 +14,14 @@ from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.measuring.stand_ins import StandIns, substitute
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.estimate import estimate_program
-from memplan.runtime.profile.profile import graph_from, measure_program, residents
+from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.program.program import values_read
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.forms import results_of
-from memplan.runtime.trace.settle import settled
+from memplan.runtime.trace.settle import residents, settled
 from memplan.runtime.trace.trace import trace
 from recomputing import recomputing
 from torch import nn

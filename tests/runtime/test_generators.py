@@ -14,12 +14,13 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program, residents
+from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import settled
+from memplan.runtime.trace.settle import residents, settled
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from recomputing import recomputing
 from torch import nn
 
@@ -64,7 +65,7 @@ def test_three_steps_are_eagers(name):
     batches = [torch.randn(4, 6) for _batch in range(3)]
     torch.manual_seed(1)
     expected = [other(batch) for batch in batches]
-    sum(expected).backward()
+    torch.stack(expected).sum().backward()
     left = states(other)
     torch.manual_seed(1)
     before = states(module)
@@ -76,7 +77,8 @@ def test_three_steps_are_eagers(name):
         assert torch.equal(planned, loss)
     assert all(map(torch.equal, states(module), left))
     for ours, theirs in zip(module.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(ours.grad, theirs.grad)  # summed in another order; `compare` has them bitwise
+        # Summed in another order; `compare` has them bitwise.
+        assert torch.allclose(not_none(ours.grad), not_none(theirs.grad))
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -4,6 +4,7 @@ The oracle: plain PyTorch.
 """
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,10 @@ from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
 from recomputing import recomputing
 from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
+from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrizations, prune
 from transfers import unmeasured
 
@@ -63,7 +68,7 @@ def test_what_is_there_when_the_module_is_planned_is_in_the_plan(name):
 
 @pytest.mark.parametrize("how", ["whole", "part", "in place"])
 def test_compiled_modules_are_planned_as_what_they_were_compiled_from(how):
-    module = network()
+    module: Any = network()
     if how == "whole":
         module = torch.compile(module)
     elif how == "part":
@@ -102,23 +107,22 @@ def test_autocast_around_a_step_alone_is_refused():
 class Scripted(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = torch.jit.trace(nn.Linear(8, 4), torch.ones(1, 8))
+        self.inner: Any = torch.jit.trace(nn.Linear(8, 4), torch.ones(1, 8))
 
     def forward(self, x):
         return self.inner(x)
 
 
 def in_parallel(wrap):
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         return wrap(network())
     finally:
-        torch.distributed.destroy_process_group()
+        destroy_process_group()
 
 
 def sharded(module):
-    mesh = torch.distributed.init_device_mesh("cpu", (1,))
-    return torch.distributed.fsdp.fully_shard(module, mesh=mesh)
+    return fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
 
 
 REFUSED = {

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import memplan.runtime
 import pytest
@@ -42,6 +43,7 @@ from memplan.runtime.storage.arena import _arenas
 from memplan.runtime.storage.copies import prefetch
 from memplan.runtime.storage.places import Host
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.pinned import PinnedMemory
 from simulated_device.threads import Delays, DeviceFaultError
@@ -283,10 +285,10 @@ def test_a_plain_schedule_is_queued_and_right(device):
     device.synchronize()
     gate = Gate(device, device.current_stream())
     outcome = step.run(planned.inputs)
-    loss = outcome.loss.item()
+    loss = not_none(outcome.loss).item()
     gate.open()
     device.synchronize()
-    assert loss != outcome.loss.item()
+    assert loss != not_none(outcome.loss).item()
     assert_equal(([outcome], everything(planned)), train_eagerly(iteration(), 1))
 
 
@@ -322,7 +324,7 @@ def test_weights_that_have_come_to_lie_in_one_memory_have_their_own_again_on_the
     made = Case(seeded(name, optimizer), program, graph, schedule, None, MACHINE)
     device = SimulatedDevice()
     step = planned_step(made, device)
-    assert Memory.DEVICE in {memory for memory, _storage in step.cycle.places}
+    assert Memory.DEVICE in {memory for memory, _storage in not_none(step.cycle).places}
     outcomes = []
     for turn in range(3):
         torch.manual_seed(turn)
@@ -407,7 +409,7 @@ def test_an_iteration_is_timed_among_others_that_follow_each_other(device):
 def test_windows_of_both_take_turns_and_are_waited_for_once(device, monkeypatch):
     seen, synchronize = [], device.synchronize
     monkeypatch.setattr(device, "synchronize", lambda: (seen.append("|"), synchronize()))
-    step = SimpleNamespace(device=device, cycle=None)
+    step: Any = SimpleNamespace(device=device, cycle=None)
     runs = [((lambda name=name: seen.append(name)), (lambda: seen.append("."))) for name in "ep"]
     monkeypatch.setattr(side_by_side, "MOST_ITERATIONS", 3)
     periods(runs, 2, step)

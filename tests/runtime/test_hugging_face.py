@@ -65,6 +65,7 @@ def test_a_folder_its_file_and_the_choices(tmp_path):
     file, made = load_configuration(str(tmp_path), length=100, dtype="float16")
     assert (made.length, made.dtype, file.name) == (100, "float16", tmp_path.name)
     module, inputs, *_rest = file.build(3)
+    assert isinstance(inputs, dict)
     assert {tensor.shape for tensor in inputs.values()} == {(3, 100)}
     assert {weight.dtype for weight in module.parameters()} == {torch.float16}
 

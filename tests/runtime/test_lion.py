@@ -4,6 +4,7 @@ import copy
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hostile
 import memplan
@@ -28,7 +29,7 @@ from torch import nn
 from transfers import MACHINE, assert_equal, seeded, train_by_plan, train_eagerly, wandering
 
 
-def class_of(module: str) -> type[torch.optim.Optimizer]:
+def class_of(module: str) -> Any:
     """Return a Lion written here by the text of a package, with the package's name.
 
     timm averages by `lerp`, lion-pytorch by products and sums.
@@ -69,7 +70,7 @@ def class_of(module: str) -> type[torch.optim.Optimizer]:
 LION_PYTORCH, TIMM = class_of("lion_pytorch.lion_pytorch"), class_of("timm.optim.lion")
 
 
-def packaged() -> type[torch.optim.Optimizer]:
+def packaged() -> Any:
     """Return the class of the package lion-pytorch, where it is installed."""
     return pytest.importorskip("lion_pytorch").Lion
 
@@ -268,7 +269,8 @@ def test_an_optimizer_is_a_file():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_description_is_whole(name):
     described = OPTIMIZERS[name]
-    optimizer = described.make([nn.Parameter(torch.ones(2))])
+    make: Any = described.make
+    optimizer = make([nn.Parameter(torch.ones(2))])
     (group,) = optimizer.param_groups
     rule = described.rule(group, 0)
     assert is_planned(optimizer)

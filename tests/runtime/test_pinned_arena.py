@@ -18,6 +18,7 @@ from memplan.planner.simulator.pinned import PINNED
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage.arena import Arena
+from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from strategies import random_case
 from transfers import assert_equal, everything
@@ -186,7 +187,7 @@ def test_a_step_in_the_place_of_another_has_its_pinned_memory(seed: int, fails: 
         torch.manual_seed(number)
         outcome = step.run(first.iteration.inputs)
         device.synchronize()
-        outcomes.append(outcome._replace(loss=outcome.loss.clone(), gradients={}))
+        outcomes.append(outcome._replace(loss=not_none(outcome.loss).clone(), gradients={}))
 
     with warnings.catch_warnings(action="error", category=UserWarning):
         step = planned_step(first, device)
@@ -204,7 +205,7 @@ def test_a_step_in_the_place_of_another_has_its_pinned_memory(seed: int, fails: 
     assert step.cycle is not None
     assert device.pinned.reserved == sizes[not fails] > 0
     for memory, storage in step.cycle.places:
-        if memory == Memory.HOST and step.cycle.addresses.initial(storage) is not None:
+        if memory == Memory.HOST and not_none(step.cycle.addresses).initial(storage) is not None:
             assert step.cycle.held[f"h{storage}"].is_pinned
     turn(step, 2)
     step.recall()

@@ -13,7 +13,7 @@ from iterations import ITERATIONS, gpt2, seeded
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
-from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.graphs.transformations.updates import ADAMW, When, with_updates
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import compare
@@ -23,12 +23,14 @@ from memplan.runtime.measuring.measure import measure
 from memplan.runtime.measuring.stand_ins import StandIns
 from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.profile.profile import graph_from, measure_program, residents
+from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import residents
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.updates import updates_weights
+from not_none import not_none
 from recomputing import recomputing
 from simulated_device.device import SimulatedDevice
 from torch import nn
@@ -50,10 +52,10 @@ MORE = {
     "fused": lambda parameters: torch.optim.AdamW(parameters, 1e-2, fused=True),
 }
 """Whose bits test_optimizer_options.py checks."""
-WHEN = ("in-backward", "after")
+WHEN: tuple[When, ...] = ("in-backward", "after")
 
 
-def updating(iteration, name="adamw", when="in-backward", norm=None):
+def updating(iteration, name="adamw", when: When = "in-backward", norm=None):
     """norm: to which gradients are clipped."""
     clipping = None if norm is None else Clipping(norm)
     optimizer = (OPTIMIZERS | MORE)[name](iteration.module.parameters())
@@ -131,6 +133,7 @@ def test_four_iterations_are_those_of_a_training_loop(optimizer, when, simulated
     terms = device and Terms(graph, device=device)
     step = PlannedStep(iteration, program, recomputing(graph, random.Random(1)), terms)
     torch.manual_seed(1)
+    assert isinstance(iteration.inputs, dict)
     planned = [step(**iteration.inputs) for _ in range(4)]
     if device is not None:
         device.synchronize()
@@ -138,7 +141,7 @@ def test_four_iterations_are_those_of_a_training_loop(optimizer, when, simulated
     torch.manual_seed(1)
     other = OPTIMIZERS[optimizer](module.parameters())
     assert planned == eagerly(iteration._replace(module=module), other, 4)
-    same(state_of(iteration.module, iteration.updates.optimizer), state_of(module, other))
+    same(state_of(iteration.module, not_none(iteration.updates).optimizer), state_of(module, other))
     assert all(parameter.grad is None for parameter in iteration.module.parameters())
 
 
@@ -199,9 +202,9 @@ def test_every_number_of_the_optimizer_is_followed(optimizer):
     def made():
         torch.manual_seed(0)
         iteration = updating(seeded("perceptron"), optimizer)
-        (group,) = iteration.updates.optimizer.param_groups
+        (group,) = not_none(iteration.updates).optimizer.param_groups
         group["weight_decay"] = 0.1
-        rates = torch.optim.lr_scheduler.OneCycleLR(iteration.updates.optimizer, 0.1, total_steps=6)
+        rates = torch.optim.lr_scheduler.OneCycleLR(not_none(iteration.updates).optimizer, 0.1, total_steps=6)
 
         def change():
             rates.step()
@@ -222,10 +225,10 @@ def test_every_number_of_the_optimizer_is_followed(optimizer):
         change()
     other, change = made()
     torch.manual_seed(5)
-    assert losses == eagerly(other, other.updates.optimizer, 4, change)
+    assert losses == eagerly(other, not_none(other.updates).optimizer, 4, change)
     same(
-        state_of(iteration.module, iteration.updates.optimizer),
-        state_of(other.module, other.updates.optimizer),
+        state_of(iteration.module, not_none(iteration.updates).optimizer),
+        state_of(other.module, not_none(other.updates).optimizer),
     )
 
 
@@ -248,9 +251,9 @@ def test_what_changes_the_operations_of_an_update_is_refused(optimizer, change, 
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
     step(*iteration.inputs)
     if change is None:
-        iteration.updates.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+        not_none(iteration.updates).optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     else:
-        iteration.updates.optimizer.param_groups[0].update(change)
+        not_none(iteration.updates).optimizer.param_groups[0].update(change)
     with pytest.raises(MismatchError, match=line):
         step(*iteration.inputs)
 
@@ -259,7 +262,7 @@ def test_comparing_leaves_no_trace():
     iteration = updating(seeded("in_place"))
     program = trace(iteration)
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
-    optimizer = iteration.updates.optimizer
+    optimizer = not_none(iteration.updates).optimizer
     before = state_of(iteration.module, optimizer)
     assert compare(iteration, step).equal
     same(state_of(iteration.module, optimizer), before)
@@ -276,7 +279,7 @@ def test_an_update_that_differs_is_named(monkeypatch):
     iteration = updating(seeded("perceptron"))
     program = trace(iteration)
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
-    optimizer = iteration.updates.optimizer
+    optimizer = not_none(iteration.updates).optimizer
     stepping = type(optimizer).step
 
     def another(self):
@@ -308,7 +311,7 @@ def test_the_simulated_peak_is_the_allocators(name, optimizer, when):
     for schedule in (plain_schedule(graph), recomputing(graph, random.Random(2))):
         figures = simulate(graph, schedule).figures
         measured = side_by_side(iteration, PlannedStep(iteration, program, schedule), repeats=1)
-        assert measured.comparison.equal
+        assert not_none(measured.comparison).equal
         assert abs(measured.planned.peak_bytes - figures.peak) <= 2 * 5056
     assert all(graph.operations.modes[o][0].on_host for o in updates_in(graph))
 
@@ -337,7 +340,7 @@ def test_only_the_loss_is_left_and_weights_stay_in_place():
     iteration = updating(seeded("gpt2"))
     program = trace(iteration)
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
-    step(**iteration.inputs)
+    step.run(iteration.inputs)
     places = {name: p.data_ptr() for name, p in iteration.module.named_parameters()}
     assert live_peak(lambda: step.run(iteration.inputs)).left_bytes == 4
     assert {name: p.data_ptr() for name, p in iteration.module.named_parameters()} == places
@@ -375,6 +378,6 @@ def test_parameters_updated_unequally_often_are_refused():
     program = trace(iteration)
     step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
     step(*iteration.inputs)
-    next(iter(iteration.updates.optimizer.state.values()))["step"] += 1
+    next(iter(not_none(iteration.updates).optimizer.state.values()))["step"] += 1
     with pytest.raises(MismatchError, match="more often than others"):
         step(*iteration.inputs)

@@ -13,10 +13,12 @@ from memplan.runtime.measuring.measure import Measurement
 from memplan.runtime.measuring.stand_ins import StandIns, elements_spanned, signature, substitute
 from memplan.runtime.model.iteration import Iteration, call, loss_of
 from memplan.runtime.profile import profile as module
-from memplan.runtime.profile.profile import graph_from, measure_program, quality, residents
+from memplan.runtime.profile.profile import graph_from, measure_program, quality
 from memplan.runtime.program.program import Call, Ref, values_read
 from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import residents
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from torch import nn
 
 
@@ -36,6 +38,8 @@ def instant(monkeypatch):
 
 class Buckets(nn.Module):
     """Floats that become indices: wrong ones would be out of range. No parameter stands before them."""
+
+    edges: torch.Tensor
 
     def __init__(self):
         super().__init__()
@@ -60,7 +64,7 @@ class Kitchen(nn.Module):
 
     def forward(self, x):
         x, indices = self.pool(self.norm(self.convolution(x)).relu())
-        x = nn.functional.max_unpool2d(x, indices, 2)
+        x = nn.functional.max_unpool2d(x, indices, [2, 2])
         x = nn.functional.dropout(x[:, :, ::2, ::2].flatten(1), 0.3)
         halves = self.out(x).softmax(-1).split(2, 1)
         return halves[0].sum() + x.gather(1, halves[1].argmax(1, keepdim=True)).mean()
@@ -291,7 +295,7 @@ def test_a_storage_larger_than_its_tensor_counts_whole():
     )
     program = trace(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
-    assert program.storages[program.values[program.loss].storage].bytes == 4
+    assert program.storages[program.values[not_none(program.loss)].storage].bytes == 4
     assert graph.tensor(graph.tensor_index["loss"]).bytes == 4 * 50 * 100
 
 

@@ -47,7 +47,11 @@ def test_a_job_lets_go_of_what_it_holds_before_its_ticket_ends():
 
 def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
     queue, other = queues.JobQueue("one"), queues.JobQueue("other")
-    failed = queue.add(lambda: 1 / 0, (), (), ())
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    failed = queue.add(fail, (), (), ())
     behind = other.add(lambda: None, (), (failed,), ())
     with pytest.raises(ZeroDivisionError):
         behind.wait()

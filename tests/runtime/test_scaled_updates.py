@@ -17,10 +17,11 @@ from memplan.runtime.compare.side_by_side import side_by_side
 from memplan.runtime.measuring.stand_ins import StandIns
 from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Iteration, Scaled, Updates
-from memplan.runtime.profile.profile import graph_from, measure_program, residents
+from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import residents
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.scaling import unscale
 from memplan.runtime.updates.updates import updates_weights
@@ -101,6 +102,7 @@ def test_on_an_emulated_device_with_weights_in_host_memory() -> None:
     assert schedule.wheres[schedule.verbs == Verb.COMPUTE].any()
     device = SimulatedDevice(seed=3)
     step = PlannedStep(iteration, program, schedule, Terms(graph, budget, machine, device=device))
+    assert isinstance(iteration.inputs, Scaled)
     for scale in (100.0, 2.0**140, 200.0):
         inputs = Scaled(iteration.inputs.inputs, torch.tensor(scale))
         torch.manual_seed(5)

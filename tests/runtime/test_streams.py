@@ -9,6 +9,7 @@ from memplan.planner.simulator.clock import Queue
 from memplan.runtime.run.queues import JobQueue, Ticket
 from memplan.runtime.run.streams import Streams
 from memplan.runtime.storage.places import Host
+from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
 
@@ -97,7 +98,7 @@ def test_the_thread_that_trains_gives_all_copies_between_device_and_host(device,
     with warnings.catch_warnings(action="ignore"):
         for _turn in range(2):
             step.run(made.iteration.inputs)
-    copies = len(step.cycle._now)
+    copies = len(not_none(step.cycle)._now)
     step.recall()
     assert copies >= 12
     assert handed == []

@@ -8,11 +8,12 @@ from memplan.graphs.errors import InputError, MismatchError
 from memplan.planner.schedule.schedule import Schedule, compute
 from memplan.runtime.compare.eager import compare, run_eager
 from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration, with_targets
+from memplan.runtime.model.iteration import Iteration, Labelled, with_targets
 from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.settle import settled
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from torch import nn
 from torch.nn import functional
 
@@ -50,8 +51,8 @@ def test_every_batch_is_trained_against_its_own_labels(loss_fn, nest):
     for x, labels in (first, *others):
         loss = step(x, targets=nest(labels))
         eager = run_eager(Iteration(module, with_targets((x,), nest(labels)), loss_fn))
-        assert torch.equal(loss, eager.loss)
-        assert torch.equal(module.weight.grad, eager.gradients["weight"])
+        assert torch.equal(loss, not_none(eager.loss))
+        assert torch.equal(not_none(module.weight.grad), eager.gradients["weight"])
         module.zero_grad()
         losses.add(loss.item())
     assert len(losses) == 3
@@ -66,7 +67,7 @@ def test_a_loss_function_of_two_is_given_the_inputs():
 
     step = planned(Iteration(module, first, autoencoding))
     for batch in (first, second):
-        assert torch.equal(step(**batch), run_eager(Iteration(module, batch, autoencoding)).loss)
+        assert torch.equal(step(**batch), not_none(run_eager(Iteration(module, batch, autoencoding)).loss))
 
 
 def test_targets_may_be_positional_where_inputs_are_named():
@@ -115,6 +116,7 @@ def test_a_model_file_may_return_targets(tmp_path):
     path.write_text(text.format("torch.nn.functional.cross_entropy, torch.tensor([0, 2])"))
     assert "targets" in trace(load_model_file(str(path)).build()).inputs
     larger = load_model_file(str(path)).build(batch=5)
+    assert isinstance(larger.inputs, Labelled)
     assert larger.inputs.targets.tolist() == [0, 2, 0, 2, 0]
     path.write_text(text.format("None, torch.tensor([0, 2])"))
     with pytest.raises(InputError, match="no loss_fn to take them"):

@@ -24,6 +24,7 @@ from memplan.runtime.measuring import link_rates, rates, this_machine, update_ra
 from memplan.runtime.measuring import pinnable as pinning
 from memplan.runtime.measuring.rates import Rate, latency, rate_of, repeated
 from memplan.runtime.storage.disk import Disk
+from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
 
@@ -183,7 +184,7 @@ def test_the_container_limits_the_host(version: int, tmp_path: Path, monkeypatch
     assert host_room.available_bytes() == (8 - 5 + 2) * MIB
     (group.parent / limit).unlink()
     assert host_room.host_memory().bytes > 2**28
-    assert host_room.available_bytes() > 8 * MIB
+    assert not_none(host_room.available_bytes()) > 8 * MIB
     monkeypatch.setattr(host_room, "GROUPS", tmp_path / "none")
     assert host_room.host_memory().bytes > 2**28
 
@@ -216,17 +217,21 @@ def test_the_measured_machine_is_one_to_solve_for(plan: Plan) -> None:
     assert machine.device_capacity == machine.host_capacity == host_room.host_memory().bytes
     assert machine.pinned is None
     assert "pinned: cpu copies from any host memory alike" in result.stderr
-    assert machine.links.d2h.rate == machine.links.h2d.rate
+    offload, prefetch = not_none(machine.links.d2h), not_none(machine.links.h2d)
+    assert offload.rate == prefetch.rate
     for way, field in (("device to host", "d2h"), ("host to device", "h2d"), ("disk read", "disk_read")):
         small, alone = rates_of[f"{way}, small"], rates_of[way]
         taken = [one["bytes"] / one["median"] for one in (small, alone)]
         slope = (taken[1] - taken[0]) / (alone["bytes"] - small["bytes"])
         link = getattr(machine.links, field)
         assert np.isclose(link.latency, max(0, taken[0] - small["bytes"] * slope), rtol=0.01)
-    assert np.isclose(machine.links.d2h.rate, rates_of["each way, both at once"]["median"], rtol=0.01)
-    assert np.isclose(machine.links.disk_read.rate, rates_of["disk read, both at once"]["median"], rtol=0.01)
-    assert np.isclose(machine.updates.host, rates_of["AdamW on the host"]["median"], rtol=0.01)
-    assert np.isclose(machine.updates.host_fused, rates_of["AdamW, fused, on the host"]["median"], rtol=0.01)
+    for rate, what in (
+        (offload.rate, "each way, both at once"),
+        (not_none(machine.links.disk_read).rate, "disk read, both at once"),
+        (not_none(machine.updates.host), "AdamW on the host"),
+        (not_none(machine.updates.host_fused), "AdamW, fused, on the host"),
+    ):
+        assert np.isclose(rate, rates_of[what]["median"], rtol=0.01)
     assert "of them for updates on the host" in result.stderr
     assert "same memory" in result.stderr
     save_graph(chain(4), Path("chain.json"))
@@ -295,7 +300,8 @@ def test_a_gpu_that_is_not_here(plan: Plan) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_measured() -> None:
     found = this_machine.measure_machine("cuda")
-    assert found.machine.device_capacity < torch.cuda.mem_get_info()[1]
-    assert 1e9 < found.machine.links.d2h.pageable < found.machine.links.d2h.rate < 1e12
-    assert found.machine.updates.device > found.machine.updates.host
-    assert found.machine.updates.device_fused > found.machine.updates.host_fused
+    assert not_none(found.machine.device_capacity) < torch.cuda.mem_get_info()[1]
+    offload, updates = not_none(found.machine.links.d2h), found.machine.updates
+    assert 1e9 < not_none(offload.pageable) < offload.rate < 1e12
+    assert not_none(updates.device) > not_none(updates.host)
+    assert not_none(updates.device_fused) > not_none(updates.host_fused)

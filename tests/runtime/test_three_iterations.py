@@ -22,6 +22,7 @@ from memplan.runtime.reads.recorder import Recording
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def planned(iteration):
@@ -144,7 +145,7 @@ class CountedTwice(nn.Module):
         self.block = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 
     def forward(self, x):
-        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False).square().sum()
+        return checkpoint(self.block, x, use_reentrant=False).square().sum()
 
 
 def test_checkpoints_that_change_results_are_told():

@@ -79,8 +79,9 @@ def _parts_of_texts(node: ast.AST) -> list[ast.expr]:
     """Strings that are a piece of another: in an f-string, or looked for at the end of one."""
     if isinstance(node, ast.JoinedStr):
         return node.values
-    ends = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    return node.args if ends and node.func.attr in {"endswith", "removesuffix"} else []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.args if node.func.attr in {"endswith", "removesuffix"} else []
+    return []
 
 
 def _torch_modules(node: ast.AST) -> Iterator[str]:

@@ -17,6 +17,7 @@ from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.functional import functional_graph
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from program_replay import ProgramReplay
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -48,7 +49,9 @@ def test_every_program_is_well_formed(name):
     for value, call in program.views.items():
         assert {program.values[read].storage for read in values_read(call)} == {program.values[value].storage}
     losses = [operation for operation in program.operations if operation.phase == Phase.LOSS]
-    assert [program.values[program.loss].storage in operation.writes for operation in losses] == [True]
+    assert [program.values[not_none(program.loss)].storage in operation.writes for operation in losses] == [
+        True
+    ]
     phases = [operation.phase for operation in program.operations]
     assert phases == sorted(phases)
 
@@ -290,6 +293,7 @@ def test_tracing_leaves_no_trace():
 def test_what_a_module_keeps_while_traced_is_forgotten():
     class Caching(nn.Linear):
         mask = None
+        table: torch.Tensor
 
         def forward(self, x):
             if self.mask is None:
@@ -317,7 +321,7 @@ def test_a_loss_that_is_a_parameter_is_copied():
 
     program = trace(Iteration(Only(), ()))
     assert [operation.phase for operation in program.operations] == [Phase.LOSS, Phase.BACKWARD]
-    assert program.values[program.loss].storage in program.operations[0].writes
+    assert program.values[not_none(program.loss)].storage in program.operations[0].writes
 
 
 def test_cudnn_batch_norm_gives_its_statistics_as_results():

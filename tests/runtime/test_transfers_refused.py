@@ -1,7 +1,9 @@
 """What schedules with transfers need and the machine lacks: refused in one line, before or while they run."""
 
 import random
+import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -84,15 +86,15 @@ def test_host_memory_that_is_not_there(monkeypatch):
 
 def test_a_folder_that_is_not_there_or_full(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"nowhere: can't offload to it: No such file"):
-        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path / "nowhere"))
+        moved_to(DISK, partial(Terms, folder=tmp_path / "nowhere"))
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(InputError, match=r"file: can't offload to it: Not a directory"):
-        moved_to(DISK, lambda *terms: Terms(*terms, file))
-    usage = disk.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _path: usage._replace(free=10))
+        moved_to(DISK, partial(Terms, folder=file))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10))
     with pytest.raises(InputError, match=r"the schedule needs .* bytes of disk, 10 are free"):
-        moved_to(DISK, lambda *terms: Terms(*terms, tmp_path))
+        moved_to(DISK, partial(Terms, folder=tmp_path))
 
 
 def test_a_disk_that_fails_while_it_is_used(monkeypatch):

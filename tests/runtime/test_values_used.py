@@ -16,6 +16,7 @@ from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.inputs import OtherShapeError
 from memplan.runtime.trace.settle import residents, settled
 from memplan.runtime.trace.trace import trace
+from not_none import not_none
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -23,6 +24,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 class Model(nn.Module):
     """A function of a layer and the inputs. flags: a buffer."""
+
+    flags: torch.Tensor
 
     def __init__(self, run, layer=None):
         super().__init__()
@@ -143,7 +146,7 @@ def test_many_answers_need_equal_inputs():
         torch.randn(3, 8),
         torch.arange(200),
     )
-    assert len(step.program.used._items) == 1
+    assert len(not_none(step.program.used)._items) == 1
     step(torch.randn(3, 8), torch.arange(200))
     with pytest.raises(OtherShapeError):
         step(torch.randn(3, 8), torch.arange(200).clamp(max=198))

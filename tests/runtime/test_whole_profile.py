@@ -11,9 +11,8 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare import verdict as verdicts
 from memplan.runtime.compare.eager import Comparison
 from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.profile import profile as module
 from memplan.runtime.profile.profile import profile
-from memplan.runtime.program.graph import graph_of
+from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.trace.trace import trace
 
 MODEL = """
@@ -105,7 +104,7 @@ def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, e
     monkeypatch.setattr(verdicts, "compare", compare)
     iteration = example("mlp")
     program = trace(iteration)
-    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     assert verdicts.verdict(iteration, program, graph) == eager
     line = verdicts.warning(eager)
     assert line is None if words is None else words in line
@@ -126,7 +125,7 @@ def test_a_trace_that_is_not_the_model_s_is_an_error(monkeypatch, comparison, wo
     monkeypatch.setattr(verdicts, "compare", lambda *_: comparison)
     iteration = example("mlp")
     program = trace(iteration)
-    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     with pytest.raises(DifferenceError, match=words):
         verdicts.verdict(iteration, program, graph)
 
@@ -138,7 +137,7 @@ def test_another_fault_of_the_comparison_is_not_hidden(monkeypatch):
     monkeypatch.setattr(verdicts, "compare", compare)
     iteration = example("mlp")
     program = trace(iteration)
-    graph = graph_of(program, [module.Cost(1.0)] * len(program.operations))
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     with pytest.raises(RuntimeError, match="shapes differ"):
         verdicts.verdict(iteration, program, graph)
 

@@ -16,6 +16,7 @@ from memplan.runtime.run.cycle import LOST
 from ranks import ranks
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -214,7 +215,7 @@ def test_a_rank_that_loses_its_sums_does_not_begin_anew_alone(
         return run
 
     monkeypatch.setattr(Device, "launched", failing)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         module = model()
         step = planned(module, sgd(module.parameters()), 0)

@@ -8,6 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from not_none import not_none
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -116,4 +117,4 @@ def test_an_autocast_around_optimize_is_of_forward_and_loss() -> None:
     loss.backward()
     expected.backward()
     for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours.grad, theirs.grad), name
+        assert torch.equal(not_none(ours.grad), not_none(theirs.grad)), name

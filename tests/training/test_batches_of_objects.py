@@ -55,7 +55,9 @@ class Registered:
 
 
 _pytree.register_pytree_node(
-    Registered, lambda each: ([each.x], each.scale), lambda children, scale: Registered(*children, scale)
+    Registered,
+    lambda each: ([each.x], each.scale),
+    lambda children, scale: Registered(*children, scale=scale),
 )
 
 

@@ -141,7 +141,7 @@ def test_noise_makes_no_plan_worse():
     ],
 )
 def test_only_worse_in_both_is_worse(plan, eager, is_worse):
-    assert (worse_in_both(*plan, eager) is not None) == is_worse
+    assert (worse_in_both(*plan, eager=eager) is not None) == is_worse
 
 
 def test_below_the_baseline_is_by_more_than_a_rounding():

@@ -113,6 +113,7 @@ def test_rows_are_padded_in_another_dimension() -> None:
     """A smaller last batch takes the plan of the others; targets are padded with it."""
     torch.manual_seed(3)
     module, x, labels = nn.Linear(6, 3), torch.randn(8, 6), torch.randint(3, (8,))
+    pad: dict[Any, Any] = {0: (0, 0), "targets": (-100, 0)}
     step = memplan.optimize(
         module,
         x,
@@ -120,7 +121,7 @@ def test_rows_are_padded_in_another_dimension() -> None:
         loss_fn=functional.cross_entropy,
         budget="100%",
         solver="store-all",
-        pad={0: (0, 0), "targets": (-100, 0)},
+        pad=pad,
         buckets=8,
     )
     assert torch.allclose(

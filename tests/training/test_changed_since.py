@@ -77,7 +77,8 @@ def planned(module: nn.Module, loss_fn: Any = functional.cross_entropy, **option
 
 def change(holder: Any, name: str, value: Any) -> None:
     if isinstance(holder, dict | list | np.ndarray):
-        holder[name] = value
+        elements: Any = holder
+        elements[name] = value
     else:
         setattr(holder, name, value)
 

@@ -15,7 +15,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.compare import grounds
+from memplan.runtime.compare import grounds, verdict
+from memplan.runtime.trace.settle import settled
 from memplan.training import plan as planning
 from memplan.training.progress import Told
 from torch import Tensor, nn
@@ -45,8 +46,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     done: list[bool] = []
-    before = planning.compared
-    monkeypatch.setattr(planning, "compared", lambda *given: done.append(True) or before(*given))
+    monkeypatch.setattr(planning, "compared", lambda *given: done.append(True) or verdict.compared(*given))
     return done
 
 
@@ -79,8 +79,8 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
     tmp_path: Path, compared: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the forms of their results are known, with all that the comparison found."""
-    forms, before = list[bool](), planning.settled
-    monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or before(*given))
+    forms: list[bool] = []
+    monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or settled(*given))
     for compare, times in ((None, 1), (None, 1), (False, 2), (True, 3), (None, 3)):
         start(tmp_path, compare=compare)
         assert len(forms) == times

@@ -21,6 +21,7 @@ from memplan.runtime.model.iteration import with_targets
 from memplan.runtime.program.program import Program
 from memplan.training import plan as planning
 from torch import Tensor, distributed, nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 
 ROWS, WIDTH = 1024, 64
@@ -177,7 +178,7 @@ LOSSES = {"rtol": 1e-4, "atol": 0}
         ),
     ],
 )
-def test_they_train_as_without(more: dict[str, Any], near: dict[str, float]) -> None:
+def test_they_train_as_without(more: dict[str, Any], near: dict[str, Any]) -> None:
     """A step without compiled operations is plain PyTorch bit by bit. Batches of two shapes."""
     losses: list[list[float]] = []
     for compiled in (True, False):
@@ -233,7 +234,7 @@ def test_what_can_not_be_compiled_is_refused_at_once(monkeypatch: pytest.MonkeyP
 
 
 def test_ranks_are_refused() -> None:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(InputError, match="each rank of a DistributedDataParallel would have kernels of"):
             optimized(nn.parallel.DistributedDataParallel(Small()), False)

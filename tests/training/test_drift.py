@@ -21,6 +21,7 @@ from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
 from memplan.runtime.storage import places
 from memplan.solvers import background
@@ -57,11 +58,10 @@ class Emulated:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rate, self.slower = RATE, dict[str, float]()
-        measured = planning.measure_program
         monkeypatch.setattr(
             planning,
             "measure_program",
-            lambda *given, **more: [one._replace(seconds=SECONDS) for one in measured(*given, **more)],
+            lambda *given, **more: [one._replace(seconds=SECONDS) for one in measure_program(*given, **more)],
         )
         monkeypatch.setattr(Cpu, "launched", self.launched)
         monkeypatch.setattr(Cpu, "copy", self.copy)

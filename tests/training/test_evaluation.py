@@ -12,6 +12,7 @@ import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.profile.profile import measure_program
 from memplan.training import plan as planning
 from torch import Tensor, nn
 from torch.nn import functional
@@ -161,8 +162,9 @@ def test_batches_of_any_shape_are_planned_once_up_to_the_limit_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    before = planning.measure_program
-    monkeypatch.setattr(planning, "measure_program", lambda *given: done.append("measured") or before(*given))
+    monkeypatch.setattr(
+        planning, "measure_program", lambda *given: done.append("measured") or measure_program(*given)
+    )
     (x, labels), (y, more), (z, most) = batches(24, 10, 5)
     for _start in range(2):
         step = planned(Model(), keep=tmp_path, plans=2)

@@ -6,12 +6,14 @@ import json
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Link, Links, Machine
+from memplan.solvers.registry.run import solve_or_unpin
 from memplan.training import kept
 from memplan.training import plan as planning
 from torch import nn
@@ -21,7 +23,11 @@ from torch.nn import functional
 def step(keep: bool | str | Path, budget: str = "100%", width: int = 16):
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
-    given = {"targets": torch.randint(3, (32,)), "loss_fn": functional.cross_entropy, "solver": "rotor"}
+    given: dict[str, Any] = {
+        "targets": torch.randint(3, (32,)),
+        "loss_fn": functional.cross_entropy,
+        "solver": "rotor",
+    }
     return memplan.optimize(module, torch.randn(32, 6), budget=budget, keep=keep, **given)
 
 
@@ -61,14 +67,17 @@ def test_a_gap_is_the_solver_s_and_part_of_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, told = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)), list[object]()
-    before = planning.solve
 
-    def solve(*given: object, **more: object) -> object:
+    def solve(*given: Any, **more: Any) -> object:
         told.append(given[3])
-        return before(*given, **more)
+        return solve_or_unpin(*given, **more)
 
     monkeypatch.setattr(planning, "solve", solve)
-    given = {"targets": torch.randint(3, (32,)), "loss_fn": functional.cross_entropy, "budget": "100%"}
+    given: dict[str, Any] = {
+        "targets": torch.randint(3, (32,)),
+        "loss_fn": functional.cross_entropy,
+        "budget": "100%",
+    }
     for gap in (None, "1%", "1%", 0.02):
         memplan.optimize(module, torch.randn(32, 6), keep=tmp_path, compare=False, gap=gap, **given)
     assert told == [{}, {"gap": "1%"}, {"gap": "0.02"}]
@@ -83,7 +92,7 @@ def test_a_gap_is_the_solver_s_and_part_of_the_question(
         ("search", 0.01, "search has no setting 'gap'"),
     ],
 )
-def test_gaps_that_cannot_be_meant_are_refused(solver: str, gap: object, message: str) -> None:
+def test_gaps_that_cannot_be_meant_are_refused(solver: str, gap: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         memplan.optimize(nn.Linear(2, 2), torch.randn(1, 2), budget="100%", solver=solver, gap=gap)
 

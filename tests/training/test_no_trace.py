@@ -15,7 +15,9 @@ import torch
 from memplan.runtime.compare import eager
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.model.saved import SavedTensor, elements_of
+from memplan.runtime.model.unchanged import unchanged
 from no_trace import differences, digest
+from not_none import not_none
 from torch import nn
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
@@ -184,7 +186,7 @@ def test_states_are_the_same_objects_in_the_midst_of_training(options):
     )
     step(batch)
     step.recall()
-    iteration = Iteration(module, (batch,), updates=Updates(optimizer))
+    iteration = Iteration(module, (batch,), updates=Updates(not_none(optimizer)))
     before = digest(iteration)
     with torch.random.fork_rng():
         step._plans.serving((batch[:5],))
@@ -219,7 +221,7 @@ def test_a_counter_that_is_not_compared_equal_is_told():
 def test_ctrl_c_while_it_compares(when, monkeypatch):
     """A second one, while things are put back, does not break that off."""
     module, optimizer = made(Momentum, "adamw")
-    iteration = Iteration(module, (X,), updates=Updates(optimizer))
+    iteration = Iteration(module, (X,), updates=Updates(not_none(optimizer)))
     before, calls = digest(iteration), []
 
     class Interrupting(SavedTensor):
@@ -259,7 +261,7 @@ def test_gradients_of_a_loss_function_are_not_left():
         memplan.optimize(module, X, loss_fn=TrainedLoss(), budget="100%", keep=False)
     loss.weight.grad = there = torch.ones(16)
     iteration = Iteration(module, (X,), loss)
-    with eager.unchanged(iteration, torch.device("cpu")):
+    with unchanged(iteration, torch.device("cpu")):
         eager.run_eager(iteration)
         assert loss.weight.grad is not there
     assert loss.weight.grad is there
@@ -322,12 +324,12 @@ def test_batches_with_overlapping_rows_are_trained_on(kind):
     step = memplan.optimize(module, batch, budget="100%", keep=False, time_limit=1)
     loss = step(batch)
     loss.backward()
-    found = [p.grad.clone() for p in module.parameters()]
+    found = [not_none(p.grad).clone() for p in module.parameters()]
     module.zero_grad()
     other = module(batch)
     other.backward()
     assert torch.equal(loss, other)
-    assert all(map(torch.equal, found, (p.grad for p in module.parameters())))
+    assert all(map(torch.equal, found, (not_none(p.grad) for p in module.parameters())))
 
 
 @pytest.mark.parametrize("kind", OVERLAPPING)

@@ -12,6 +12,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
+from memplan.runtime.profile.profile import measure_program
 from memplan.training import plan as planning
 from torch import Tensor, nn
 from torch.nn import functional
@@ -133,7 +134,8 @@ def test_names_choose_and_what_is_not_chosen_is_none() -> None:
     step = planned(Model(), outputs=("logits", "hidden.1"))
     assert step.output is None
     step(x, targets=labels)
-    hidden, logits, best = step.output
+    output: Any = step.output
+    hidden, logits, best = output
     assert [part is None for part in hidden] == [True, False, True]
     assert logits.shape == (40, 4)
     assert best == {"class": None, "first": None, "n": 4, "no": None}
@@ -156,8 +158,9 @@ def test_kept_plans_are_for_the_outputs_that_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    before = planning.measure_program
-    monkeypatch.setattr(planning, "measure_program", lambda *given: done.append("measured") or before(*given))
+    monkeypatch.setattr(
+        planning, "measure_program", lambda *given: done.append("measured") or measure_program(*given)
+    )
     (x, labels), *_ = batches()
     for wanted in (False, "logits", "hidden", "logits"):
         step = planned(Model(), outputs=wanted, keep=tmp_path)

@@ -11,6 +11,7 @@ from memplan.graphs.machine import Links, Machine
 from ranks import RANKS, ranks
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 NORM = 0.1
@@ -118,7 +119,7 @@ def hooked(module: DistributedDataParallel) -> None:
 
 
 def test_what_a_plan_does_not_run_is_refused() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         parallel = DistributedDataParallel(model())
         hooked(parallel)

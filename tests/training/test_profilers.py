@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from typing import Any
 
 import memplan
 import pytest
@@ -16,13 +18,14 @@ LINE = "a plan is measured with PyTorch's profiler, of which there is one, and y
 
 def made(**options):
     module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    given: dict[str, Any] = {"keep": False, **options}
     return memplan.optimize(
         module,
         torch.randn(32, 16),
         loss_fn=lambda output: output.square().mean(),
         budget="100%",
         time_limit=1,
-        **({"keep": False} | options),
+        **given,
     )
 
 
@@ -120,5 +123,5 @@ assert not profiler_is_prepared()
 
 def test_to_ask_again_looks_at_no_object_of_the_process(monkeypatch):
     torch_internals.profiler_is_prepared()
-    monkeypatch.setattr(torch_internals.gc, "get_objects", None)
+    monkeypatch.setattr(gc, "get_objects", None)
     assert not torch_internals.profiler_is_prepared()

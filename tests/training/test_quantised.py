@@ -44,6 +44,9 @@ class Wrapped(Tensor):
 class Low(nn.Module):
     """Adapters of low rank beside a frozen weight of `rows` and `scales`."""
 
+    rows: Tensor
+    scales: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)

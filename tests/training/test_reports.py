@@ -6,6 +6,7 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import memplan
 import pytest
@@ -101,7 +102,7 @@ def test_a_plan_with_moves_reports_its_host_memory() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> None:
     """And done as the optimizer does them."""
-    made = {"fused": True} if fused else {"foreach": False}
+    made: dict[str, Any] = {"fused": True} if fused else {"foreach": False}
     mine, other = model(), model()
     optimizer, plain = (torch.optim.AdamW(m.parameters(), 0.01, **made) for m in (mine, other))
     told: list[Told] = []

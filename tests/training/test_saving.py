@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import torch.distributed.checkpoint as distributed
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.storage.away import Away
 from memplan.runtime.storage.home import at_home_value
 from memplan.training import checkpoint
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 MOVING: dict[str, Any] = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "budget": "75%"}
 
@@ -109,9 +111,9 @@ def through_safetensors(module: nn.Module, folder: Path) -> dict[str, Tensor]:
 
 
 def through_distributed(module: nn.Module, folder: Path) -> dict[str, Tensor]:
-    distributed.save({"model": module.state_dict()}, checkpoint_id=folder / "dcp")
+    save({"model": module.state_dict()}, checkpoint_id=folder / "dcp")
     found = {"model": Net().state_dict()}
-    distributed.load(found, checkpoint_id=folder / "dcp")
+    load(found, checkpoint_id=folder / "dcp")
     return found["model"]
 
 
@@ -161,8 +163,8 @@ def test_what_is_written_at_home_is_what_training_goes_on_with(tmp_path: Path) -
     moved = ours.away()
     with ours.step.at_home():
         state = {"model": ours.module.state_dict()}
-        distributed.save({"model": plain.module.state_dict()}, checkpoint_id=tmp_path)
-        distributed.load(state, checkpoint_id=tmp_path)
+        save({"model": plain.module.state_dict()}, checkpoint_id=tmp_path)
+        load(state, checkpoint_id=tmp_path)
     assert ours.away() == moved
     assert same(ours.module.state_dict(), plain.module.state_dict())
 
@@ -218,7 +220,7 @@ def test_a_save_that_ends_anywhere_leaves_the_one_before_or_itself(
         (Path, "rename"),
         (Path, "mkdir"),
         (Path, "open"),
-        (checkpoint.shutil, "rmtree"),
+        (shutil, "rmtree"),
     ):
         monkeypatch.setattr(place, name, failing(getattr(place, name)))
     seen: set[int] = set()

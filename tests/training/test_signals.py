@@ -17,6 +17,7 @@ import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.interrupts import deferred_signals, open_to_signals
+from not_none import not_none
 from torch import nn
 
 X = [torch.randn(16, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(5)]
@@ -173,7 +174,7 @@ def test_what_fails_at_the_very_end_is_undone(monkeypatch):
     assert "it can be repeated" in failed.value.__notes__[0]
     assert same(state_of(module, optimizer), before)
     monkeypatch.undo()
-    end = plan._optimizer.end
+    end = not_none(plan._optimizer).end
 
     def half(**keywords):
         end(**keywords)

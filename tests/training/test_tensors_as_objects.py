@@ -18,6 +18,12 @@ OPTIONS: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": F
 
 
 class Model(nn.Module):
+    held: Any
+    which: Any
+    number: int
+    numbers: set[int]
+    table: dict[int, float]
+
     def __init__(self, read: Callable[..., Any]) -> None:
         super().__init__()
         torch.manual_seed(0)

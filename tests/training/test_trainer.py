@@ -10,6 +10,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MismatchError
+from not_none import not_none
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -104,8 +105,11 @@ def test_a_planned_trainer_is_the_trainer_bit_by_bit(options: dict[str, Any], tm
     planned = trainer(tmp_path, **options)
     loss = memplan.optimize_trainer(planned, **PLAN)
     assert_same(train(planned), plain)
-    assert len(loss.step.plans) == 2
-    assert sum(plan.iterations for plan in loss.step.report().plans) == 3 * planned.args.num_train_epochs
+    assert len(not_none(loss.step).plans) == 2
+    assert (
+        sum(plan.iterations for plan in not_none(loss.step).report().plans)
+        == 3 * planned.args.num_train_epochs
+    )
 
 
 def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:

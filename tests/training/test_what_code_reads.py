@@ -49,6 +49,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 class Model(nn.Module):
     """A layer's output times what is read."""
 
+    alpha: float
+    held: Any
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 3)
@@ -676,7 +679,7 @@ def test_a_trace_that_fails_lets_go_of_what_was_there():
     assert all(not vars(each)["_old"] and not vars(each)["_nodes"] for each in recordings)
 
 
-HELD = None
+HELD: Any = None
 
 
 @pytest.mark.parametrize("place", ["closure", "global"])

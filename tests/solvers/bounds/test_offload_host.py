@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 from exact_host import host_case, least_period
@@ -105,7 +106,7 @@ def test_the_disk_takes_what_the_host_has_no_room_for(order: OrderName) -> None:
     """3 of 6 B on the host: 3 B are written, 3 / 1 s, beside `beside`, and read once a turn, 3 / 0.1 s."""
     graph, links = one_peak(), Links(d2h=100, h2d=100, disk_read=1, disk_write=1)
 
-    def bound(links: Links, **limits: int) -> float:
+    def bound(links: Links, **limits: Any) -> float:
         return offload_bound(graph, Machine(links=links, **limits), 9, order=order).seconds
 
     assert bound(links, host_capacity=6) == pytest.approx(5)

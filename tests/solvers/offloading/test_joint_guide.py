@@ -33,8 +33,8 @@ def made_up(starts: Starts, random: Random) -> Fractions:
     """Any parts at any moments, some of them unknown; the turn's start among them."""
     count, tensors = len(starts.drops.runs), len(starts.graph.tensors)
     moments = [-1, *sorted(random.sample(range(count), 6))]
-    parts = [[[random.choice((0.0, 0.2, 0.5, 1.0, np.nan)) for _ in range(tensors)] for _ in moments]] * 2
-    return Fractions(moments, *map(np.array, parts), np.array([random.random() for _ in range(count)]))
+    parts = np.array([[random.choice((0.0, 0.2, 0.5, 1.0, np.nan)) for _ in range(tensors)] for _ in moments])
+    return Fractions(moments, parts, parts.copy(), np.array([random.random() for _ in range(count)]))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -9,9 +9,10 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.anneal import Anneal
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.start import Starts
+from memplan.solvers.offloading.joint.start import Starts, other_modes
 from memplan.solvers.offloading.joint.state import State
 from memplan.solvers.problem import Options, Problem
+from not_none import not_none
 
 BUDGET = 12_000_000_000
 
@@ -24,10 +25,11 @@ def phi() -> Graph:
 @pytest.fixture(scope="module")
 def state(phi: Graph) -> State:
     """A greedy start with a third of the updates on the CPU."""
-    starts = Starts(Drops(phi), phi.machine, BUDGET, lambda: True)
+    machine = not_none(phi.machine)
+    starts = Starts(Drops(phi), machine, BUDGET, lambda: True)
     assert starts.attempt(starts.choice(0.5, 0.33))
-    residence = starts.best.residence
-    state = State(phi, phi.machine, BUDGET, residence.runs)
+    residence = not_none(starts.best).residence
+    state = State(phi, machine, BUDGET, residence.runs)
     state.send_as(residence.offloaded)
     return state
 
@@ -43,7 +45,7 @@ def test_annealing_gets_away_from_a_start_with_few_large_tensors(phi: Graph) -> 
 
 
 def test_an_update_that_comes_to_the_device_fits(phi: Graph, state: State) -> None:
-    anneal = Anneal(state, state.evaluate(1.0), joint.other_modes(phi), 0)
+    anneal = Anneal(state, state.evaluate(1.0), other_modes(phi), 0)
     came = 0
     for seed in range(60):
         anneal.random = Random(seed)
@@ -57,7 +59,7 @@ def test_an_update_that_comes_to_the_device_fits(phi: Graph, state: State) -> No
 
 
 def test_room_for_what_leaves_is_tried(phi: Graph, state: State) -> None:
-    anneal = Anneal(state, state.evaluate(1.0), joint.other_modes(phi), 0)
+    anneal = Anneal(state, state.evaluate(1.0), other_modes(phi), 0)
     reserves = {anneal.now.reserve for _ in range(100) if anneal._time()}
     assert len(reserves) == 6
     assert max(reserves) == 2 * anneal.largest > 0

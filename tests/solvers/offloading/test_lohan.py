@@ -5,6 +5,7 @@ from functools import partial
 from itertools import combinations
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.plain import baseline
-from memplan.planner.residency.prefetch_placement import ResidencyTransfers
+from memplan.planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.absences import Uses
@@ -29,6 +30,7 @@ from memplan.solvers.offloading.lohan.costs import Traffic, traffic_of
 from memplan.solvers.offloading.lohan.swap import SwapOrder, best_prefix
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem
 from memplan.solvers.registry.run import solve as solve_and_bound
+from not_none import not_none
 
 MODEL = Transformer("small", 4, 64, 256, 4, 100, "made up", positions=32, tied=True)
 RATES = Rates(flops=1e9, update_device=1e9, update_host=1e8)
@@ -47,7 +49,11 @@ def traffic(random: Random) -> Traffic:
     seconds = [random.choice((0.5, 1.0, 2.0, 4.0)) for _ in range(3)]
     sizes = [random.randint(1, 40) for _ in range(3)]
     rates = [random.choice((5.0, 10.0, 20.0, inf)) for _ in range(4)]
-    return Traffic(*seconds, *sizes, random.choice((0, 10, 30, inf)), *rates, random.random() < 0.5)
+    room = random.choice((0, 10, 30, inf))
+    fields = ("forward", "backward", "update", "weights", "gradients", "states", "room")
+    links = ("d2h", "h2d", "disk_read", "disk_write")
+    chosen: dict[str, Any] = dict(zip((*fields, *links), (*seconds, *sizes, room, *rates), strict=True))
+    return Traffic(**chosen, duplex=random.random() < 0.5)
 
 
 def test_iteration_time_is_the_slowest_resource_of_each_pass():
@@ -254,7 +260,7 @@ def test_a_small_host_sends_activations_to_the_disk():
     states = 3 * 14 * 12 * 64 * 64
     tight = replace(MACHINE, host_capacity=states + 4 * 32 * 64 * 2 * 2)
     solution = solve("lohan", replace(problem, budget=budget, machine=tight))
-    assert solution.figures.host_peak <= tight.host_capacity
+    assert solution.figures.host_peak <= not_none(tight.host_capacity)
     on_disk = {t for v, t, w in solution.schedule.rows() if v == Verb.OFFLOAD and w == Memory.DISK}
     kinds = problem.graph.tensors.name
     assert any(kinds[x].startswith("x") for x in on_disk)
@@ -310,13 +316,13 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch):
     problem = Problem(graph(), 0, MACHINE)
     budget = refusal(problem).least
     assert budget is not None
-    placed, calls = lohan_amounts.place_prefetches, []
+    calls = []
 
     def stopping(*arguments):
         calls.append(1)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return placed(*arguments)
+        return place_prefetches(*arguments)
 
     monkeypatch.setattr(lohan_amounts, "place_prefetches", stopping)
     answer = lohan.solve(replace(problem, budget=budget), Options())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, When, with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.residency.prefetch_placement import simulate_residency
@@ -43,10 +44,11 @@ def machine(rate: float = MiB, host: int | None = None) -> Machine:
 def instance(seed: int, *, direct: bool = True) -> Problem:
     """A chain of up to 4 layers, updates on the CPU too, on a machine of some speed, with the plain peak."""
     random = Random(seed)
+    times: list[When] = ["after", "in-backward"]
     graph = with_updates(
         chain(random.randint(2, 4), seed=seed),
-        optimizer=random.choice(["adamw", "sgd"]),
-        when=random.choice(["after", "in-backward"]),
+        optimizer=random.choice([ADAMW, SGD]),
+        when=random.choice(times),
         device_rate=20 * MiB,
         host_rate=random.choice([0.3, 1, 10]) * MiB,
     )
@@ -288,6 +290,6 @@ def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> N
 @pytest.mark.parametrize(
     "wrong", [{"choice": "best"}, {"activations": "no"}, {"reserve": 2.0}, {"flips": -1}]
 )
-def test_wrong_settings(wrong: dict[str, str | float]) -> None:
+def test_wrong_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         memferry.Settings(**wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from memplan.graphs.errors import InputError
@@ -176,7 +177,7 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"options": 0}, {"blocks": 0}, {"management": -1.0}, {"seconds": -1.0}])
-def test_settings_that_make_no_sense(settings: dict[str, int]) -> None:
+def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="must be"):
         Settings(**settings)
 

@@ -15,6 +15,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.cycles.cycle import cycle_of
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution
 from memplan.solvers.registry import run as registry
+from not_none import not_none
 from small_offload import Case, small_case
 
 SOLVERS = [entry.name for entry in registry.entries() if entry.needs_links]
@@ -84,7 +85,7 @@ def test_where_no_copies_fit_what_can_be_pinned_nothing_is_and_copies_are_slower
         registry.solve("l2l", problem, bound_seconds=0.0)
     found = registry.solve_or_unpin("l2l", problem, bound_seconds=0.0)
     assert found.machine == machine.without_pinned()
-    assert found.machine.links == Links(Link(4.0, pageable=4.0), Link(4.0, pageable=4.0))
+    assert not_none(found.machine).links == Links(Link(4.0, pageable=4.0), Link(4.0, pageable=4.0))
     assert (
         found.figures
         == simulate(case.graph, found.schedule, budget=case.budget, machine=found.machine).figures

@@ -13,8 +13,9 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.structure.chain import chain_of
-from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.graphs.transformations.updates import ADAMW, When, with_updates
 from memplan.planner.plain import baseline
+from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.costs import chain_costs
@@ -164,7 +165,7 @@ def test_the_least_budget_that_a_refusal_names_is_reached(seed: int):
 
 
 @pytest.mark.parametrize("when", ["in-backward", "after"])
-def test_updates_stay_on_the_device(when: str):
+def test_updates_stay_on_the_device(when: When):
     graph = with_updates(chain(5, seed=2), optimizer=ADAMW, when=when, device_rate=1e9, host_rate=1e8)
     problem = Problem(graph, baseline(graph).peak * 8 // 10, Machine(links=Links(1e7, 1e7)))
     solution = solve("pofo", problem)
@@ -193,13 +194,13 @@ def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
     problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))
     limited = pofo.solve(problem, Options(time_limit=0.0))
     assert limited.status == Status.FEASIBLE
-    placed, calls = pofo_search.place_prefetches, []
+    calls = []
 
     def stopping(*arguments):
         calls.append(1)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return placed(*arguments)
+        return place_prefetches(*arguments)
 
     monkeypatch.setattr(pofo_search, "place_prefetches", stopping)
     stopped = pofo.solve(problem, Options())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, Optimizer, When, with_updates
 from memplan.planner.bounds import time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.residency.prefetch_placement import build_schedule
@@ -33,6 +34,7 @@ from memplan.solvers.registry import run as registry
 from training_graphs import training
 
 MiB = 2**20
+MOMENTUM = Optimizer("sgd-momentum", ("momentum_buffer",))
 
 
 def machine(rate: float = 3 * MiB, host: int | None = None) -> Machine:
@@ -42,17 +44,18 @@ def machine(rate: float = 3 * MiB, host: int | None = None) -> Machine:
 def instance(seed: int) -> Problem:
     """A chain of up to 7 layers with updates, on a machine of some speed, with the plain schedule's peak."""
     random = Random(seed)
+    times: list[When] = ["after", "in-backward"]
     graph = with_updates(
         chain(random.randint(2, 7), seed=seed),
-        optimizer=random.choice(["adamw", "sgd", "sgd-momentum"]),
-        when=random.choice(["after", "in-backward"]),
+        optimizer=random.choice([ADAMW, SGD, MOMENTUM]),
+        when=random.choice(times),
         device_rate=random.choice([2, 20]) * MiB,
         host_rate=random.choice([None, 0.2 * MiB, MiB, 10 * MiB]),
     )
     return Problem(graph, baseline(graph).peak, machine(random.choice([0.3, 1, 3, 10]) * MiB))
 
 
-def solved(problem: Problem, **settings: str) -> tuple[Answer, str]:
+def solved(problem: Problem, **settings: Any) -> tuple[Answer, str]:
     lines: list[str] = []
     answer = stronghold.solve(problem, Options(None, stronghold.Settings(**settings), lines.append))
     return answer, lines[-1]
@@ -248,7 +251,7 @@ def test_weights_larger_than_the_device_are_refused_with_the_least_budget() -> N
 
 
 @pytest.mark.parametrize("wrong", [{"windows": "open"}, {"activations": "some"}, {"call_seconds": -1.0}])
-def test_wrong_settings(wrong: dict[str, str]) -> None:
+def test_wrong_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         stronghold.Settings(**wrong)
 

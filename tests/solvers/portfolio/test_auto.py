@@ -21,11 +21,14 @@ from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.lower_bounds import file_order
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.weight_offload import offload_greedy
 from memplan.solvers.portfolio import auto, child, moving
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.race import Race
+from memplan.solvers.recomputation.rockmate import rk_rotor
+from memplan.solvers.recomputation.rounding import rounding
 from memplan.solvers.recomputation.search import rounds, search
 from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
@@ -84,7 +87,7 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
 ) -> None:
     """rk-rotor tells the least memory then."""
     monkeypatch.setattr(auto, "at_hand", lambda: False)
-    monkeypatch.setattr(auto.search, "solve", lambda *_: pytest.fail("the search would be compiled"))
+    monkeypatch.setattr(search, "solve", lambda *_: pytest.fail("the search would be compiled"))
     graph = unet(2)
     with pytest.raises(InfeasibleError, match="below the minimum memory") as caught:
         registry.solve("auto", Problem(graph, memory_floor(graph) - 1), bound_seconds=0)
@@ -104,11 +107,11 @@ def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor() -> None
 def test_the_residency_program_waits_for_the_compiler_only_where_time_is_limited(
     time_limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, solved, waited = Event(), auto.file_order, list[bool]()
+    begun, waited = Event(), list[bool]()
 
     def residency(problem: Problem, seconds: float, cancelled: Callable[[], bool]) -> object:
         begun.set()
-        return solved(problem, seconds, cancelled)
+        return file_order(problem, seconds, cancelled)
 
     monkeypatch.setattr(auto, "file_order", residency)
     monkeypatch.setattr(auto, "load", lambda *_: waited.append(begun.wait(20 if time_limit is None else 0)))
@@ -131,10 +134,10 @@ def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(auto, "load", load)
-    monkeypatch.setattr(rounds, "anneal", SimpleNamespace(signatures=()))
+    monkeypatch.setattr(rounds, "is_compiled", lambda _function: False)
     if not quick:
-        monkeypatch.setattr(auto.rounding, "solve", no_answer)
-        monkeypatch.setattr(auto.rk_rotor, "solve", no_answer)
+        monkeypatch.setattr(rounding, "solve", no_answer)
+        monkeypatch.setattr(rk_rotor, "solve", no_answer)
         monkeypatch.setattr(auto, "file_order", no_answer)
     options = Options(settings=auto.Settings(gap=0.0, workers=2), race=race)
     problem = Problem(graph, baseline(graph).peak * 3 // 4)
@@ -225,7 +228,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
         return Answer(known[0][0], Status.HEURISTIC)
 
     monkeypatch.setattr(moving, "module_of", module_of)
-    monkeypatch.setattr(moving.joint, "improved", improved)
+    monkeypatch.setattr(joint, "improved", improved)
     graph = chain(6, seed=2)
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"seed": "7", "moves": "30", "workers": "2"}, bound_seconds=0)

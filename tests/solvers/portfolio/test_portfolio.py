@@ -25,6 +25,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint import joint
 from memplan.solvers.portfolio import auto, child
 from memplan.solvers.portfolio import lines as portfolio
 from memplan.solvers.portfolio import moving as auto_moving
@@ -242,7 +243,7 @@ def test_auto_with_links_keeps_the_schedule_where_joint_from_others_fails(
     def improved(*_all: object) -> Answer:
         raise ValueError("no")
 
-    monkeypatch.setattr(auto_moving.joint, "improved", improved)
+    monkeypatch.setattr(joint, "improved", improved)
     found = solved(MOVING, time_limit=4.0, gap="0")
     assert found.notes == ("joint from others failed: ValueError: no",)
 

@@ -27,7 +27,7 @@ def chen(graph: Graph, budget: int, segments: int = 0) -> Solution:
 
 def order(graph: Graph, found: Solution) -> list[str]:
     steps = zip(found.schedule.verbs.tolist(), found.schedule.targets.tolist(), strict=True)
-    return [graph.operations.name[target] for verb, target in steps if verb == Verb.COMPUTE]
+    return [graph.operations.name[int(target)] for verb, target in steps if verb == Verb.COMPUTE]
 
 
 @given(st.integers(1, 300), st.integers(1, 300))

@@ -18,7 +18,7 @@ from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.schedule.sequence import runs_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.milp import solve as milp
-from memplan.solvers.milp.result import Outcome, Settings
+from memplan.solvers.milp.result import Outcome, Result, Settings
 from memplan.solvers.problem import InfeasibleError, NotFoundError, Options, Problem
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.h_ilp.graph import HGraph, h_graph
@@ -35,7 +35,7 @@ from training_graphs import training
 EXACT = Settings(gap=0.0, threads=1)
 
 
-def seconds_of(result: milp.Result, scale: float) -> float | None:
+def seconds_of(result: Result, scale: float) -> float | None:
     return None if result.objective is None else result.objective * scale
 
 

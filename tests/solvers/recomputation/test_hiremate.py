@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,9 +42,9 @@ from recomputing import recomputing
 from training_graphs import training
 
 
-def solved(graph: Graph, budget: int, seconds: float = 10.0, **chosen: int | str) -> Figures | None:
+def solved(graph: Graph, budget: int, seconds: float = 10.0, **chosen: Any) -> Figures | None:
     """The simulated figures, None for a refusal."""
-    setting = hiremate.Settings(cache="off", **chosen)  # pyright: ignore[reportArgumentType]
+    setting = hiremate.Settings(cache="off", **chosen)
     try:
         answer = hiremate.solve(Problem(graph, budget), Options(seconds, setting))
     except InfeasibleError:
@@ -286,7 +287,7 @@ def test_the_plain_schedule_where_it_fits() -> None:
         ({"backend": "mpi"}, "unknown backend 'mpi': loky, dask, ray"),
     ],
 )
-def test_settings_that_cannot_be(setting: dict[str, int | str], message: str) -> None:
+def test_settings_that_cannot_be(setting: dict[str, Any], message: str) -> None:
     graph = training(3, 1)
     with pytest.raises(InputError, match=message):
         solved(graph, between(graph, 0.5), **setting)

@@ -19,9 +19,10 @@ from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.planner.plain import baseline
 from memplan.solvers.chains.costs import chain_costs
+from memplan.solvers.chains.options import single_options
 from memplan.solvers.chains.problem import chain_problem
+from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.problem import Problem
-from memplan.solvers.recomputation.checkpointing.rotor_table import RotorTable
 from memplan.solvers.registry import run as registry
 
 SLOTS = 500
@@ -36,7 +37,7 @@ def speed() -> None:
         costs = chain_costs(graph, chained.chain, chained.runs)
         slot_bytes = (peak - costs.resident_bytes) // slots
         start = perf_counter()
-        RotorTable(costs, slots, slot_bytes)
+        ChainTable(single_options(costs), slots, slot_bytes)
         seconds = perf_counter() - start
         gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(f"| {blocks} | {slots} | {seconds:.2f} | {gigabytes:.2f} GB |", flush=True)
@@ -51,8 +52,9 @@ def overheads(graph: Graph, part: float) -> tuple[float, ...] | None:
     free = problem.budget - costs.resident_bytes
     slot_bytes = max(1, -(-free // SLOTS))
     whole, spare = divmod(max(0, free), slot_bytes)
+    single = single_options(costs)
     up, down = (
-        float(RotorTable(costs, whole, slot_bytes, spare, optimistic=optimistic).times()[whole])
+        float(ChainTable(single, whole, slot_bytes, spare, optimistic=optimistic).times()[whole])
         for optimistic in (False, True)
     )
     if not isfinite(up):

@@ -23,8 +23,8 @@ from ..graphs.errors import InputError
 from ..graphs.folders.scratch import Scratch
 from ..instances.catalogue import BEST_KNOWN, PUBLISHED
 from ..planner.budget import Budget
-from ..solvers.cluster import BACKENDS
 from ..solvers.registry import run as registry
+from ..solvers.workers.cluster import BACKENDS
 from .bench_arguments import (
     BASELINES,
     budgets_argument,

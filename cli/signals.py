@@ -13,7 +13,7 @@ from time import sleep
 from types import FrameType
 from typing import NoReturn
 
-from ..solvers.child import LAST_SECONDS
+from ..solvers.workers.process import LAST_SECONDS
 
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 

@@ -1,24 +1,21 @@
-"""The trials of a comparison, some at a time, each in a process of its own.
+"""The trials of a comparison, some at a time, each in a worker process of its own.
 
 So no solver profits from the row before, and one that crashes or hangs costs its own row only.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from math import inf
-from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import cast
 
 from joblib import Parallel, delayed
 
-from ..graphs.folders.scratch import Scratch
-from ..solvers import child
-from ..solvers.cluster import check_backend, connected
-from . import trial as comparison_trial
+from ..solvers.workers.cluster import check_backend, connected
+from ..solvers.workers.worker import Kind, Message, Worker, WorkerCrashedError, WorkerFaultError
+from .trial import Ending
 from .trials import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
 GRACE_SECONDS = 20.0
@@ -27,10 +24,9 @@ GRACE_SECONDS = 20.0
 WARM_UP_SECONDS = 300.0
 """How long a trial may take to begin; the first use of a compiled solver compiles it."""
 
-_LOOK_SECONDS = 0.02
+TRIAL = "memplan.comparison.trial:run"
 
-Ending = dict[str, Any]
-"""A trial's answer, as trial.py writes it."""
+_LOOK_SECONDS = 0.02
 
 
 def run(
@@ -67,21 +63,19 @@ def _here(
 ) -> Generator[tuple[Trial, Ending]]:
     waiting = iter(trials)
     running: list[_Running] = []
-    with Scratch("bench") as folder:
-        try:
-            while True:
-                while len(running) < workers and (trial := next(waiting, None)):
-                    needed = 0.0 if trial.place in bounds else bound_seconds
-                    running.append(_Running(trial, Path(folder), needed))
-                if not running:
-                    return
-                sleep(_LOOK_SECONDS)
-                for one in [one for one in running if one.ended()]:
-                    running.remove(one)
-                    yield one.trial, one.ending()
-        finally:
-            for one in running:
-                child.stop(one.child)
+    try:
+        while True:
+            while len(running) < workers and (trial := next(waiting, None)):
+                running.append(_Running(trial, 0.0 if trial.place in bounds else bound_seconds))
+            if not running:
+                return
+            sleep(_LOOK_SECONDS)
+            for one in [one for one in running if one.ended()]:
+                running.remove(one)
+                yield one.trial, one.ending()
+    finally:
+        for one in running:
+            one.worker.end_gently()
 
 
 def _on_cluster(
@@ -108,31 +102,34 @@ def _learn(bounds: dict[Place, Bounds], row: Row) -> None:
 class _Running:
     """A trial under way."""
 
-    def __init__(self, trial: Trial, folder: Path, bound_seconds: float) -> None:
+    def __init__(self, trial: Trial, bound_seconds: float) -> None:
         self.trial, self.started = trial, monotonic()
         limit = inf if trial.time_limit is None else trial.time_limit
-        self.allowed, self.measured = limit + bound_seconds + GRACE_SECONDS, False
+        self.allowed = limit + bound_seconds + GRACE_SECONDS
         self.end = self.started + WARM_UP_SECONDS + self.allowed
-        self.folder = folder / str(self.started)
-        self.folder.mkdir()
-        question, self.begun, self.answer = (self.folder / name for name in ("question", "started", "answer"))
-        question.write_text(json.dumps(comparison_trial.question(trial, bound_seconds)))
-        files = map(str, (question, self.begun, self.answer))
-        self.child = child.start(comparison_trial.__name__, self.folder, *files)
+        self.last: Message | None = None
+        self.worker = Worker("bench")
+        self.worker.call(TRIAL, trial, bound_seconds)
 
     def ended(self) -> bool:
-        if not self.measured and self.begun.exists():
-            self.measured, self.started = True, monotonic()
+        message = self.worker.hear(0.0)
+        if message is not None and message.kind == Kind.EVENT:  # the clock runs from here on
+            self.started = monotonic()
             self.end = self.started + self.allowed
-        return self.child.poll() is not None or monotonic() > self.end
+        else:
+            self.last = message
+        return self.last is not None or monotonic() > self.end
 
     def ending(self) -> Ending:
-        seconds, late = monotonic() - self.started, self.child.poll() is None
-        child.stop(self.child)
-        if late:
-            fault = f"still at work {GRACE_SECONDS:g} s after its time limit: ended"
-            return {"outcome": Outcome.TIMEOUT, "seconds": seconds, "message": fault}
-        if self.child.returncode or not self.answer.exists():
-            crash = f"its process crashed: {child.last_words(self.child, self.folder)}"
-            return {"outcome": Outcome.FAULT, "seconds": seconds, "message": crash}
-        return json.loads(self.answer.read_text())
+        """How the trial ended. Its worker is ended with all that it started."""
+        seconds = monotonic() - self.started
+        try:
+            if self.last is None:
+                fault = f"still at work {GRACE_SECONDS:g} s after its time limit: ended"
+                return {"outcome": Outcome.TIMEOUT, "seconds": seconds, "message": fault}
+            return self.worker.result(self.last)
+        except (WorkerCrashedError, WorkerFaultError) as crash:
+            fault = f"its process crashed: {crash}"
+            return {"outcome": Outcome.FAULT, "seconds": seconds, "message": fault}
+        finally:
+            self.worker.end_gently()

@@ -1,19 +1,14 @@
-"""One trial in a process of its own: `python -m memplan.comparison.trial question started answer`.
+"""One trial of a comparison, in a worker process of its own (run.py).
 
-The question is the path of the graph, the budget in bytes, the solver's name and settings, the time limit
-and the time for lower bounds in seconds; the answer is the ending that `comparison.row` takes; both are JSON.
 Before the clock runs the solver has a small chain with updates to solve, on a machine with the graph's links,
-so what is loaded or compiled at the first use is not in its time; then the file `started` is made.
+so what is loaded or compiled at the first use is not in its time; then `STARTED` is reported.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -29,50 +24,60 @@ from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFound
 from ..solvers.race import Race
 from ..solvers.registry import run as registry
 from ..solvers.skipped import INTERNAL_ERROR
+from ..solvers.workers.serve import Call
 from .trials import Outcome, Trial
 
 WARM_UP_LIMIT = 1.0
 """Seconds."""
 
 
-def question(trial: Trial, bound_seconds: float) -> dict[str, Any]:
-    return {
-        "graph": str(trial.instance.path),
-        "budget": trial.budget_bytes,
-        "solver": trial.contender.solver,
-        "settings": dict(trial.contender.given),
-        "time_limit": trial.time_limit,
-        "bound_seconds": bound_seconds,
-    }
+STARTED = "started"
+"""The event that the clock runs."""
+
+Ending = dict[str, Any]
+"""How a trial ended, as `trials.row` takes it."""
 
 
-def warm_up(asked: dict[str, Any], links: Links) -> None:
-    """One that fails here will fail again when it counts. links: of the graph's machine; solvers that move
-    tensors have none of their code at hand without."""
+def run(call: Call, trial: Trial, bound_seconds: float) -> Ending:
+    """Run a trial. bound_seconds: for lower bounds."""
+    graph = load_graph(trial.instance.path)
+    with call.interruptible():
+        warm_up(trial, (graph.machine or Machine()).links)
+        call.report(STARTED)
+        return answer(trial, graph, bound_seconds)
+
+
+def warm_up(trial: Trial, links: Links) -> None:
+    """Have the solver load and compile its code. If it fails here, it will fail in the trial too.
+
+    links: of the graph's machine; without them solvers that move tensors load none of their code.
+    """
     rate = 1e9
     graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=rate, host_rate=rate)
     problem = Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=links))
     with suppress(Exception):
-        registry.solve(asked["solver"], problem, WARM_UP_LIMIT, asked["settings"], bound_seconds=0.0)
+        solver, given, _all = trial.contender
+        registry.solve(solver, problem, WARM_UP_LIMIT, given, bound_seconds=0.0)
 
 
-def answer(asked: dict[str, Any], graph: Graph) -> dict[str, Any]:
-    problem = Problem(graph, asked["budget"])
+def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
+    """Solve, and say how it ended."""
+    problem = Problem(graph, trial.budget_bytes)
     race, start = Race(), perf_counter()
     try:
         found = registry.solve(
-            asked["solver"],
+            trial.contender.solver,
             problem,
-            asked["time_limit"],
-            asked["settings"],
-            bound_seconds=asked["bound_seconds"],
+            trial.time_limit,
+            trial.contender.given,
+            bound_seconds=bound_seconds,
             race=race,
         )
     except Exception as error:
         seconds = error.seconds if isinstance(error, InfeasibleError) else None
         ending = {**_refusal(error), "seconds": seconds or perf_counter() - start}
-        if isinstance(error, InfeasibleError) and asked["bound_seconds"] > 0:
-            bounds = lower_bounds(problem, plain_schedule(graph), inf, asked["bound_seconds"])
+        if isinstance(error, InfeasibleError) and bound_seconds > 0:
+            bounds = lower_bounds(problem, plain_schedule(graph), inf, bound_seconds)
             return {**ending, **_bounds(bounds)}
         return ending
     # A solve replaces a faulty schedule by another; a comparison of solvers shows the fault.
@@ -121,12 +126,3 @@ def _refusal(error: Exception) -> dict[str, Any]:
         return {"outcome": Outcome.NOT_ACCEPTED, "message": str(error)}
     kind = "" if isinstance(error, MemplanError) else f"{type(error).__name__}: "
     return {"outcome": Outcome.FAULT, "message": f"{kind}{error}"}
-
-
-if __name__ == "__main__":
-    ask, started, tell = map(Path, sys.argv[1:])
-    question_asked = json.loads(ask.read_text())
-    graph_asked = load_graph(question_asked["graph"])
-    warm_up(question_asked, (graph_asked.machine or Machine()).links)
-    started.touch()
-    tell.write_text(json.dumps(answer(question_asked, graph_asked)))

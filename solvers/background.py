@@ -1,4 +1,4 @@
-"""A problem solved beside a program that has better to do: in a process of the lowest priority.
+"""Solve a problem in the background of a program, in a worker process of the lowest priority.
 
 The thread that waits for it sleeps; the program asks now and then whether there is an answer. The process
 ends when nobody holds this any more, and when the program comes to its end, which waits for that: the thread
@@ -13,7 +13,7 @@ from functools import partial
 from threading import Event, Thread, main_thread
 
 from ..planner.schedule.schedule import Schedule
-from .portfolio.process import Processes
+from .portfolio.workers import SolverWorkers
 from .problem import Problem
 
 LOWEST = 19
@@ -21,7 +21,8 @@ LOWEST = 19
 
 
 class Background:
-    """schedule: what was found, within its time limit; None until then. fault: why there is none."""
+    """A solve in the background. schedule: the result, within the time limit; None until then. fault: why
+    there is none. ended: set once there is one of the two."""
 
     def __init__(
         self, solver: str, problem: Problem, seconds: float, settings: Mapping[str, str] | None = None
@@ -37,6 +38,10 @@ class Background:
         weakref.finalize(self, cancelled.set)
 
 
+class _UnwantedError(Exception):
+    """Nobody wants the answer any more: the process is ended at once."""
+
+
 def _solve(
     result: weakref.ref[Background],
     ended: Event,
@@ -49,14 +54,14 @@ def _solve(
     def end_if_unwanted() -> bool:
         """Whether to give the best so far: never, and where no answer is wanted the process is ended."""
         if cancelled.is_set() or not main_thread().is_alive():
-            raise KeyboardInterrupt
+            raise _UnwantedError
         return False
 
     found, fault = None, None
     try:
-        with Processes(problem, LOWEST) as processes:
-            found = processes.solve(solver, settings, seconds, end_if_unwanted).schedule
-    except KeyboardInterrupt:
+        with SolverWorkers(problem, LOWEST) as workers:
+            found = workers.solve(solver, settings, seconds, end_if_unwanted).schedule
+    except _UnwantedError:
         fault = "it was ended"
     except Exception as error:
         fault = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +30,15 @@ class Scratch(TemporaryDirectory[str]):
         """Raises OSError."""
         sweep(within)
         super().__init__(prefix=f"memplan-{kind}-", dir=within, ignore_cleanup_errors=True)
-        self._lock = _locked(Path(self.name))
+        lock = _locked(Path(self.name))
+        # by `cleanup`, or before the folder is removed at the program's end: no file is left open
+        self._unlock = weakref.finalize(self, lock.close) if lock else None
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        if self._unlock is not None:
+            self._unlock()
+        super().cleanup()
 
 
 def sweep(within: Path | None = None) -> None:

@@ -9,11 +9,15 @@ In the order to read:
 
     runs.py         a block's passes, and from a list of them to runs of operations
     costs.py        seconds and bytes of each pass, replayed on its operations
+    options.py      the options of all blocks: what each keeps and takes
+    table.py        the dynamic program of Rotor and Rk-Rotor
+    least.py        the sequence of least memory
     problem.py      what chain solvers start from, and how fine the chain is cut
 
-O(edges) for runs and costs, O(L log L) to join neighbours of L blocks.
+O(edges) for runs and costs, O(L log L) to join neighbours of L blocks; the dynamic program: table.py.
 
-Reference: Beaumont et al., "Optimal checkpointing for heterogeneous chains", Inria RR-9302, 2019.
+References: Beaumont et al., "Optimal checkpointing for heterogeneous chains", Inria RR-9302, 2019; Zhao,
+thesis, 2024, 2.1.2 and 2.5.
 
-Doors: costs, problem, runs.
+Doors: costs, least, options, problem, runs, table.
 """

@@ -131,14 +131,12 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
     )
 
 
-def thresholds(costs: ChainCosts, t: int) -> tuple[Bytes, Bytes]:
-    """m_∅^{s,t} and m_all^{s,t} for s = 0 … t, in bytes without what is resident."""
+def advance_needs(costs: ChainCosts, t: int) -> Bytes:
+    """m_∅^{s,t} for s = 0 … t, in bytes without what is resident."""
     through = np.zeros(t + 1, np.int64)
     if t > 1:
         through[: t - 1] = np.maximum.accumulate(costs.through_peak[t - 1 : 0 : -1])[::-1]
-    advance = costs.gradient_bytes[t] + np.maximum(costs.advance_peak[: t + 1], through)
-    forward = np.append(costs.save_peak[:t], costs.turn_peak[t])
-    return advance, np.maximum(costs.gradient_bytes[t] + forward, costs.backward_peak[: t + 1])
+    return costs.gradient_bytes[t] + np.maximum(costs.advance_peak[: t + 1], through)
 
 
 def run_peak(

@@ -7,8 +7,8 @@ In the order to read:
     solve.py            scaling, the backend, the check: where users of this room begin
     scaling.py          programs of any magnitude
     highs.py            HiGHS, in worker processes; highs_worker.py, their side
+    pulp_worker.py      every other backend, in a worker process
     write.py            programs as files, for other solvers
-    process.py          every other backend, in a process of its own; exchange.py, what travels
     safe_bounds.py      bounds from linear programs that hold whatever the solver does
     planes.py           the small linear program of cutting-plane methods
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from math import inf
 from pathlib import Path
@@ -52,6 +52,10 @@ class Settings:
     gap: float = 1e-6
     seed: int = 0
     write: str = ""
+
+    def of_backend(self) -> Settings:
+        """These settings alone, without those that a solver adds in its own class."""
+        return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
 
     def __post_init__(self) -> None:
         if self.threads is not None:

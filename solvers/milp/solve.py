@@ -2,35 +2,28 @@
 
 HiGHS gets the arrays directly: going through PuLP's objects costs 20 times as much (1.8 s against 0.09 s for
 100,000 rows of 4 entries), and PuLP's class for HiGHS gives no bound, takes no start, can't be interrupted,
-and calls an answer at the time limit optimal. All others are driven through PuLP in a process of their
-own. Every answer is checked against the program.
-
-The only file that knows pulp and gurobipy. Reference: S. Mitchell, M. O'Sullivan, I. Dunning, PuLP: a linear
-programming toolkit for Python, 2011.
+and calls an answer at the time limit optimal. All others are driven through PuLP (pulp_worker.py). Each
+backend works in a worker process: if it crashes or hangs, one clear line comes of it. Every answer is checked
+against the program.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from inspect import signature
 from math import inf
 from time import monotonic
-from typing import Any
 
-import numpy as np
-
-from ...graphs.errors import InputError, MissingPackageError
+from ..workers.worker import Worker, WorkerCrashedError, WorkerFaultError
 from . import highs
 from .model import Program
-from .process import answer, solve_apart
-from .result import BackendError, Outcome, Progress, Result, Settings, bound_below, checked
+from .result import BackendError, Outcome, Progress, Result, Settings, checked
 from .scaling import scaled
 from .write import write
 
-_GUROBI = "GUROBI"
-"""PuLP's name of Gurobi through gurobipy."""
+PULP = "memplan.solvers.milp.pulp_worker:solve"
+
+GRACE_SECONDS = 10.0
+"""How long after its time limit, and a tenth of it, a backend may be at work before it counts as hung."""
 
 
 def solve(
@@ -57,129 +50,24 @@ def solve(
     if settings.backend.lower() == "highs":
         result = highs.solve(fit.program, settings, time_limit, values, tell)
     else:
-        result = solve_apart(__name__, fit.program, settings, time_limit, values)
+        result = _solve_with_pulp(fit.program, settings.of_backend(), time_limit, values)
     return fit.result(checked(fit.program, result, settings.backend))
 
 
-def solve_with_pulp(
+def _solve_with_pulp(
     program: Program, settings: Settings, time_limit: float | None, start: Mapping[int, float]
 ) -> Result:
-    """Through PuLP's objects. Runs in the child process."""
-    import pulp
-
-    solver = _solver(settings, time_limit, program.tolerance, bool(start))
-    began = monotonic()
-    problem = pulp.LpProblem("memplan", pulp.LpMinimize)
-    kinds = (pulp.LpContinuous, pulp.LpInteger)
-    bounds = zip(program.lower.tolist(), program.upper.tolist(), program.integer.tolist(), strict=True)
-    variables = [
-        pulp.LpVariable(f"x{index}", _finite(lower), _finite(upper), kinds[integer])
-        for index, (lower, upper, integer) in enumerate(bounds)
-    ]
-    for column, value in start.items():
-        variables[column].setInitialValue(value)
-    cost = enumerate(program.cost.tolist())
-    problem += pulp.LpAffineExpression({variables[column]: value for column, value in cost if value})
-    _add_rows(problem, variables, program)
-    if time_limit is not None:
-        solver.timeLimit = max(1.0, time_limit - (monotonic() - began))
-    try:
-        problem.solve(solver)
-    except pulp.PulpSolverError as error:
-        raise BackendError(f"{settings.backend} failed: {_line(error)}") from None
-    except Exception as error:
-        if solver.name == _GUROBI:
-            raise _gurobi_fault(error, program) from None
-        raise
-    outcome, bound = _standing(problem, solver.name, settings.gap)
-    bound = bound_below(program, bound)
-    if outcome not in (Outcome.OPTIMAL, Outcome.FEASIBLE):
-        return Result(outcome, None, bound + program.offset, None)
-    at_rest = np.clip(0.0, program.lower, program.upper).tolist()
-    x = [rest if v.varValue is None else v.varValue for v, rest in zip(variables, at_rest, strict=True)]
-    return Result(outcome, None, bound + program.offset, np.array(x, np.float64))
-
-
-def _solver(settings: Settings, time_limit: float | None, tolerance: float, has_start: bool) -> Any:
-    """PuLP's solver object, with those of the settings that it takes."""
-    import pulp
-
-    names = {name.lower(): name for name in pulp.listSolvers()}
-    if (name := names.get(settings.backend.lower())) is None:
-        raise InputError(
-            f"backend {settings.backend!r} is unknown: highs, gurobi, or one of {', '.join(names.values())}"
-        )
-    options: dict[str, Any] = {"threads": settings.threads}
-    if name == _GUROBI:
-        if find_spec("gurobipy") is None:
-            raise MissingPackageError(
-                "this needs gurobipy, which is not installed: pip install 'memplan[gurobi]'"
-            )
-        options = {"Seed": settings.seed, "Threads": settings.threads or 0, "warmStart": has_start}
-        options |= {"FeasibilityTol": tolerance, "IntFeasTol": tolerance}
-    options |= {"timeLimit": time_limit, "gapRel": settings.gap}
-    kind: Any = type(pulp.getSolver(name))
-    takes = signature(kind.__init__).parameters
-    solver = kind(msg=False, **{k: v for k, v in options.items() if k in takes or "solverParams" in takes})
-    if name != _GUROBI and not solver.available():
-        found = ", ".join(pulp.listSolvers(onlyAvailable=True))
-        raise MissingPackageError(f"backend {name} is not installed here; PuLP finds {found}")
-    return solver
-
-
-def _add_rows(problem: Any, variables: list[Any], program: Program) -> None:
-    import pulp
-
-    start, columns, values = program.start.tolist(), program.columns.tolist(), program.values.tolist()
-    limits = zip(program.row_lower.tolist(), program.row_upper.tolist(), strict=True)
-    for row, (lower, upper) in enumerate(limits):
-        entries = range(start[row], start[row + 1])
-        terms = {variables[columns[entry]]: values[entry] for entry in entries}
-        if lower == upper:
-            senses = [(pulp.LpConstraintEQ, lower)]
-        else:
-            senses = [(pulp.LpConstraintGE, lower), (pulp.LpConstraintLE, upper)]
-        for sense, limit in senses:
-            if abs(limit) < inf:
-                problem += pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=limit)
-
-
-def _standing(problem: Any, name: str, gap: float) -> tuple[Outcome, float]:
-    """What the backend claims, and its bound without the program's offset."""
-    import pulp
-
-    if name == _GUROBI:
-        model = problem.solverModel
-        bound = max(model.ObjBound, -inf)
-        if model.SolCount:
-            return (Outcome.OPTIMAL if model.Status == 2 else Outcome.FEASIBLE), bound
-        return (Outcome.INFEASIBLE if model.Status in (3, 4) else Outcome.UNKNOWN), bound
-    if problem.status == pulp.LpStatusInfeasible:
-        return Outcome.INFEASIBLE, inf
-    if problem.sol_status == pulp.LpSolutionOptimal:
-        objective = pulp.value(problem.objective) or 0.0
-        return Outcome.OPTIMAL, objective - gap * abs(objective)
-    found = problem.sol_status == pulp.LpSolutionIntegerFeasible
-    return (Outcome.FEASIBLE if found else Outcome.UNKNOWN), -inf
-
-
-def _gurobi_fault(error: Exception, program: Program) -> BackendError:
-    """The licence that comes with `pip install gurobipy` takes 2,000 variables and 2,000 constraints."""
-    number = getattr(error, "errno", None)
-    if number == 10010:
-        return BackendError(f"gurobi's licence does not take a model of {program.size}")
-    if number == 10009:
-        return BackendError(f"gurobi has no valid licence: {_line(error)}")
-    return BackendError(f"gurobi failed: {_line(error)}")
-
-
-def _finite(bound: float) -> float | None:
-    return bound if abs(bound) < inf else None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-if __name__ == "__main__":
-    answer(sys.argv[1], sys.argv[2], solve_with_pulp)
+    """Solve a program in a worker of its own, which Ctrl-C and a limit that is long over end at once: a
+    backend can't be asked for its best so far."""
+    end = inf if time_limit is None else monotonic() + 1.1 * time_limit + GRACE_SECONDS
+    with Worker("milp") as worker:
+        worker.call(PULP, program, settings, time_limit, start)
+        try:
+            ending = worker.wait(end, grace=lambda: 0.0)
+        except (WorkerCrashedError, WorkerFaultError) as error:
+            raise BackendError(f"{settings.backend} crashed: {error}") from None
+    if ending.answered:
+        return ending.value
+    if ending.interrupted:
+        return Result(Outcome.UNKNOWN, None, -inf, None, interrupted=True)
+    raise BackendError(f"{settings.backend} does not stop: its limit of {time_limit:g} s is long over")

@@ -1,4 +1,4 @@
 """Several solvers side by side.
 
-Doors: process.
+Doors: workers.
 """

@@ -25,7 +25,7 @@ compiled.
 
     lines.py     lines side by side: one that fails costs its own answer alone
     moving.py    the lines where tensors can move: joint, and others beside it
-    process.py   lines as processes, for large graphs; child.py, the other side
+    workers.py   lines in worker processes, for large graphs; worker.py, their side
 
 The choice of lines is ours; references and complexities are the solvers' own, in their rooms.
 """
@@ -47,7 +47,6 @@ from ...planner.schedule.sequence import runs_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
 from ..candidates import device_limit, plain_candidate
-from ..compiling import compile_apart
 from ..problem import (
     Answer,
     Bound,
@@ -67,6 +66,7 @@ from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
 from ..settings_text import check_gap, check_workers
 from ..stages.slots import has_faster_ways
+from ..workers.precompile import precompile
 from . import lines as portfolio
 from . import moving as auto_moving
 from .lines import Awaited, Cancelled, Line, Outcomes
@@ -130,7 +130,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         """Unless the race is over before it is compiled."""
         try:
             if options.time_limit is None:
-                compile_apart(CODES, options.report, lambda: race.within(settings.gap))
+                precompile(CODES, options.report, lambda: race.within(settings.gap))
             if not race.within(settings.gap):
                 load(options)
         except BaseException:

@@ -15,10 +15,10 @@ from threading import Event
 from time import monotonic
 
 from ...planner.simulator.simulate import Figures, figures_of
-from .. import child
 from ..candidates import device_limit
 from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
 from ..race import Race
+from ..workers import process
 
 Cancelled = Callable[[], bool]
 
@@ -146,7 +146,7 @@ def run(
         beside.shutdown(wait=False)
     outcomes.faults += [
         told("bounds", error)
-        for each in wait(proving, child.LAST_SECONDS).done
+        for each in wait(proving, process.LAST_SECONDS).done
         if (error := each.exception())
     ]
     results = [each.result() for each in running if each.done()]
@@ -164,7 +164,7 @@ def _wait_for_last(running: Sequence[Future[Found | None]], race: Race) -> None:
     begin = monotonic()
     while wait(running, timeout=_LOOK_SECONDS).not_done:
         answered = race.best == inf or any(each.done() and each.result() for each in running)
-        if monotonic() > begin + (child.LAST_SECONDS if answered else child.KEEP_SECONDS):
+        if monotonic() > begin + (process.LAST_SECONDS if answered else process.KEEP_SECONDS):
             break
 
 

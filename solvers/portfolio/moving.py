@@ -25,7 +25,6 @@ from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
-from ..compiling import compile_apart
 from ..offloading.joint import compiling, joint
 from ..offloading.weight_offload import compiling as greedy_compiling
 from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Problem, Status
@@ -33,9 +32,10 @@ from ..race import Race
 from ..recomputation.search import compiling as search_compiling
 from ..registry.catalogue import entry, module_of
 from ..settings_text import parse_settings
+from ..workers.precompile import precompile
 from . import lines as portfolio
 from .lines import Awaited, Cancelled, Line, Outcomes
-from .process import Processes
+from .workers import SolverWorkers
 
 OTHERS = {
     "offmate": 0.25,
@@ -94,7 +94,7 @@ def solve(
         return plain
     stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
     if total is not None:  # compiling is not to take from it
-        compile_apart((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
+        precompile((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
 
     def tell(bound: Bound) -> None:
         bounds.append(bound)
@@ -104,7 +104,7 @@ def solve(
     with ExitStack() as opened:
         run = partial(_run, problem, race)
         if len(problem.graph.operations) >= _PROCESSES and workers > 1:
-            run = opened.enter_context(Processes(problem, race=race)).solve
+            run = opened.enter_context(SolverWorkers(problem, race=race)).solve
         outcomes = portfolio.run(
             problem,
             _lines(problem, options, run, workers, moves, seed),
@@ -147,7 +147,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
     def own(number: int) -> Solve:
         def solve(cancelled: Cancelled) -> Answer:
-            compile_apart(CODES["joint"], options.report, cancelled)
+            precompile(CODES["joint"], options.report, cancelled)
             seconds = left(_ALONE_SHARE if alone else _JOINT_SHARE)
             return run("joint", {"seed": str(seed + number)}, seconds, cancelled)
 
@@ -155,7 +155,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
     def other(solver: str, share: float) -> Solve:
         def solve(cancelled: Cancelled) -> Answer:
-            compile_apart(CODES.get(solver, ()), options.report, cancelled)
+            precompile(CODES.get(solver, ()), options.report, cancelled)
             seconds = min(share * unit, left(_ALONE_OTHERS_SHARE if alone else _OTHERS_SHARE))
             end = inf if total is None else monotonic() + seconds + _GRACE_SECONDS
 
@@ -172,7 +172,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
             raise KeyboardInterrupt
         if not found or found[0][1].time > _NEAR * race.best:
             return own(workers)(cancelled)
-        compile_apart(CODES["joint"], options.report, cancelled)
+        precompile(CODES["joint"], options.report, cancelled)
         schedules = [(answer.schedule, figures.time) for answer, figures in found]
         chosen = joint.Settings(seed=seed)
         rest = Options(left(_JOINT_SHARE), chosen, cancelled=cancelled, race=race)

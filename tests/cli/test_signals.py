@@ -162,7 +162,7 @@ def test_a_comparison_leaves_no_process_and_no_folder(number: str, folder: Path)
     words = ["bench", "g.json", "--solvers", "slow", "--budgets", "100%", "-o", "rows.csv"]
     process = subprocess.Popen([*PLAN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     scratch, end = folder / "scratch", time.monotonic() + 60
-    while not list(scratch.glob("memplan-bench-*/*/begun")):
+    while not list(scratch.glob("memplan-bench-*/begun")):
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -176,19 +176,18 @@ def test_a_comparison_leaves_no_process_and_no_folder(number: str, folder: Path)
 
 PARENT = """
 import sys, time
-from pathlib import Path
-from memplan.graphs.folders.scratch import Scratch
-from memplan.solvers import child
-with Scratch("milp") as folder:
-    child.start("family", Path(folder))
-    time.sleep(600)
+from memplan.solvers.workers.worker import Worker
+worker = Worker("milp")
+worker.call("family:begin")
+time.sleep(600)
 """
 FAMILY = """
 import subprocess, sys, time
 from pathlib import Path
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-Path("begun").touch()
-time.sleep(600)
+def begin(call):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path("begun").touch()
+    time.sleep(600)
 """
 
 

@@ -150,7 +150,7 @@ def test_a_solver_that_hangs_is_ended_with_what_it_started(
     bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison_run, "GRACE_SECONDS", 4.0)
-    monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.5)
+    monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.5)
     words = ["graphs/chain.json", "--solvers", "fake,store-all", "--budgets", "100%", "-o", "rows.csv"]
     note = Path("hung").absolute()
     result = bench(*words, "--set", "fake.does=hangs", "--set", f"fake.note={note}", "--time-limit", "1")

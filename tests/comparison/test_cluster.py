@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
-from memplan.solvers import cluster
+from memplan.solvers.workers import cluster
 
 Bench = Callable[..., Result]
 

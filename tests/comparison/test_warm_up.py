@@ -1,5 +1,7 @@
 """What a row of a comparison does before its clock runs."""
 
+from types import SimpleNamespace
+
 import pytest
 from memplan.comparison import trial
 from memplan.graphs.machine import Link, Links
@@ -23,6 +25,6 @@ def test_a_solver_has_run_before_the_clock_does(
         return solution
 
     monkeypatch.setattr(registry, "solve", noted)
-    trial.warm_up({"solver": solver, "settings": {}}, links)
+    trial.warm_up(SimpleNamespace(contender=(solver, {}, "{}")), links)
     needs_links = solver != "search"
     assert ran == ([solver] if links is LINKS or not needs_links else [])

@@ -1,8 +1,6 @@
-"""What `joint` compiles, by other processes (solvers/compiling.py): the replay, and the rest."""
+"""What `joint` compiles, in worker processes (workers/precompile.py): the replay, and the rest."""
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 
@@ -13,8 +11,8 @@ from ....planner.replay.clock import TURNS
 from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.residency.assembly import assemble
 from ....planner.schedule.sequence import in_plain_mode
-from ...compiling import COMPILING, Code, compile_apart
 from ...problem import Options
+from ...workers.precompile import COMPILING, Code, precompile
 from .fill import fill
 from .state import State
 
@@ -24,13 +22,13 @@ def load(options: Options) -> None:
     where it is not, and the answer is wanted at once."""
     if assemble.signatures and replay.signatures:  # pyright: ignore[reportFunctionMemberAccess]
         return
-    compile_apart(CODES, options.report, options.cancelled)
-    if not all(code.at_hand() for code in CODES):
+    precompile(CODES, options.report, options.cancelled)
+    if not all(code.available() for code in CODES):
         if options.cancelled():
             raise KeyboardInterrupt
         options.report(COMPILING)
-    for part in PARTS.values():
-        part(_state())
+    compile_replay()
+    compile_steps()
 
 
 def _state() -> State:
@@ -38,22 +36,21 @@ def _state() -> State:
     return State(graph, Machine(), 1, in_plain_mode(range(len(graph.operations))))
 
 
-def _compile_replay(state: State) -> None:
+def compile_replay() -> None:
+    """Compile the replay."""
+    state = _state()
     steps, starts = np.empty((0, 3), np.int64), np.zeros(len(state.graph.tensors), np.uint8)
     replay(state.instance, steps, starts, figures_for(state.instance), UNASKED, TURNS)
 
 
-def _compile_steps(state: State) -> None:
+def compile_steps() -> None:
+    """Compile what makes steps of a state."""
+    state = _state()
     state.steps(1.0, 0.0)
     fill(state, state.absences, 1.0)
 
 
-PARTS = {"replay": _compile_replay, "steps": _compile_steps}
-
 CODES = (
-    Code(lambda: is_compiled(replay), __name__, "replay", 8.0),
-    Code(lambda: is_compiled(assemble), __name__, "steps", 3.0),
+    Code(lambda: is_compiled(replay), f"{__name__}:compile_replay", 8.0),
+    Code(lambda: is_compiled(assemble), f"{__name__}:compile_steps", 3.0),
 )
-
-if __name__ == "__main__":
-    PARTS[sys.argv[1]](_state())

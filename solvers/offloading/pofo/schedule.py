@@ -10,16 +10,17 @@ from ....graphs.machine import Link, Memory
 from ....planner.residency.prefetch_placement import start_times
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import prune
+from ...chains.options import without_options
 from ...chains.problem import ChainProblem
 from ...chains.runs import Move, Pass, sequence
-from ...recomputation.checkpointing.rotor_table import RotorTable
+from ...chains.table import ChainTable
 from ..layers.absences import uses_of
 from ..layers.runs import first_backward
 from .segments import Segment
 
 
 def decided(
-    segments: Sequence[Segment], table: RotorTable, chained: ChainProblem
+    segments: Sequence[Segment], table: ChainTable, chained: ChainProblem
 ) -> tuple[list[Move], set[int]]:
     """The moves of a row of segments, and the tensors that it offloads."""
     forward: list[Move] = []
@@ -28,13 +29,13 @@ def decided(
     for segment in segments:
         first, end = segment.first, segment.end
         if end == chained.blocks:
-            backward.append(list(table.moves(segment.memory, first, end - 1)))
+            backward.append(list(without_options(table.moves(segment.memory, first, end - 1))))
         elif segment.saved:
             forward.append((Pass.SAVE, first))
             backward.append([(Pass.BACKWARD, first)])
         else:
             forward += [(Pass.ADVANCE, b) for b in range(first, end)]
-            backward.append(list(table.moves(segment.memory, first, end - 1)))
+            backward.append(list(without_options(table.moves(segment.memory, first, end - 1))))
         if segment.sent:
             before = chained.chain.blocks[first - 1].output if first else None
             offloaded |= {before} if before is not None else set()

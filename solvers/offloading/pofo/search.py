@@ -15,13 +15,14 @@ from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ...candidates import judged
 from ...chains.costs import chain_costs
+from ...chains.least import LeastMemory
+from ...chains.options import single_options, without_options
 from ...chains.problem import ChainProblem
 from ...chains.runs import Pass, save_all
+from ...chains.table import ChainTable
 from ...links import LinkedMachine, worth_moving
 from ...problem import InfeasibleError, Options, Problem
 from ...recomputation.checkpointing import rotor
-from ...recomputation.checkpointing.rotor_least import LeastMemory
-from ...recomputation.checkpointing.rotor_table import RotorTable
 from .schedule import decided, residence
 from .table import PofoTable
 
@@ -78,8 +79,12 @@ class Search:
         slot_bytes = max(1, divisor, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
         above = min(slots // 4, whole) if slot_bytes != divisor else 0
-        inner = RotorTable(
-            costs, whole + above, slot_bytes, spare, proceed=lambda: monotonic() <= self.deadline
+        inner = ChainTable(
+            single_options(costs),
+            whole + above,
+            slot_bytes,
+            spare,
+            proceed=lambda: monotonic() <= self.deadline,
         )
         if not inner.complete:
             return None
@@ -115,12 +120,12 @@ class Search:
         chained, blocks = self.chained, self.chained.blocks
         saved = frozenset[int]().union(*(run.saved for run in chained.runs[:-1]))
         inputs = {block.output for block in chained.chain.blocks if block.output is not None}
-        least = LeastMemory(self.costs)
+        least = LeastMemory(single_options(self.costs))
         each = [(Pass.ADVANCE, b) for b in range(blocks - 1)]
         each += [move for b in reversed(range(blocks)) for move in ((Pass.SAVE, b), (Pass.BACKWARD, b))]
         return [
             residence(chained, save_all(blocks), saved),
-            residence(chained, least.moves(least.bytes), frozenset()),
+            residence(chained, without_options(least.moves(least.bytes)), frozenset()),
             residence(chained, each, inputs),
         ]
 

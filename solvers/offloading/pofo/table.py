@@ -31,14 +31,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...chains.costs import ChainCosts
-from ...recomputation.checkpointing.rotor_table import RotorTable, shifted
+from ...chains.table import ChainTable, shifted
 from .segments import Choice, Input, Segment, Values
 
 
 class PofoTable:
     """V for all boundaries. slots: of memory beside what is resident. rate: bytes/s of the slower link."""
 
-    def __init__(self, costs: ChainCosts, rotor: RotorTable, rate: float) -> None:
+    def __init__(self, costs: ChainCosts, rotor: ChainTable, rate: float) -> None:
         self.costs, self.rotor, self.slots = costs, rotor, rotor.slots
         self.slot_seconds = rotor.slot_bytes / rate
         self.backlogs = np.arange(self.slots + 1)
@@ -89,8 +89,8 @@ class PofoTable:
         own = rotor.input[i] if state == Input.FREE else 0
         if i < blocks - 1:
             need = extra + self._slots(max(int(costs.save_peak[i]), int(costs.backward_peak[i])))
-            size = own + max(0, rotor.saved[i])
-            seconds = np.full(self.slots + 1, rotor.both[i])
+            size = own + max(0, int(rotor.saved[i]))
+            seconds = np.full(self.slots + 1, rotor.costs.both[i])
             seconds[:need] = np.inf
             served = self._served(i, i + 1)
             yield Choice(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)

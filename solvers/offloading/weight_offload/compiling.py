@@ -1,4 +1,4 @@
-"""What `offload-greedy` compiles, by another process (solvers/compiling.py)."""
+"""What `offload-greedy` compiles, in a worker process (workers/precompile.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from ....graphs.generators import chain
 from ....graphs.machine import Link, Links, Machine
 from ....graphs.transformations.updates import ADAMW, with_updates
 from ....planner.plain import baseline
-from ...compiling import Code
 from ...problem import Options, Problem
+from ...workers.precompile import Code
 from ..cycles.replay import period
 from .anneal import anneal
 from .offload_greedy import Settings, solve
@@ -21,7 +21,9 @@ def _problem() -> Problem:
     return Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(d2h=link, h2d=link)))
 
 
-CODES = (Code(lambda: is_compiled(period) and is_compiled(anneal), __name__, seconds=6.0),)
-
-if __name__ == "__main__":
+def compile_search() -> None:
+    """Compile the search and the replay of its cycles, by a short search."""
     solve(_problem(), Options(settings=Settings(moves=1)))
+
+
+CODES = (Code(lambda: is_compiled(period) and is_compiled(anneal), f"{__name__}:compile_search", 6.0),)

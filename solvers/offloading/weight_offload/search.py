@@ -13,8 +13,8 @@ from time import monotonic
 import numpy as np
 
 from ....graphs.arrays import Ints
-from ...compiling import COMPILING
 from ...problem import Options
+from ...workers.precompile import COMPILING
 from ..cycles.cycle import Cycle
 from ..cycles.facts import facts_of, scratch
 from ..cycles.replay import period

@@ -7,7 +7,6 @@ A file for each method, from the simplest on; all but the first see a graph thro
     chen_sqrt.py                       segments of equal length
     revolve.py                         fewest forward runs where all blocks are alike
     rotor.py                           blocks that differ: the one to begin with
-    rotor_table.py, rotor_least.py     its dynamic program, its least memory
 
-Doors: chen_sqrt, rotor, rotor_least, rotor_table.
+Doors: chen_sqrt, rotor.
 """

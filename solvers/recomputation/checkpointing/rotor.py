@@ -8,18 +8,18 @@ stays until that backward (persistence). O(L³ M) steps and O(L² M) bytes for L
 |---------------------|--------------------------------------------------------------------------|
 | L, M                | blocks, slots                                                            |
 | F_∅, F_ck, F_all, B | Pass                                                                     |
-| m_∅, m_all          | thresholds (chains/costs.py, where the blocks' sizes and seconds stand)  |
-| C_BP(s, t, m)       | RotorTable.seconds(s, t)[m]                                              |
+| m_∅, m_all          | chains/costs.py, where the blocks' sizes and seconds stand               |
+| C_BP(s, t, m)       | ChainTable.seconds(s, t)[m], with one option a block (single_options)    |
 | s'                  | split                                                                    |
-| OptRec(C, s, t, m)  | RotorTable.moves(m, s, t)                                                |
+| OptRec(C, s, t, m)  | ChainTable.moves(m, s, t)                                                |
 
 In the order to read:
 
     chains/runs.py      a block's passes, and the operations that they run
     chains/costs.py     what each takes
-    rotor_table.py      the dynamic program
+    chains/table.py     the dynamic program
     rotor.py            which of its sequences is taken, and what is proven
-    rotor_least.py      the sequence of least memory
+    chains/least.py     the sequence of least memory
 
 Rounding. The memory beside what is always there is divided into `slots`, and sizes are rounded up to whole
 slots (exact where they have a common divisor that large). A sequence that keeps n tensors then uses up to n
@@ -38,6 +38,7 @@ how to train deep neural networks with limited memory", Inria RR-9302, 2019; the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd, inf
 from time import monotonic
@@ -47,12 +48,13 @@ import numpy as np
 from ....planner.bounds import time_bound
 from ...candidates import Candidate, infeasible, own_bound, plain_candidate
 from ...chains.costs import chain_costs
+from ...chains.least import LeastMemory
+from ...chains.options import OptionMove, single_options, without_options
 from ...chains.problem import ChainProblem, chain_problem
+from ...chains.table import ChainTable
 from ...problem import Answer, InfeasibleError, Options, Problem, Status
 from ...settings_text import check_least
 from ...skipped import skipping
-from .rotor_least import LeastMemory
-from .rotor_table import RotorTable
 
 NAME = "rotor"
 
@@ -108,6 +110,7 @@ class _Search:
     ) -> None:
         costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.problem, self.chained, self.plain, self.costs = problem, chained, plain, costs
+        self.options = single_options(costs)
         self.deadline, self.stopped, self.interrupted = deadline, False, False
         self.found: list[Candidate] = []
         self.free = max(0, chained.limit - costs.resident_bytes)
@@ -134,20 +137,20 @@ class _Search:
 
     def _search_tables(self) -> None:
         whole, spare = divmod(self.free, self.slot_bytes)
-        up = RotorTable(self.costs, whole + self.above, self.slot_bytes, spare, proceed=self._proceed)
+        up = ChainTable(self.options, whole + self.above, self.slot_bytes, spare, proceed=self._proceed)
         self._search(up)
         if self.exact:
             self._bound_by(up, whole)
             return
-        down = RotorTable(self.costs, whole, self.slot_bytes, spare, optimistic=True, proceed=self._proceed)
+        down = ChainTable(self.options, whole, self.slot_bytes, spare, optimistic=True, proceed=self._proceed)
         self._bound_by(down, whole)
         self._search(down)
 
-    def _bound_by(self, table: RotorTable, whole: int) -> None:
+    def _bound_by(self, table: ChainTable, whole: int) -> None:
         if table.complete and np.isfinite(table.times()[whole]):
             self.bound = (self.costs.fixed_seconds + float(table.times()[whole])) * LOWER
 
-    def _search(self, table: RotorTable) -> None:
+    def _search(self, table: ChainTable) -> None:
         """Find the fastest that fits of the table's sequences.
 
         By bisection over the amounts of memory at which the time drops: simulated peaks grow with them.
@@ -159,24 +162,27 @@ class _Search:
             middle, before = (low + high) // 2, high
             high = middle - 1
             with skipping(NAME):
-                candidate = self.chained.candidate(table.moves(drops[middle]))
+                candidate = self._candidate(table.moves(drops[middle]))
                 if candidate.peak <= self.chained.limit:
                     self.found.append(candidate)
                     low, high = middle + 1, before
 
     def _least_memory(self) -> list[Candidate]:
         """What fits of the sequences that save memory first."""
-        least = LeastMemory(self.costs)
+        least = LeastMemory(self.options)
         amounts = {least.bytes, max(least.bytes, self.free)}
         found = list[Candidate]()
         for memory in amounts:
             with skipping(NAME):
-                found.append(self.chained.candidate(least.moves(memory)))
+                found.append(self._candidate(least.moves(memory)))
         fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
         if not fitting:
             peaks = [candidate.peak for candidate in (self.plain, *found)]
             raise infeasible(NAME, self.problem, min(peaks))
         return fitting
+
+    def _candidate(self, moves: Iterable[OptionMove]) -> Candidate:
+        return self.chained.candidate(without_options(moves))
 
     def _proceed(self) -> bool:
         self.stopped = self.stopped or monotonic() > self.deadline

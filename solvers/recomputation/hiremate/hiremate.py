@@ -49,11 +49,11 @@ from ....planner.bounds import memory_floor, time_bound
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
-from ...cluster import check_backend
 from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least, check_workers
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
+from ...workers.cluster import check_backend
 from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets

@@ -23,9 +23,9 @@ from joblib import Parallel, delayed
 from ....graphs.errors import InputError
 from ....graphs.files.documents import regular_size, write_whole
 from ....graphs.folders.cache import cache_folder
-from ...child import end_with
-from ...cluster import check_backend, connected
 from ...skipped import add_note, collecting
+from ...workers.cluster import check_backend, connected
+from ...workers.process import end_with
 
 ENOUGH = 0.8
 """An answer that more time might improve on counts where it had this share of the seconds there are now."""

@@ -17,9 +17,7 @@ In the order to read:
     timeline.py                 what is to be decided: stages, what may run again, events
     model.py, copies.py         the constraint program; the intervals of one tensor
     start.py, times.py          a sequence as values of the variables; seconds as whole numbers
-    search.py                   CP-SAT at work
-    question.py                 what it is asked and tells
-    process.py, child.py        it runs in a process of its own: both sides
+    search.py, worker.py        CP-SAT at work in a worker process: both sides
     moccasin.py                 more copies in each round
 
 Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient Tensor Rematerialization for
@@ -45,8 +43,7 @@ from ...settings_text import check_workers
 from ...skipped import skipping
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
-from .process import Searcher
-from .question import Found, Limits, Question
+from .search import Found, Limits, Question, Searcher
 
 NAME = "moccasin"
 

@@ -1,62 +1,96 @@
-"""CP-SAT (OR-tools) at work on Moccasin's program."""
+"""Searches of Moccasin's programs, in a worker process (worker.py).
+
+    with Searcher(graph) as searcher:
+        found = searcher.search(Question(capacity, copies, start, least=False, limits=Limits(10.0)))
+
+A worker takes a second to start; it answers any number of questions, and Ctrl-C keeps the best so far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from math import inf
+from time import monotonic
+from types import TracebackType
 
-from ortools.sat.python import cp_model
-
+from ....graphs.graph import Graph
+from ....planner.schedule.sequence import Run
 from ...milp.result import BackendError, Outcome
-from .model import RetentionProgram
-from .question import Found, Limits
-from .start import sequence_of
+from ...workers.worker import Pool, WorkerCrashedError, WorkerFaultError
+
+WORKER = "memplan.solvers.recomputation.moccasin.worker:search"
 
 
-class Search(cp_model.CpSolverSolutionCallback):
-    """progress: called with every new best. `stop` may be called from another thread."""
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a search.
 
-    def __init__(self, program: RetentionProgram, limits: Limits, progress: Callable[[Found], None]) -> None:
-        super().__init__()
-        self.program, self.limits, self.progress = program, limits, progress
-        self.solver = cp_model.CpSolver()
-        parameters = self.solver.parameters
-        parameters.num_workers = limits.threads
-        parameters.random_seed = limits.seed
-        if limits.seconds is not None:
-            parameters.max_time_in_seconds = max(limits.seconds, 0.0)
+    seconds: None for no limit. threads: CP-SAT's workers, 0 for one a core. enough: the search may stop at
+    an objective, in the program's units, as small as this.
+    """
 
-    def run(self) -> Found:
-        status = self.solver.solve(self.program.model, self)
-        outcome = _OUTCOMES.get(status)
-        seconds = self.solver.wall_time
-        if outcome is None:
-            raise BackendError(f"CP-SAT gave up: {self.solver.status_name(status)}")
-        if outcome == Outcome.INFEASIBLE:
-            return Found(outcome, None, inf, inf, seconds, done=True)
-        bound = self.program.bound(self.solver.best_objective_bound)
-        if outcome == Outcome.UNKNOWN:
-            return Found(outcome, None, inf, bound, seconds, done=True)
-        objective = self.program.value(self.solver.objective_value)
-        return Found(
-            outcome, sequence_of(self.program, self.solver.value), objective, bound, seconds, done=True
-        )
-
-    def on_solution_callback(self) -> None:
-        objective = self.program.value(self.objective_value)
-        bound = self.program.bound(self.best_objective_bound)
-        runs = sequence_of(self.program, self.value)
-        self.progress(Found(Outcome.FEASIBLE, runs, objective, bound, self.wall_time, done=False))
-        if self.limits.enough is not None and self.objective_value <= self.limits.enough:
-            self.stop_search()
-
-    def stop(self) -> None:
-        self.solver.stop_search()
+    seconds: float | None = None
+    threads: int = 0
+    seed: int = 0
+    enough: int | None = None
 
 
-_OUTCOMES = {
-    cp_model.OPTIMAL: Outcome.OPTIMAL,
-    cp_model.FEASIBLE: Outcome.FEASIBLE,
-    cp_model.INFEASIBLE: Outcome.INFEASIBLE,
-    cp_model.UNKNOWN: Outcome.UNKNOWN,
-}
+@dataclass(frozen=True)
+class Question:
+    """A search. capacity, copies: as in `Timeline`. start: a sequence to start from; empty: none.
+    least: minimise what exceeds the capacity instead."""
+
+    capacity: int
+    copies: int
+    start: Sequence[Run]
+    least: bool
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best so far of a search. runs: the best sequence, None where none is known. objective: its seconds,
+    or units of the excess. bound: no solution is below it. seconds: of searching."""
+
+    outcome: Outcome
+    runs: list[Run] | None
+    objective: float
+    bound: float
+    seconds: float
+
+    @staticmethod
+    def nothing() -> Found:
+        """Nothing found, and nothing proven."""
+        return Found(Outcome.UNKNOWN, None, inf, -inf, 0.0)
+
+
+class Searcher(AbstractContextManager["Searcher"]):
+    """Searches for one graph, one at a time. interrupted: Ctrl-C ended the last one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.interrupted = graph, False
+        self._workers = Pool("moccasin")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.close()
+
+    def search(self, question: Question, progress: Callable[[Found], None] = lambda _found: None) -> Found:
+        """Search; the best found. progress: called with every new best. The first Ctrl-C ends the search."""
+        best, seconds = Found.nothing(), question.limits.seconds
+
+        def take(found: Found) -> None:
+            nonlocal best
+            best = found
+            progress(found)
+
+        end = inf if seconds is None else monotonic() + seconds
+        try:
+            ending = self._workers.call(WORKER, self.graph, question, end=end, event=take)
+        except (WorkerCrashedError, WorkerFaultError) as error:
+            raise BackendError(f"CP-SAT crashed: {error}") from None
+        self.interrupted = ending.interrupted
+        return ending.value if ending.answered else best

@@ -1,6 +1,6 @@
 """Seconds as whole numbers, exactly where their common divisor allows it.
 
-Apart from model.py, since that loads OR-tools (process.py says what comes of it).
+Apart from model.py, since that loads OR-tools (worker.py says what comes of it).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all options cost, as Rk-Rotor's dynamic program reads it.
+"""What all options cost, as Rk-Rotor's dynamic program (chains/table.py) reads it.
 
 An option may also be one of several neighbouring blocks joined: the tensors between them are then kept or
 made again as any other, where options block by block keep each block's output.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain as chain_rows
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....graphs.graph import Graph
 from ....graphs.structure.chain import Chain
 from ....planner.schedule.sequence import Run, in_plain_mode
-from ...chains.costs import Bytes, ChainCosts, chain_costs
+from ...chains.costs import ChainCosts, chain_costs
+from ...chains.options import OptionCosts, OptionMove
 from ...chains.runs import BlockRuns, Pass
 from ..blocks.option import Option, OptionCost, option_cost
 from ..blocks.placed import PlacedBlock
-
-OptionMove = tuple[Pass, int, int]
-"""How a block is run, its number, and with which of the options that begin there (SAVE and BACKWARD)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,28 +32,11 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class StartCosts:
-    """The options that begin at one block; an entry each, with columns of OptionCost.
+class BlockOptionCosts:
+    """The options of a chain's blocks, and a row for each in `costs`."""
 
-    last: where the option ends. both, turn: seconds forward and backward.
-    """
-
+    costs: OptionCosts
     options: Sequence[tuple[Segment, Option]]
-    last: NDArray[np.int64]
-    both: NDArray[np.float64]
-    turn: NDArray[np.float64]
-    saved: Bytes
-    forward_peak: Bytes
-    turn_peak: Bytes
-    backward_peak: Bytes
-
-
-@dataclass(frozen=True, eq=False)
-class OptionCosts:
-    """chain: costs of o = 0. starts: those of o > 0, by the block where they begin."""
-
-    chain: ChainCosts
-    starts: Sequence[StartCosts]
 
 
 def option_costs(
@@ -63,8 +44,10 @@ def option_costs(
     chain: Chain,
     runs: Sequence[BlockRuns],
     kinds: Iterable[tuple[Sequence[Segment], Iterable[Option]]],
-) -> OptionCosts:
-    """kinds: segments that are alike, with their options, which are replayed for the first of them alone.
+) -> BlockOptionCosts:
+    """Return what the options cost wherever they may be taken.
+
+    kinds: segments that are alike, with their options, which are replayed for the first of them alone.
 
     Of two options where one is never worse, the other is left out.
     """
@@ -80,11 +63,11 @@ def option_costs(
             rows[segment.first] += [
                 (_figures(segment.block, cost, more), segment, option) for cost, option in priced
             ]
-    return OptionCosts(base, [_columns(row) for row in rows])
+    return _columns(base, rows)
 
 
 def sequence(
-    chain: Chain, runs: Sequence[BlockRuns], costs: OptionCosts, moves: Iterable[OptionMove]
+    chain: Chain, runs: Sequence[BlockRuns], costs: BlockOptionCosts, moves: Iterable[OptionMove]
 ) -> list[Run]:
     """All runs of the iteration."""
     ran = [False] * len(runs)
@@ -94,7 +77,7 @@ def sequence(
             result += runs[number].advance if ran[number] else runs[number].first_advance
             ran[number] = True
             continue
-        segment, option = costs.starts[number].options[choice]
+        segment, option = costs.options[choice]
         inside = range(number, segment.last + 1)
         forward = option.forward if all(ran[b] for b in inside) else option.first
         result += segment.block.runs(option.backward if kind == Pass.BACKWARD else forward)
@@ -129,12 +112,15 @@ def _useful(
 _Row = tuple[tuple[float, ...], Segment, Option]
 
 
-def _columns(row: Sequence[_Row]) -> StartCosts:
-    both, turn, *sizes = np.array([figures for figures, _segment, _option in row], np.float64).T
-    return StartCosts(
-        [(segment, option) for _figures, segment, option in row],
-        np.array([segment.last for _figures, segment, _option in row], np.int64),
+def _columns(base: ChainCosts, rows: Sequence[Sequence[_Row]]) -> BlockOptionCosts:
+    flat = list(chain_rows.from_iterable(rows))
+    both, turn, *sizes = np.array([figures for figures, _segment, _option in flat], np.float64).T
+    columns = OptionCosts(
+        base,
+        np.cumsum([0, *map(len, rows)]),
+        np.array([segment.last for _figures, segment, _option in flat], np.int64),
         both,
         turn,
         *(column.astype(np.int64) for column in sizes),
     )
+    return BlockOptionCosts(columns, [(segment, option) for _figures, segment, option in flat])

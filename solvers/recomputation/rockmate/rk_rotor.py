@@ -11,20 +11,18 @@ choice. O(L² M (L + B)) steps for L blocks, M slots of memory and B options tha
 |-----------------------|----------------------------------------------------------------------------|
 | L, M                  | blocks, slots                                                              |
 | F_s^0                 | (ADVANCE, s, 0)                                                            |
-| F_s^o, B_s^o, o > 0   | (SAVE, s, n), (BACKWARD, s, n): n numbers StartCosts.options from 0        |
-| r(F_s^o) + r(B_s^o)   | StartCosts.both                                                            |
-| x̄_s^o, tmp            | StartCosts.saved; forward_peak, backward_peak, what is saved counted too   |
+| F_s^o, B_s^o, o > 0   | (SAVE, s, n), (BACKWARD, s, n): n is the row of OptionCosts                |
+| r(F_s^o) + r(B_s^o)   | OptionCosts.both (chains/options.py, where its other columns stand)        |
 | x_s                   | ChainCosts.input_bytes                                                     |
-| Opt(s, t, m)          | RkRotorTable                                                               |
-| Algorithms 5, 6       | ChainSearch.improve, RkRotorTable.moves                                    |
+| Opt(s, t, m)          | ChainTable                                                                 |
+| Algorithms 5, 6       | ChainSearch.improve, ChainTable.moves                                      |
 
 In the order to read:
 
     ../blocks           options, one block at a time
     costs.py            what they cost in the chain; neighbouring blocks joined
-    table.py            the dynamic program
+    ../../chains        the dynamic program (table.py), the sequence of least memory (least.py)
     rk_rotor.py         which of its sequences is taken
-    least.py            the sequence of least memory
     rockmate.py         more options, from integer programs
 
 What differs from the paper: an option's cost is replayed on its runs; parameter gradients and shared tensors
@@ -37,7 +35,7 @@ Reference: Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 202
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -47,8 +45,11 @@ import numpy as np
 
 from ....planner.bounds import memory_floor, time_bound
 from ...candidates import Candidate, infeasible, judged, plain_candidate, sequenced
+from ...chains.least import LeastMemory
+from ...chains.options import OptionMove
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
+from ...chains.table import ChainTable
 from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
 from ...settings_text import check_least
 from ...skipped import skipping
@@ -57,9 +58,7 @@ from ..blocks.greedy import greedy_options
 from ..blocks.option import Option
 from ..blocks.placed import PlacedBlock, anonymous, groups, placed_blocks
 from ..checkpointing import rotor
-from .costs import OptionCosts, OptionMove, Segment, option_costs, sequence
-from .least import LeastOptionMemory
-from .table import Choice, RkRotorTable
+from .costs import BlockOptionCosts, Segment, option_costs, sequence
 
 NAME = "rk-rotor"
 
@@ -94,6 +93,25 @@ def solve(problem: Problem, options: Options) -> Answer:
     except KeyboardInterrupt:
         search.interrupted = True
     return search.answer()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs once. forward, backward: bytes that these parts have, of what is not passing by."""
+
+    segment: Segment
+    option: Option
+    forward: int
+    backward: int
+
+
+def _choices(costs: BlockOptionCosts, table: ChainTable, slots: int) -> Iterator[Choice]:
+    """The options that the table takes, and the memory that each has."""
+    passing = costs.costs.chain.gradient_bytes
+    for number, last, left in table.chosen(slots):
+        memory = left * table.slot_bytes + table.spare_bytes
+        segment, option = costs.options[number]
+        yield Choice(segment, option, memory - int(passing[last]), memory - int(passing[segment.last]))
 
 
 class ChainSearch:
@@ -152,7 +170,7 @@ class ChainSearch:
         """The blocks, joined ones too, that are alike."""
         return [[self.segments[number].block for number in numbers] for numbers in self.alike]
 
-    def costs(self, options: Sequence[Iterable[Option]]) -> OptionCosts:
+    def costs(self, options: Sequence[Iterable[Option]]) -> BlockOptionCosts:
         chained = self.chained
         alike = ([self.segments[number] for number in numbers] for numbers in self.alike)
         kinds = zip(alike, options, strict=True)
@@ -165,19 +183,19 @@ class ChainSearch:
         """
         costs = self.costs(options)
         chained = self.chained
-        free = max(0, chained.limit - costs.chain.resident_bytes)
+        free = max(0, chained.limit - costs.costs.chain.resident_bytes)
         slot_bytes = max(1, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
         above = min(slots // 20, whole) + chained.blocks // 2
-        table = RkRotorTable(costs, whole + above, slot_bytes, spare, self.proceed)
+        table = ChainTable(costs.costs, whole + above, slot_bytes, spare, proceed=self.proceed)
         found = self._search(costs, table) if table.complete else None
         if self.best is None:
-            least = LeastOptionMemory(costs)
+            least = LeastMemory(costs.costs)
             for memory in (least.bytes, max(least.bytes, free)):
                 self._fits(costs, least.moves(memory))
-        return [] if found is None else list(table.choices(found))
+        return [] if found is None else list(_choices(costs, table, found))
 
-    def _search(self, costs: OptionCosts, table: RkRotorTable) -> int | None:
+    def _search(self, costs: BlockOptionCosts, table: ChainTable) -> int | None:
         """The most slots found that fit."""
         times = table.times()
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
@@ -190,7 +208,7 @@ class ChainSearch:
                 high = middle - 1
         return found
 
-    def _fits(self, costs: OptionCosts, moves: Iterable[OptionMove]) -> bool:
+    def _fits(self, costs: BlockOptionCosts, moves: Iterable[OptionMove]) -> bool:
         chained = self.chained
         runs = sequence(chained.chain, chained.runs, costs, moves)
         with skipping(self.name):

@@ -3,8 +3,8 @@
 Minimises the seconds of all runs within the device's bytes, under Rk-Rotor's assumptions (rk_rotor.py: read
 it first). The graph is cut into a chain of blocks (graphs/structure/chain.py); blocks that are alike are
 solved once (blocks/placed.py), on a grid of budgets (M_peak, M_save), by checkmate/rk_model.py; the dynamic
-program (table.py) then picks options and checkpoints. Integer programs for each kind, not each block, at
-worst exponential in its size; then Rk-Rotor's steps.
+program (chains/table.py) then picks options and checkpoints. Integer programs for each kind, not each block,
+at worst exponential in its size; then Rk-Rotor's steps.
 
 | paper (Algorithm 3)     | here                 |
 |-------------------------|----------------------|
@@ -43,8 +43,7 @@ from ...problem import Answer, Options, Problem, Status
 from ...settings_text import check_least, check_words
 from ...stages.slots import has_faster_ways
 from ..blocks.kinds import BlockOptions, Budgets
-from .rk_rotor import ChainSearch
-from .table import Choice
+from .rk_rotor import ChainSearch, Choice
 
 NAME = "rockmate"
 

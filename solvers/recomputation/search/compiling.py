@@ -1,12 +1,15 @@
-"""The search compiled by another process (solvers/compiling.py)."""
+"""What `search` compiles, in a worker process (workers/precompile.py)."""
 
 from __future__ import annotations
 
-from ...compiling import Code
 from ...problem import Options
+from ...workers.precompile import Code
 from .rounds import at_hand, load
 
-CODES = (Code(at_hand, __name__),)
 
-if __name__ == "__main__":
+def compile_search() -> None:
+    """Compile the search."""
     load(Options())
+
+
+CODES = (Code(at_hand, f"{__name__}:compile_search"),)

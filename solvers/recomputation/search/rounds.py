@@ -28,8 +28,8 @@ from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, schedule_of
-from ...compiling import COMPILING
 from ...problem import Options
+from ...workers.precompile import COMPILING
 from .anneal import Best, anneal, energy_of, seed
 from .events import Sequence
 from .instance import instance_of, runs_in, ways_in

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import layered
-from memplan.solvers.milp import process as milp_process
+from memplan.solvers.milp import solve as milp
 
 Solve = Callable[..., Result]
 
@@ -83,7 +83,7 @@ def test_a_backend_that_breaks_or_lies_is_named(solve: Solve, body: str, line: s
 
 
 def test_a_backend_that_hangs_is_ended(solve: Solve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(milp_process, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(milp, "GRACE_SECONDS", 2.0)
     started = time.monotonic()
     result = solve("open('pid', 'w').write(str(os.getpid())); time.sleep(600)", "--time-limit", "1")
     assert time.monotonic() - started < 30

@@ -20,11 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.solvers.milp import highs
-from memplan.solvers.milp import process as milp_process
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
-from memplan.solvers.milp.process import solve_apart
 from memplan.solvers.milp.result import BackendError, Outcome, Progress, Result, Settings, checked
+from memplan.solvers.workers.worker import Pool
 
 CBC = "PULP_CBC_CMD"
 
@@ -243,12 +242,13 @@ def test_a_row_is_as_exact_as_its_terms() -> None:
 
 
 DEAF = """
-import sys, time
+import time
 import numpy as np
-for line in sys.stdin:
+from memplan.solvers.milp.result import Progress
+def solve(call, *arguments):
     if {found}:
-        print("progress 1.0 0.5 0.1", flush=True)
-        np.save("incumbent.npy", np.ones(1))
+        call.report(Progress(1.0, 0.5, 0.1))
+        call.report(np.ones(1))
     time.sleep(600)
 """
 
@@ -260,9 +260,10 @@ def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], No
     def install(found: bool) -> None:
         (tmp_path / "deaf.py").write_text(DEAF.format(found=found))
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-        monkeypatch.setattr(highs, "WORKER", "deaf")
-        monkeypatch.setattr(highs, "_idle", {})
-        monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.2)
+        for function in ("SOLVE", "RELAX"):
+            monkeypatch.setattr(highs, function, "deaf:solve")
+        monkeypatch.setattr(highs, "WORKERS", Pool("deaf"))
+        monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.2)
 
     return install
 
@@ -287,50 +288,13 @@ def test_highs_that_does_not_stop_is_ended_and_what_it_found_is_kept(
         assert (result.outcome, result.objective, result.x) == (Outcome.UNKNOWN, None, None)
 
 
-def test_what_highs_found_for_the_question_before_is_no_answer(deaf: Callable[[bool], None]) -> None:
-    """The worker is so slow that it has not begun when it is ended."""
-    deaf(False)
-    worker = highs._Worker()  # pyright: ignore[reportPrivateUsage]
-    np.save(worker.folder / "incumbent.npy", np.ones(7))
-    highs._idle[os.getpid()] = [worker]  # pyright: ignore[reportPrivateUsage]
-    model = Model()
-    model.column(cost=1.0, integer=True)
-    result = milp.solve(model.program(), time_limit=0.1)
-    assert (result.outcome, result.x) == (Outcome.UNKNOWN, None)
-
-
 def test_highs_that_crashes_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "crashing.py").write_text("import os, sys\nsys.stdin.readline(); os.abort()")
+    (tmp_path / "crashing.py").write_text("import os\ndef solve(*_): os.abort()")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(highs, "WORKER", "crashing")
-    monkeypatch.setattr(highs, "_idle", {})
+    monkeypatch.setattr(highs, "SOLVE", "crashing:solve")
+    monkeypatch.setattr(highs, "WORKERS", Pool("crashing"))
     with pytest.raises(BackendError, match=r"^highs crashed: exit status -6$"):
         milp.solve(random_program(Random(1)))
-
-
-IDLE = """
-import sys
-from pathlib import Path
-mark = Path({mark!r})
-if not mark.exists():
-    mark.touch()
-    sys.stdin.readline()
-    sys.exit(0)
-from memplan.solvers.milp.highs_worker import main
-main()
-"""
-
-
-def test_a_worker_that_ends_as_it_is_asked_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ends after some seconds without a question, which may be when one is on its way."""
-    (tmp_path / "idle.py").write_text(IDLE.format(mark=str(tmp_path / "mark")))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(highs, "WORKER", "idle")
-    monkeypatch.setattr(highs, "_idle", {})
-    assert milp.solve(random_program(Random(1))).objective == optimum(random_program(Random(1)))
-    assert (tmp_path / "mark").exists()
 
 
 def test_highs_does_not_solve_in_this_process() -> None:
@@ -351,18 +315,19 @@ def test_a_bound_above_the_answer_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        ("import time; time.sleep(60)", "brand does not stop: its limit of 0.5 s is long over"),
-        ("import os; os.abort()", "brand crashed: exit status -6"),
+        ("time.sleep(60)", "brand does not stop: its limit of 0.5 s is long over"),
+        ("os.abort()", "brand crashed: exit status -6"),
         ("raise OSError('no more handles')", "brand crashed: OSError: no more handles"),
-        ("pass", "brand crashed: exit status 0"),
+        ("os._exit(0)", "brand crashed: exit status 0"),
     ],
 )
 def test_a_backend_that_breaks_gives_one_line(
     body: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_backend.py").write_text(body)
+    (tmp_path / "broken_backend.py").write_text(f"import os, time\ndef solve(*_): {body}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(milp_process, "GRACE_SECONDS", 1.5)
+    monkeypatch.setattr(milp, "PULP", "broken_backend:solve")
+    monkeypatch.setattr(milp, "GRACE_SECONDS", 1.5)
     with pytest.raises(BackendError) as raised:
-        solve_apart("broken_backend", random_program(Random(1)), Settings("brand"), 0.5, {})
+        milp.solve(random_program(Random(1)), Settings("brand"), time_limit=0.5)
     assert str(raised.value) == fault

@@ -19,15 +19,16 @@ from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.costs import chain_costs
+from memplan.solvers.chains.options import single_options
 from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.chains.runs import block_runs, save_all
+from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.offloading.pofo import pofo
 from memplan.solvers.offloading.pofo import search as pofo_search
 from memplan.solvers.offloading.pofo.schedule import residence
 from memplan.solvers.offloading.pofo.table import PofoTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.recomputation.checkpointing import rotor
-from memplan.solvers.recomputation.checkpointing.rotor_table import RotorTable
 from memplan.solvers.registry.run import solve as solve_and_bound
 
 solve = partial(solve_and_bound, bound_seconds=0.0)
@@ -39,7 +40,7 @@ def table(blocks: int, seed: int, slots: int, rate: float) -> PofoTable:
     found = chain_of(graph)
     costs = chain_costs(graph, found, block_runs(graph, found))
     top = int((costs.backward_peak + np.cumsum(costs.saved_bytes)).max())
-    rotor = RotorTable(costs, slots, -(-top // slots))
+    rotor = ChainTable(single_options(costs), slots, -(-top // slots))
     filled = PofoTable(costs, rotor, rate)
     filled.fill()
     return filled
@@ -69,8 +70,8 @@ def enumerated(table: PofoTable, memory: int) -> float:
         if i < blocks - 1 and left >= max(slots(costs.save_peak[i]), slots(costs.backward_peak[i])):
             after = max(0, backlog - int(table.served[i + 1] - table.served[i]))
             size = own + rotor.saved[i]
-            best = min(best, rotor.both[i] + rest(i + 1, "kept", kept + size, after))
-            best = min(best, rotor.both[i] + rest(i + 1, "sent", kept, after + size))
+            best = min(best, rotor.costs.both[i] + rest(i + 1, "kept", kept + size, after))
+            best = min(best, rotor.costs.both[i] + rest(i + 1, "sent", kept, after + size))
         for end in range(i + 1, blocks):
             peaks = [costs.advance_peak[i], *(costs.through_peak[k] for k in range(i + 1, end))]
             if left < max(map(slots, peaks)):

@@ -26,11 +26,11 @@ from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
-from memplan.solvers.portfolio import auto, child
+from memplan.solvers.portfolio import auto
 from memplan.solvers.portfolio import lines as portfolio
 from memplan.solvers.portfolio import moving as auto_moving
 from memplan.solvers.portfolio.lines import Awaited, Line, PortfolioError
-from memplan.solvers.portfolio.process import Processes, ProcessFaultError
+from memplan.solvers.portfolio.workers import ProcessFaultError, SolverWorkers
 from memplan.solvers.problem import (
     Answer,
     InfeasibleError,
@@ -44,6 +44,7 @@ from memplan.solvers.race import Race
 from memplan.solvers.registry import run as registry
 from memplan.solvers.registry.arena import ArenaError
 from memplan.solvers.registry.catalogue import entry, module_of
+from memplan.solvers.workers.precompile import precompile
 
 GRAPH = chain(6, seed=4)
 PROBLEM = Problem(GRAPH, baseline(GRAPH).peak)
@@ -110,7 +111,7 @@ def test_auto_says_so_where_time_was_over_before_any_line_had_a_schedule(
 
 def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it takes long to give it; one that has nothing is left behind sooner."""
-    monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.2)
+    monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.2)
     race, end = Race(), Event()
 
     def slow(cancelled: Callable[[], bool]) -> Answer:
@@ -132,18 +133,9 @@ def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.Mo
     assert monotonic() - begin < 20
 
 
-def test_an_interrupt_ends_a_solver_once_and_costs_no_answer() -> None:
-    interrupt = child.Interrupt()
-    interrupt(signal.SIGINT, None)  # between two questions
-    interrupt.solving = True
-    with pytest.raises(KeyboardInterrupt):
-        interrupt(signal.SIGINT, None)
-    interrupt(signal.SIGINT, None)  # it gives its best so far
-
-
 def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the midst of compiling, which takes minutes on a busy machine."""
-    monkeypatch.setattr("memplan.solvers.child.LAST_SECONDS", 0.2)
+    monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.2)
     compiled, stop = Event(), Event()
 
     def solve(_cancelled: object) -> Answer:
@@ -266,6 +258,7 @@ def test_auto_with_links_ends_within_the_gap() -> None:
 def compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes find it where the tests' own process has it, and don't compile for half a minute."""
     monkeypatch.delenv("XDG_CACHE_HOME")
+    precompile((code for codes in auto_moving.CODES.values() for code in codes), print, lambda: False)
     for solver in ("joint", "offmate"):
         with suppress(MemplanError):
             registry.solve(solver, ENDLESS, 0.1)
@@ -273,25 +266,24 @@ def compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_that_dies_costs_its_line() -> None:
-    with Processes(ENDLESS) as processes:
-        timer = Timer(1.0, lambda: processes.all[0].child.kill())
+    with SolverWorkers(ENDLESS) as workers:
+        timer = Timer(1.0, lambda: next(iter(workers.pool.workers)).process.kill())
         timer.start()
         with pytest.raises(ProcessFaultError, match="its process died: exit status -9"):
-            processes.solve("joint", {}, 60.0, lambda: False)
+            workers.solve("joint", {}, 60.0, lambda: False)
         with pytest.raises(InfeasibleError, match="the smallest budget found by store-all is"):
-            processes.solve("store-all", {}, 5.0, lambda: False)
-        assert len(processes.all) == 2
+            workers.solve("store-all", {}, 5.0, lambda: False)
 
 
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     """The interruption is passed on, and what has been found by then comes back; its time was told before."""
     stop, race = Event(), Race()
-    with Processes(ENDLESS, race=race) as processes:
+    with SolverWorkers(ENDLESS, race=race) as workers:
         with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
-            processes.solve("joint", {}, 0.1, stop.is_set)
+            workers.solve("joint", {}, 0.1, stop.is_set)
         Timer(1.0, stop.set).start()
-        answer = processes.solve("joint", {}, 120.0, stop.is_set)
+        answer = workers.solve("joint", {}, 120.0, stop.is_set)
     assert answer.interrupted
     assert {standing.who for standing in race.history} == {"joint"}
     figures = simulate(ENDLESS.graph, answer.schedule, budget=ENDLESS.budget, machine=ENDLESS.machine).figures

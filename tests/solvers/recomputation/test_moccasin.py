@@ -27,10 +27,10 @@ from memplan.solvers.milp.result import Outcome
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkmate.checkmate import NotFoundError
-from memplan.solvers.recomputation.moccasin import moccasin, process
-from memplan.solvers.recomputation.moccasin.process import Searcher
-from memplan.solvers.recomputation.moccasin.question import Limits, Question
+from memplan.solvers.recomputation.moccasin import moccasin
+from memplan.solvers.recomputation.moccasin.search import Limits, Question, Searcher
 from memplan.solvers.recomputation.moccasin.times import whole_times
+from memplan.solvers.workers import process
 from small_graphs import small_graph, small_graphs
 
 pytest.importorskip("ortools")
@@ -177,7 +177,7 @@ def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch
     capacity = baseline(graph).peak
     with Searcher(graph) as searcher:
         with monkeypatch.context() as patched:
-            patched.setattr(process, "GRACE_SECONDS", -1.0)
+            patched.setattr(process, "LAST_SECONDS", -1.0)
             given_up = searcher.search(Question(capacity, 2, [], False, Limits(0.0, threads=1)))
         assert given_up.runs is None
         found = searcher.search(Question(capacity, 2, [], False, Limits(threads=1)))

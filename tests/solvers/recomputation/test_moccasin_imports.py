@@ -1,4 +1,4 @@
-"""OR-tools and HiGHS have symbols in common: the child that runs OR-tools must never load HiGHS."""
+"""OR-tools and HiGHS have symbols in common: the worker that runs OR-tools must never load HiGHS."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import pytest
 
 
-def test_the_child_of_moccasin_loads_no_highs() -> None:
+def test_the_worker_of_moccasin_loads_no_highs() -> None:
     pytest.importorskip("ortools")
-    look = "import sys, memplan.solvers.recomputation.moccasin.child; print('highspy' in sys.modules)"
+    look = "import sys, memplan.solvers.recomputation.moccasin.worker; print('highspy' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["False"]

@@ -7,7 +7,7 @@ from functools import cache
 from math import inf
 from random import Random
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +20,11 @@ from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.candidates import judged
-from memplan.solvers.chains.costs import thresholds
+from memplan.solvers.chains.costs import advance_needs
+from memplan.solvers.chains.least import LeastMemory
+from memplan.solvers.chains.options import OptionCosts, OptionMove
 from memplan.solvers.chains.runs import Pass
+from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.milp.result import Settings
 from memplan.solvers.problem import InfeasibleError, Options, Problem, Status
 from memplan.solvers.recomputation.blocks import kinds as rockmate_options
@@ -29,10 +32,8 @@ from memplan.solvers.recomputation.blocks.greedy import greedy_options
 from memplan.solvers.recomputation.blocks.kinds import BlockOptions
 from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.rockmate import rk_rotor, rockmate
-from memplan.solvers.recomputation.rockmate.costs import OptionCosts, OptionMove, StartCosts, sequence
-from memplan.solvers.recomputation.rockmate.least import LeastOptionMemory
+from memplan.solvers.recomputation.rockmate.costs import BlockOptionCosts, sequence
 from memplan.solvers.recomputation.rockmate.rk_rotor import ChainSearch
-from memplan.solvers.recomputation.rockmate.table import RkRotorTable
 from memplan.solvers.registry import run as registry
 from test_rotor import random_costs
 from training_graphs import training
@@ -54,14 +55,18 @@ def budgets(graph: Graph) -> list[int]:
 
 def random_options(blocks: int, random: Random) -> OptionCosts:
     """Sizes of a few bytes, not always consistent with each other; options of up to three blocks."""
-    starts: list[StartCosts] = []
-    for first in range(blocks):
-        count = random.randint(1, 4)
-        lasts = [first, *(min(blocks - 1, first + random.randint(0, 2)) for _ in range(count - 1))]
-        columns = [np.array([random.randint(1, 9) for _ in lasts]) for _ in range(6)]
-        both, turn = (column.astype(np.float64) for column in columns[:2])
-        starts.append(StartCosts(cast("Any", [None] * count), np.array(lasts), both, turn, *columns[2:]))
-    return OptionCosts(random_costs(blocks, random), starts)
+    counts = [random.randint(1, 4) for _ in range(blocks)]
+    lasts = list[int]()
+    for first, count in enumerate(counts):
+        lasts += [first, *(min(blocks - 1, first + random.randint(0, 2)) for _ in range(count - 1))]
+    columns = [np.array([random.randint(1, 9) for _ in lasts]) for _ in range(6)]
+    both, turn = (column.astype(np.float64) for column in columns[:2])
+    start = np.cumsum([0, *counts])
+    return OptionCosts(random_costs(blocks, random), start, np.array(lasts), both, turn, *columns[2:])
+
+
+def options_of(costs: OptionCosts, block: int) -> range:
+    return range(int(costs.start[block]), int(costs.start[block + 1]))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -69,22 +74,22 @@ def test_the_table_is_the_recursion(seed: int) -> None:
     random = Random(seed)
     blocks = random.randint(1, 6)
     costs = random_options(blocks, random)
-    chained, table = costs.chain, RkRotorTable(costs, 40, 1)
+    chained, table = costs.chain, ChainTable(costs, 40, 1)
 
     @cache
     def least(s: int, t: int, m: int) -> float:
         passing = int(chained.gradient_bytes[t])
         best = inf
-        start = costs.starts[s]
-        for o, e in enumerate(start.last.tolist()):
-            forward = start.turn_peak[o] if e == t else start.forward_peak[o]
-            if e > t or m < max(passing + forward, start.backward_peak[o]):
+        for o in options_of(costs, s):
+            e = int(costs.last[o])
+            forward = costs.turn_peak[o] if e == t else costs.forward_peak[o]
+            if e > t or m < max(passing + forward, costs.backward_peak[o]):
                 continue
             if e == t:
-                best = min(best, float(start.turn[o]))
-            elif m >= start.saved[o]:
-                best = min(best, float(start.both[o]) + least(e + 1, t, m - int(start.saved[o])))
-        if m >= thresholds(chained, t)[0][s]:
+                best = min(best, float(costs.turn[o]))
+            elif m >= costs.saved[o]:
+                best = min(best, float(costs.both[o]) + least(e + 1, t, m - int(costs.saved[o])))
+        if m >= advance_needs(chained, t)[s]:
             for i in range(s + 1, t + 1):
                 if m >= chained.input_bytes[i]:
                     advance = float(chained.advance_seconds[s:i].sum())
@@ -95,7 +100,7 @@ def test_the_table_is_the_recursion(seed: int) -> None:
     expected = [least(0, blocks - 1, m) for m in range(41)]
     assert table.times().tolist() == pytest.approx(expected, rel=1e-12)
     enough = [m for m, time in enumerate(expected) if time < inf]
-    assert LeastOptionMemory(costs).bytes == (enough[0] if enough else LeastOptionMemory(costs).bytes)
+    assert LeastMemory(costs).bytes == (enough[0] if enough else LeastMemory(costs).bytes)
     for m in enough:
         assert seconds_of(costs, table.moves(m)) == pytest.approx(expected[m], rel=1e-12)
 
@@ -106,17 +111,17 @@ def seconds_of(costs: OptionCosts, moves: Iterator[OptionMove]) -> float:
         if kind == Pass.ADVANCE:
             total += float(costs.chain.advance_seconds[block])
         elif kind == Pass.SAVE:
-            start = costs.starts[block]
             at_once = following == (Pass.BACKWARD, block, option)
-            total += float(start.turn[option] if at_once else start.both[option])
+            total += float(costs.turn[option] if at_once else costs.both[option])
     return total
 
 
-def all_moves(search: ChainSearch, costs: OptionCosts) -> Iterator[list[OptionMove]]:
+def all_moves(search: ChainSearch, costs: BlockOptionCosts) -> Iterator[list[OptionMove]]:
     """Every persistent sequence with every choice of options."""
 
     def part(s: int, t: int) -> Iterator[list[OptionMove]]:
-        for o, e in enumerate(costs.starts[s].last.tolist()):
+        for o in options_of(costs.costs, s):
+            e = int(costs.costs.last[o])
             for inner in part(e + 1, t) if e < t else [[]] if e == t else []:
                 yield [(Pass.SAVE, s, o), *inner, (Pass.BACKWARD, s, o)]
         for i in range(s + 1, t + 1):

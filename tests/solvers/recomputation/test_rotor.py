@@ -24,10 +24,11 @@ from memplan.planner.bounds import memory_floor
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.costs import ChainCosts, chain_costs
+from memplan.solvers.chains.least import LeastMemory
+from memplan.solvers.chains.options import single_options, without_options
 from memplan.solvers.chains.problem import chain_problem
+from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
-from memplan.solvers.recomputation.checkpointing.rotor_least import LeastMemory
-from memplan.solvers.recomputation.checkpointing.rotor_table import RotorTable
 from memplan.solvers.registry import run as registry
 from persistent import pareto
 from training_graphs import training
@@ -106,7 +107,7 @@ def by_recursion(costs: ChainCosts, memory: int) -> dict[tuple[int, int, int], f
     return {(s, t, m): c(s, t, m) for s in range(blocks) for t in range(s, blocks) for m in range(memory + 1)}
 
 
-def entry(table: RotorTable, s: int, t: int, m: int) -> float:
+def entry(table: ChainTable, s: int, t: int, m: int) -> float:
     return float(table.left[s, t, m] - (table.before[t + 1] - table.before[s]))
 
 
@@ -114,7 +115,7 @@ def entry(table: RotorTable, s: int, t: int, m: int) -> float:
 def test_the_table_is_the_recursion(seed: int) -> None:
     random = Random(seed)
     costs = random_costs(random.randint(1, 7), random)
-    table = RotorTable(costs, 60, 1)
+    table = ChainTable(single_options(costs), 60, 1)
     for (s, t, m), time in by_recursion(costs, 60).items():
         assert entry(table, s, t, m) == pytest.approx(time, rel=1e-12), (s, t, m)
 
@@ -125,9 +126,9 @@ def test_rounding_brackets_the_exact_table(seed: int, slot_bytes: int, spare: in
     random = Random(seed)
     costs = random_costs(random.randint(1, 7), random)
     slots, spare = 60 // slot_bytes, min(spare, slot_bytes - 1)
-    exact = RotorTable(costs, 70, 1).times()
-    up = RotorTable(costs, slots, slot_bytes, spare).times()
-    down = RotorTable(costs, slots, slot_bytes, spare, optimistic=True).times()
+    exact = ChainTable(single_options(costs), 70, 1).times()
+    up = ChainTable(single_options(costs), slots, slot_bytes, spare).times()
+    down = ChainTable(single_options(costs), slots, slot_bytes, spare, optimistic=True).times()
     for m in range(slots + 1):
         precise = exact[m * slot_bytes + spare]
         assert down[m] <= precise + 1e-9
@@ -138,7 +139,9 @@ def test_rounding_brackets_the_exact_table(seed: int, slot_bytes: int, spare: in
 def test_the_least_memory_is_where_the_table_starts(seed: int) -> None:
     random = Random(seed)
     costs = random_costs(random.randint(1, 7), random)
-    assert LeastMemory(costs).bytes == int(np.flatnonzero(np.isfinite(RotorTable(costs, 120, 1).times()))[0])
+    assert LeastMemory(single_options(costs)).bytes == int(
+        np.flatnonzero(np.isfinite(ChainTable(single_options(costs), 120, 1).times()))[0]
+    )
 
 
 @given(st.integers(1, 12), st.integers(0, 10**6), st.booleans())
@@ -149,10 +152,10 @@ def test_costs_never_promise_less_than_the_replayed_peak(blocks: int, seed: int,
     costs = chain_costs(graph, chained.chain, chained.runs)
     unit = 2**17
     slots = (baseline(graph).peak - costs.resident_bytes) // unit + 1
-    table = RotorTable(costs, slots, unit, 4)
+    table = ChainTable(single_options(costs), slots, unit, 4)
     times = table.times()
     for m in np.flatnonzero(np.isfinite(times))[::7].tolist():
-        candidate = chained.candidate(table.moves(m))
+        candidate = chained.candidate(without_options(table.moves(m)))
         assert candidate.peak <= m * unit + 4 + costs.resident_bytes
         assert candidate.time == pytest.approx(times[m] + costs.fixed_seconds)
 
@@ -203,7 +206,7 @@ def test_the_search_above_the_budget_wins_back_what_rounding_costs() -> None:
     chained = chain_problem("rotor", Problem(graph, budget), 200)
     costs = chain_costs(graph, chained.chain, chained.runs)
     free = budget - costs.resident_bytes
-    rounded = RotorTable(costs, 60, free // 60).times()[60] + costs.fixed_seconds
+    rounded = ChainTable(single_options(costs), 60, free // 60).times()[60] + costs.fixed_seconds
     found, fine = rotor(graph, budget, slots=60), rotor(graph, budget, slots=2000)
     assert found.figures.time < rounded
     assert fine.figures.time <= found.figures.time < (rounded + fine.figures.time) / 2
@@ -237,7 +240,9 @@ def test_an_input_that_no_backward_reads_is_not_kept() -> None:
     chained = chain_problem("rotor", Problem(graph, plain.peak), 200)
     assert chained.blocks == 13
     costs = chain_costs(graph, chained.chain, chained.runs)
-    times = RotorTable(costs, plain.peak - costs.resident_bytes, 1).times() + costs.fixed_seconds
+    times = (
+        ChainTable(single_options(costs), plain.peak - costs.resident_bytes, 1).times() + costs.fixed_seconds
+    )
     assert times[-1] == plain.time
     assert times[-2] > plain.time
 
@@ -283,19 +288,19 @@ def test_an_interruption_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
     graph = chain(40, seed=6)
     budget = baseline(graph).peak // 2
     whole = rotor(graph, budget)
-    for method, calls in (("_thresholds", 10), ("moves", 12)):
+    for method, calls in (("_advance_lows", 10), ("moves", 12)):
         left = iter(range(calls))
-        usual = getattr(RotorTable, method)
+        usual = getattr(ChainTable, method)
 
         def until_interrupted(
-            table: RotorTable, argument: int, usual: Any = usual, left: Iterator[int] = left
+            table: ChainTable, argument: int, usual: Any = usual, left: Iterator[int] = left
         ) -> Any:
             if next(left, None) is None:
                 raise KeyboardInterrupt
             return usual(table, argument)
 
         with monkeypatch.context() as patched:
-            patched.setattr(RotorTable, method, until_interrupted)
+            patched.setattr(ChainTable, method, until_interrupted)
             found = rotor(graph, budget)
         assert found.interrupted
         assert found.figures.peak <= budget
@@ -309,7 +314,7 @@ def test_an_interruption_before_anything_fits_says_nothing_of_budgets(
     def interrupted(*_all: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RotorTable, "_thresholds", interrupted)
+    monkeypatch.setattr(ChainTable, "_advance_lows", interrupted)
     graph = chain(40, seed=6)
     with pytest.raises(KeyboardInterrupt):
         rotor(graph, baseline(graph).peak // 100)

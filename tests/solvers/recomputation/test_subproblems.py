@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
-from memplan.solvers import cluster
 from memplan.solvers.recomputation.hiremate.subproblems import Cache, Job, Solved, cache_of, solve_all
+from memplan.solvers.workers import cluster
 
 SLOW = """
 import sys, time

@@ -1,4 +1,4 @@
-"""Where tasks run side by side: joblib's backends, for solvers and comparisons alike.
+"""Joblib's backends, where tasks of solvers and comparisons run side by side.
 
 loky: processes on this machine. dask, ray: a cluster: the one that this process is connected to, for Dask
 also the scheduler that DASK_SCHEDULER_ADDRESS names; else one started on this machine. Reference:
@@ -15,7 +15,7 @@ from typing import Any
 
 from joblib import parallel_config
 
-from ..graphs.errors import InputError, MissingPackageError
+from ...graphs.errors import InputError, MissingPackageError
 
 BACKENDS = ("loky", "dask", "ray")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
-from memplan.solvers.child import search_path
+from memplan.solvers.workers.process import search_path
 
 NAMES = ("enum", "types", "random", "queue", "select", "pstats")
 """Modules of Python's own; workers load all of them, some of them earlier than others."""
@@ -35,7 +35,7 @@ print(step.plan.schedule is not None)
 LOKY = """
 import sys
 from joblib import Parallel, delayed
-from memplan.solvers.cluster import connected
+from memplan.solvers.workers.cluster import connected
 with connected("loky"):
     print(set(Parallel(n_jobs=2)(delayed(abs)(number) for number in (-1, 1))))
 """

@@ -13,27 +13,27 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.plain import baseline
-from memplan.solvers import compiling
-from memplan.solvers.compiling import Code, compile_apart
 from memplan.solvers.portfolio import moving
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.solvers.workers import precompile as compiling
+from memplan.solvers.workers.precompile import Code, precompile
 
 LOOK = """
-from memplan.solvers.compiling import compile_apart
+from memplan.solvers.workers.precompile import precompile
 from memplan.solvers.portfolio.moving import CODES
 told, codes = [], [code for codes in CODES.values() for code in codes]
 assert len(codes) == 4
-assert not any(code.at_hand() for code in codes)
-compile_apart(codes, told.append, lambda: False)
-assert all(code.at_hand() for code in codes)
+assert not any(code.available() for code in codes)
+precompile(codes, told.append, lambda: False)
+assert all(code.available() for code in codes)
 assert len(told) == 1, told
-compile_apart(codes, told.append, lambda: False)
+precompile(codes, told.append, lambda: False)
 assert len(told) == 1, told
 
 from memplan.solvers.registry.run import solve
 from numba.core import event
-from test_compiling import problem
+from test_precompile import problem
 
 with event.install_recorder("numba:compile") as recorder:
     for solver in CODES:
@@ -43,7 +43,17 @@ ours = {function.__name__ for function in functions if function.__module__.start
 assert not ours - {"_play"}, ours  # that of the simulator's figures is everybody's
 """
 
-MISSING = Code(lambda: False, "memplan.solvers.recomputation.search.compiling")
+NOTING = """
+import os
+def note(seconds):
+    with open(f"{folder}/{{os.getpid()}}.ran", "a") as file:
+        file.write(f"{{seconds}} ")
+def f3(): note(3)
+def f6(): note(6)
+def f8(): note(8)
+"""
+
+MISSING = Code(lambda: False, "memplan.solvers.recomputation.search.compiling:compile_search")
 
 
 def problem() -> Problem:
@@ -65,28 +75,26 @@ def test_what_other_processes_compile_is_all_that_solvers_need(tmp_path: Path) -
 
 def test_who_has_enough_does_not_wait() -> None:
     begin = monotonic()
-    compile_apart([MISSING], lambda _line: None, lambda: True)
+    precompile([MISSING], lambda _line: None, lambda: True)
     assert monotonic() - begin < 5.0
 
 
 def test_without_a_place_to_keep_it_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "cache_folder", lambda: None)
-    monkeypatch.setattr(compiling.child, "start", lambda *_: pytest.fail("started"))
-    compile_apart([MISSING], lambda line: pytest.fail(line), lambda: False)
+    monkeypatch.setattr(compiling, "Worker", lambda *_: pytest.fail("started"))
+    precompile([MISSING], lambda line: pytest.fail(line), lambda: False)
 
 
-def test_a_process_for_each_core_takes_as_much_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = list[tuple[str, ...]]()
-
-    def start(_module: str, _folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-        started.append(arguments)
-        return subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
-
+def test_functions_are_shared_out_among_the_cores_the_longest_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "noting.py").write_text(NOTING.format(folder=str(tmp_path)))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(compiling, "cpu_count", lambda: 2)
-    monkeypatch.setattr(compiling.child, "start", start)
-    codes = [Code(lambda: False, "m", str(seconds), seconds) for seconds in (3.0, 8.0, 6.0)]
-    compile_apart(codes, lambda _line: None, lambda: False)
-    assert started == [("m", "8.0"), ("m", "6.0", "m", "3.0")]
+    codes = [Code(lambda: False, f"noting:f{seconds}", float(seconds)) for seconds in (3, 8, 6)]
+    precompile(codes, lambda _line: None, lambda: False)
+    ran = sorted(path.read_text().split() for path in tmp_path.glob("*.ran"))
+    assert ran == [["6", "3"], ["8"]]
 
 
 def test_a_time_limit_does_not_pay_for_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +106,7 @@ def test_a_time_limit_does_not_pay_for_what_is_compiled(monkeypatch: pytest.Monk
         if len(asked) == 1:
             sleep(seconds)
 
-    monkeypatch.setattr(moving, "compile_apart", compiled)
+    monkeypatch.setattr(moving, "precompile", compiled)
     begin = monotonic()
     solve("auto", problem(), limit, {"gap": "0"}, bound_seconds=0.0)
     assert asked[0] == 3

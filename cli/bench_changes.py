@@ -13,7 +13,7 @@ from ..comparison.file import read_rows
 from ..comparison.trials import Row
 from ..graphs.errors import InputError
 from ..graphs.files.documents import regular_size
-from ..solvers.settings_text import read_number
+from ..solvers.settings import read_number
 from .exits import CheckFailedError
 
 

@@ -10,31 +10,39 @@ import click
 
 from ..graphs.errors import MissingPackageError
 from ..solvers.registry import run as registry
+from .completion import completing
+from .completion import solvers as names
 from .options import output_options
 from .output import Output, Row, labelled
 
 
 @click.command()
+@click.argument("name", required=False, shell_complete=completing(names))
 @output_options
-def solvers(output: Output) -> None:
+def solvers(output: Output, name: str | None) -> None:
     """List the solvers: what each does and accepts, its source, and its settings with their defaults.
+
+    With a NAME: that solver, and what each of its settings means.
 
     \b
     plan solvers
+    plan solvers rotor
     """
-    listed = [{**asdict(entry), "settings": _settings(entry.name)} for entry in registry.entries()]
-    output.result({"solvers": listed}, labelled(row for solver in listed for row in _rows(solver)))
+    entries = registry.entries() if name is None else [registry.entry(name)]
+    listed = [{**asdict(entry), **_settings(entry.name)} for entry in entries]
+    rows = [row for solver in listed for row in _rows(solver, in_full=name is not None)]
+    output.result({"solvers": listed}, labelled(rows))
 
 
-def _settings(name: str) -> dict[str, Any] | None:
-    """None where the solver's package is not here."""
+def _settings(name: str) -> dict[str, Any]:
+    """The defaults and the declarations of a solver's settings; None if its package is not installed."""
     try:
-        return registry.settings_of(name)
+        return {"settings": registry.settings_of(name), "declarations": registry.declarations_of(name)}
     except MissingPackageError:
-        return None
+        return {"settings": None, "declarations": None}
 
 
-def _rows(solver: Mapping[str, Any]) -> Iterator[Row]:
+def _rows(solver: Mapping[str, Any], *, in_full: bool) -> Iterator[Row]:
     yield solver["name"], solver["summary"]
     yield "", f"takes {solver['accepts']}"
     settings: dict[str, Any] | None = solver["settings"]
@@ -43,4 +51,11 @@ def _rows(solver: Mapping[str, Any]) -> Iterator[Row]:
     elif settings:
         words = (key if value is None else f"{key}={value}" for key, value in settings.items())
         yield "", f"settings: {', '.join(words)}"
+        yield from _declared(solver["declarations"]) if in_full else ()
     yield "", solver["source"]
+
+
+def _declared(declarations: Mapping[str, Mapping[str, str]]) -> Iterator[Row]:
+    for name, declaration in declarations.items():
+        values = f" ({declaration['values']})" if declaration["values"] else ""
+        yield "", f"  {name}: {declaration['help']}{values}"

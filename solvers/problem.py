@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
@@ -20,6 +20,8 @@ from ..planner.report import optimality_gap
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
 from .race import Race
+
+T = TypeVar("T")
 
 
 class Status(StrEnum):
@@ -60,6 +62,10 @@ class Options:
     report: Callable[[str], None] = field(default=lambda _line: None)
     cancelled: Callable[[], bool] = field(default=lambda: False)
     race: Race = field(default_factory=Race)
+
+    def chosen(self, kind: type[T]) -> T:
+        """The settings, by default those of this class as declared."""
+        return kind() if self.settings is None else self.settings
 
 
 OrderName = Literal["any", "file"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graphs.arrays import Floats
 from ...graphs.errors import InputError, MissingPackageError
-from ..settings_text import check_between, check_gap, check_workers
+from ..settings import SolverSettings, gap_setting, seed_setting, setting, workers_setting
 from .model import Program
 
 FILES = (".mps", ".lp")
@@ -39,31 +39,22 @@ class BackendError(MissingPackageError):
 
 
 @dataclass(frozen=True)
-class Settings:
-    """backend: highs, gurobi, or PuLP's name of a solver (PULP_CBC_CMD, SCIP_CMD, …).
+class Settings(SolverSettings):
+    """Settings of a MILP backend."""
 
-    threads: None for the backend's choice. gap: relative, where the search may stop. seed: of the search,
-    where the backend takes one. write: a file, .mps or .lp, for each program that is solved (write.py); empty
-    for none.
-    """
-
-    backend: str = "highs"
-    threads: int | None = None
-    gap: float = 1e-6
-    seed: int = 0
-    write: str = ""
+    backend: str = setting("highs", "highs, gurobi, or PuLP's name of a solver (PULP_CBC_CMD, SCIP_CMD, …)")
+    threads: int | None = workers_setting(None, "threads of the backend; empty: it chooses", least=1)
+    gap: float = gap_setting(1e-6, "relative gap at which the search may stop")
+    seed: int = seed_setting("seed of the search, if the backend takes one")
+    write: str = setting(
+        "",
+        "a file, .mps or .lp, for each program that is solved; empty: none",
+        check=lambda path: check_path(path),
+    )
 
     def of_backend(self) -> Settings:
-        """These settings alone, without those that a solver adds in its own class."""
+        """Return these settings alone, without those that a solver adds in its own class."""
         return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
-
-    def __post_init__(self) -> None:
-        if self.threads is not None:
-            check_workers(self.threads, 1, "threads")
-        check_gap(self.gap)
-        check_between(self, seed=(0, 2**31 - 1))
-        if self.write:
-            _check_path(self.write)
 
 
 class Outcome(Enum):
@@ -162,8 +153,10 @@ def _largest(values: Floats) -> float:
     return float(values.max(initial=0.0))
 
 
-def _check_path(path: str) -> None:
-    """Raises InputError where no program can be written there."""
+def check_path(path: str) -> None:
+    """Raises InputError if no program can be written there; empty: none is to be."""
+    if not path:
+        return
     if Path(path).suffix not in FILES:
         raise InputError(f"write must end with {' or '.join(FILES)}, not {path!r}")
     if not Path(path).parent.is_dir():

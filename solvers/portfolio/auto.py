@@ -64,7 +64,7 @@ from ..recomputation.search import search
 from ..recomputation.search.compiling import CODES
 from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
-from ..settings_text import check_gap, check_workers
+from ..settings import SolverSettings, gap_setting, seed_setting, setting, workers_setting
 from ..stages.slots import has_faster_ways
 from ..workers.precompile import precompile
 from . import lines as portfolio
@@ -94,23 +94,20 @@ _LARGEST_OPERATIONS = 20_000
 
 
 @dataclass(frozen=True)
-class Settings:
-    """gap: relative, to the bound for any schedule, where the search may stop; 0: it goes on to its end.
-    workers: cores to use, 0 for those at hand, up to 8. moves, seed: as of search."""
+class Settings(SolverSettings):
+    """Settings of auto."""
 
-    gap: float = 0.005
-    workers: int = 0
-    moves: int = 1500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_gap(self.gap)
-        check_workers(self.workers, 0)
-        search.Settings(self.moves, self.seed)
+    gap: float = gap_setting(
+        0.005,
+        "relative gap to the bound for any schedule at which the search may stop; 0: it goes on to its end",
+    )
+    workers: int = workers_setting(0, "cores to use; 0: those that are available, up to 8")
+    moves: int = setting(1500, "moves of search, for each operation of the graph", least=1)
+    seed: int = seed_setting()
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     workers = settings.workers or min(_MOST_LINES, cpu_count())
     machine = problem.machine or problem.graph.machine or Machine()
     floor = memory_floor(problem.graph, machine)

@@ -31,7 +31,7 @@ from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Pr
 from ..race import Race
 from ..recomputation.search import compiling as search_compiling
 from ..registry.catalogue import entry, module_of
-from ..settings_text import parse_settings
+from ..settings import parse_settings
 from ..workers.precompile import precompile
 from . import lines as portfolio
 from .lines import Awaited, Cancelled, Line, Outcomes

@@ -12,7 +12,7 @@ from time import time
 from ..problem import Answer, Options, Problem
 from ..race import Race
 from ..registry.catalogue import entry, module_of
-from ..settings_text import parse_settings
+from ..settings import parse_settings
 from ..skipped import collecting
 from ..workers.serve import Call
 

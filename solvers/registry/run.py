@@ -18,7 +18,7 @@ own time this costs one simulation, and `bound_seconds` for the bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -46,7 +46,7 @@ from ..problem import (
     Status,
 )
 from ..race import Race
-from ..settings_text import parse_settings
+from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
 from .arena import in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
@@ -267,6 +267,13 @@ def _class_of(graph: Graph, schedule: Schedule) -> Bound:
 def settings_of(name: str) -> dict[str, Any]:
     """A solver's settings with their defaults. Imports the solver."""
     return asdict(module_of(entry(name)).Settings())
+
+
+def declarations_of(name: str) -> dict[str, dict[str, str]]:
+    """What each setting of a solver means (help) and may be (values), as far as it is declared. Imports the
+    solver."""
+    found = {each.name: declared(each) for each in fields(module_of(entry(name)).Settings)}
+    return {key: {"help": each.help, "values": each.range()} for key, each in found.items() if each}
 
 
 def chosen_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any]:

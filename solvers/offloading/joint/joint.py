@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError
 from ....graphs.machine import Machine
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.residency.from_schedule import recover_residency
@@ -42,6 +41,7 @@ from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...race import Race
+from ...settings import SolverSettings, setting
 from .anneal import Anneal, part_of
 from .compiling import load
 from .drops import Drops
@@ -71,16 +71,16 @@ _ENOUGH = 1e-6
 
 
 @dataclass(frozen=True)
-class Settings:
-    """moves: of the annealing, for each absence that is possible, where no time limit ends it; 200,000 in all
-    at most, fewer on large graphs. seed: of the random numbers."""
+class Settings(SolverSettings):
+    """Settings of joint."""
 
-    moves: int = 200
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.moves < 0:
-            raise InputError(f"moves must be 0 or more, not {self.moves}")
+    moves: int = setting(
+        200,
+        "moves of the annealing for each possible offload interval if no time limit ends it; "
+        "200,000 in all at most, fewer on large graphs",
+        least=0,
+    )
+    seed: int = setting(0, "seed of the random numbers")
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -160,7 +160,7 @@ def _annealed(
     interrupted: bool,
 ) -> tuple[Schedule, bool]:
     """The best schedule from there, and whether it was ended by Ctrl-C."""
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     graph, bound = problem.graph, time_bound(problem.graph)
     anneals = [Anneal(*opening, other_modes(graph), settings.seed) for opening in openings]
     moves = min(

@@ -46,7 +46,7 @@ from ....planner.residency.prefetch_placement import LOOK_AHEADS
 from ...candidates import device_limit, plain_candidate
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_between, check_least, check_words
+from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import refused
 from .amounts import Amounts
@@ -55,37 +55,53 @@ from .swap import SwapOrder
 NAME = "lohan"
 
 
+def _refuse_naive(updates: str) -> None:
+    if updates == "naive":
+        raise InputError(
+            "updates=naive makes each update wait for the disk's writes of the one before, which no "
+            "schedule can ask for: take active or late"
+        )
+
+
 @dataclass(frozen=True)
-class Settings:
-    """states: where model states lie, host or disk; auto: the disk, if there is one, where they would take
-    more than half of the host (the paper: always the disk).
-    keep: share of the budget within which what would be swapped is kept on the device (the paper: 0).
-    amounts: of swapped activations that are simulated at most. duplex: the estimate's disk reads and writes
-    at once, like the simulator's; else one at a time, as in (5). updates: active, beside backward, or late,
-    behind it. swap: the share of the bytes that can be swapped, for this amount alone; none: the best.
-    activations: where those that are swapped lie: auto, the host and then the disk, or host alone."""
+class Settings(SolverSettings):
+    """Settings of lohan."""
 
-    states: str = "auto"
-    amounts: int = 8
-    duplex: bool = True
-    keep: float = 0.7
-    updates: str = "active"
-    swap: float | None = None
-    activations: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.updates == "naive":
-            raise InputError(
-                "updates=naive makes each update wait for the disk's writes of the one before, which no "
-                "schedule can ask for: take active or late"
-            )
-        check_words(self, states=STATES, updates=("active", "late"), activations=("auto", "host"))
-        check_least(self, amounts=1)
-        check_between(self, keep=(0, 1), **({} if self.swap is None else {"swap": (0, 1)}))
+    states: str = setting(
+        "auto",
+        "where model states lie; auto: on the disk, if there is one and they would take more than half of "
+        "the host (the paper: always the disk)",
+        words=STATES,
+    )
+    amounts: int = setting(8, "amounts of swapped activations that are simulated at most", least=1)
+    duplex: bool = setting(
+        True,
+        "the estimate's disk reads and writes at once, as the simulator's; else one at a time, as in (5)",
+    )
+    keep: float = setting(
+        0.7,
+        "share of the budget within which what would be swapped is kept on the device (the paper: 0)",
+        least=0,
+        most=1,
+    )
+    updates: str = setting(
+        "active", "active: alongside backward; late: after it", words=("active", "late"), check=_refuse_naive
+    )
+    swap: float | None = setting(
+        None,
+        "share of the bytes that can be swapped, for this amount alone; empty: the best",
+        least=0,
+        most=1,
+    )
+    activations: str = setting(
+        "auto",
+        "where swapped activations lie; auto: on the host, then on the disk",
+        words=("auto", "host"),
+    )
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     machine = linked_machine(NAME, problem, "weights, gradients, optimizer states and activations").machine
     layers = layers_updated_on_cpu(NAME, problem)

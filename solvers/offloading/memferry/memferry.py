@@ -44,7 +44,7 @@ __all__ = ["NAME", "Settings", "solve"]
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     search = Search(problem, settings, options)
     try:
         for plan in search.plans:

@@ -14,7 +14,7 @@ from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit, require_backward
 from ...links import linked_machine
 from ...problem import NotAcceptedError, Options, Problem
-from ...settings_text import check_between, check_least, check_words
+from ...settings import SolverSettings, setting
 from ..layers.early_updates import early_updates
 from ..layers.refusals import refused
 from ..layers.runs import always_kept, layer_runs
@@ -32,30 +32,25 @@ _ROOMS = 5
 
 
 @dataclass(frozen=True)
-class Settings:
-    """choice: exact or published. activations: auto, keep or checkpoint. gradients: copied behind what makes
-    them, or direct, written to the host by modes of what makes them (GO-MemFerry), or auto, whichever is
-    faster. reserve: share of the gradients' bytes that may stay on the device. states: that the exact program
-    keeps a layer. flips: ways of single layers that the simulator tries at last. twice: weights may leave
-    behind forward and be fetched again, where they don't fit."""
+class Settings(SolverSettings):
+    """Settings of memferry."""
 
-    choice: str = "exact"
-    activations: str = "auto"
-    gradients: str = "auto"
-    reserve: float = 0.0
-    states: int = 1000
-    flips: int = 50
-    twice: bool = True
-
-    def __post_init__(self) -> None:
-        check_words(
-            self,
-            choice=("exact", "published"),
-            activations=("auto", "keep", "checkpoint"),
-            gradients=("auto", "copied", "direct"),
-        )
-        check_between(self, reserve=(0, 1))
-        check_least(self, states=1, flips=0)
+    choice: str = setting("exact", "the program to solve", words=("exact", "published"))
+    activations: str = setting("auto", "what becomes of activations", words=("auto", "keep", "checkpoint"))
+    gradients: str = setting(
+        "auto",
+        "copied: after the operation that produces them; direct: written to the host by variants of that "
+        "operation (GO-MemFerry); auto: whichever is faster",
+        words=("auto", "copied", "direct"),
+    )
+    reserve: float = setting(
+        0.0, "share of the gradients' bytes that may stay on the device", least=0, most=1
+    )
+    states: int = setting(1000, "states that the exact program keeps per layer", least=1)
+    flips: int = setting(50, "changes of single layers that the simulator tries at last", least=0)
+    twice: bool = setting(
+        True, "weights may leave after forward and be fetched a second time, if they don't fit"
+    )
 
 
 @dataclass(frozen=True)

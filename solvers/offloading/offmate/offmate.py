@@ -42,7 +42,7 @@ from ...chains.problem import coarser
 from ...links import LinkedMachine, linked_machine
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_least
+from ...settings import gap_setting, setting
 from ..layers.refusals import refused
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OffloadProgram
@@ -62,30 +62,22 @@ LARGEST_BATCH = 16
 
 @dataclass(frozen=True)
 class Settings(MilpSettings):
-    """options: schedules a block, 3 as in the thesis. programs: more, from integer programs, a kind of block.
-    blocks: a chain with more is cut less finely.
+    """Settings of offmate, after those of its MILP backend."""
 
-    management: seconds a step in which the CPU can't update (H; 0.05 in the thesis' experiments).
-    batch: also find the best batch size. disk: use the machine's disk. seconds: the most for one integer
-    program.
-    """
-
-    gap: float = 1e-3
-    options: int = 6
-    programs: int = 0
-    blocks: int = 40
-    management: float = 0.0
-    batch: bool = False
-    disk: bool = True
-    seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, options=1, blocks=1, programs=0, management=0, seconds=0)
+    gap: float = gap_setting(1e-3, "relative gap at which an integer program may stop")
+    options: int = setting(6, "schedules per block; 3 in the thesis", least=1)
+    programs: int = setting(0, "further schedules per kind of block, from integer programs", least=0)
+    blocks: int = setting(40, "a chain with more blocks is cut less finely", least=1)
+    management: float = setting(
+        0.0, "seconds per step in which the CPU can't update (H; 0.05 in the thesis)", least=0
+    )
+    batch: bool = setting(False, "also find the best batch size")
+    disk: bool = setting(True, "use the machine's disk")
+    seconds: float = setting(5.0, "seconds that one integer program may take at most", least=0)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     graph, linked = problem.graph, linked_machine(NAME, problem, "weights, states and activations")
     require_backward(NAME, graph)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit

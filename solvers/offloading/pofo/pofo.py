@@ -41,7 +41,7 @@ from ...candidates import plain_candidate
 from ...chains.problem import chain_problem
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_least
+from ...settings import SolverSettings, setting
 from ..layers.refusals import refused
 from .search import Search
 
@@ -49,20 +49,16 @@ NAME = "pofo"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
-    tries: ways to use that memory that are simulated at most."""
+class Settings(SolverSettings):
+    """Settings of pofo."""
 
-    slots: int = 100
-    blocks: int = 60
-    tries: int = 12
-
-    def __post_init__(self) -> None:
-        check_least(self, slots=1, blocks=2, tries=1)
+    slots: int = setting(100, "parts into which the memory is divided", least=1)
+    blocks: int = setting(60, "a chain with more blocks is cut less finely", least=2)
+    tries: int = setting(12, "uses of that memory that are simulated at most", least=1)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     linked = linked_machine(NAME, problem, "activations")
     chained = chain_problem(NAME, problem, settings.blocks)

@@ -45,7 +45,7 @@ from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit
 from ...links import LinkedMachine, linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_least, check_words
+from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, states_memory
 from ..layers.refusals import refused
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
@@ -61,26 +61,18 @@ _TRIED = 32
 
 
 @dataclass(frozen=True)
-class Settings:
-    """windows: analytic (P1 and P2) or simulated. window: layers, for this size and no other; 0: as `windows`
-    says. activations: auto, keep or checkpoint. call_seconds: of an asynchronous call, t_async. states: where
-    what is out of the window lies, host or disk; auto: on the disk, if there is one, where the host is too
-    small."""
+class Settings(SolverSettings):
+    """Settings of stronghold."""
 
-    windows: str = "analytic"
-    window: int = 0
-    activations: str = "auto"
-    call_seconds: float = 0.0
-    states: str = "auto"
-
-    def __post_init__(self) -> None:
-        check_words(
-            self,
-            windows=("analytic", "simulated"),
-            activations=("auto", "keep", "checkpoint"),
-            states=STATES,
-        )
-        check_least(self, window=0, call_seconds=0)
+    windows: str = setting("analytic", "analytic: P1 and P2", words=("analytic", "simulated"))
+    window: int = setting(0, "layers, for this size and no other; 0: as `windows` says", least=0)
+    activations: str = setting("auto", "what becomes of activations", words=("auto", "keep", "checkpoint"))
+    call_seconds: float = setting(0.0, "seconds of an asynchronous call, t_async", least=0)
+    states: str = setting(
+        "auto",
+        "where what is out of the window lies; auto: on the disk, if there is one and the host is too small",
+        words=STATES,
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,7 @@ class _Found:
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     linked = linked_machine(NAME, problem, "weights")
     layers = training_layers(NAME, problem.graph)
     if settings.window > len(layers.layers):

@@ -41,7 +41,7 @@ from ....planner.bounds import time_bound
 from ....planner.plain import plain_schedule
 from ...candidates import infeasible
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_between, check_least, check_words
+from ...settings import SolverSettings, seed_setting, setting
 from ..cycles.cycle import Cycle, cycle_of
 from ..cycles.steps import schedule_of_order
 from .least import least_absences
@@ -62,24 +62,24 @@ SPARE = (0.0, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """choice: best, of several variants, then searched; or published: Algorithm 1 with the excess as printed,
-    Algorithm 2, nothing else. moves: of the local search, fewer where the cycle is long; 0 for the greedy
-    alone. seed: of its random numbers."""
+class Settings(SolverSettings):
+    """Settings of offload-greedy."""
 
-    choice: str = "best"
-    moves: int = 300_000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_words(self, choice=("best", "published"))
-        check_least(self, moves=0)
-        check_between(self, seed=(0, 2**31 - 1))
+    choice: str = setting(
+        "best",
+        "best: of several variants, then searched; published: Algorithm 1 with the excess as printed, "
+        "Algorithm 2, nothing else",
+        words=("best", "published"),
+    )
+    moves: int = setting(
+        300_000, "moves of the local search, fewer if the cycle is long; 0: the greedy alone", least=0
+    )
+    seed: int = seed_setting()
 
 
 def solve(problem: Problem, options: Options) -> Answer:
     """Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError."""
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     cycle = cycle_of(NAME, problem)
     if cycle.plain_peak <= cycle.limit:
         return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))

@@ -18,11 +18,22 @@ from itertools import pairwise
 
 from ....graphs.machine import Memory
 from ....planner.residency.residency import Residency, TensorUse
+from ...settings import setting
 from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers
 
 ACTIVATIONS = ("keep", "recompute", "offload")
+
+
+def activations_setting() -> str:
+    """Declare the setting of what becomes of activations."""
+    return setting(
+        "auto",
+        "recompute: inside layers; offload: that, with the layers' inputs on the host; auto: the first of "
+        "keep, recompute and offload that fits",
+        words=("auto", *ACTIVATIONS),
+    )
 
 
 def activation_rules(chosen: str) -> tuple[str, ...]:

@@ -17,29 +17,29 @@ from dataclasses import dataclass
 
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_words
+from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import first_that_fits
-from .layers import ACTIVATIONS, activation_rules, zero_residence
+from .layers import activation_rules, activations_setting, zero_residence
 
 NAME = "zero-infinity"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """activations: keep, recompute (inside layers), offload (that, with the layers' inputs on the host), or
-    auto: the first of these that fits. states: where weights and optimizer states lie, host or disk; auto:
-    the disk, if there is one, where they would take more than half of the host."""
+class Settings(SolverSettings):
+    """Settings of zero-infinity."""
 
-    activations: str = "auto"
-    states: str = "auto"
-
-    def __post_init__(self) -> None:
-        check_words(self, activations=("auto", *ACTIVATIONS), states=STATES)
+    activations: str = activations_setting()
+    states: str = setting(
+        "auto",
+        "where weights and optimizer states lie; auto: on the disk, if there is one and they would take more "
+        "than half of the host",
+        words=STATES,
+    )
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     machine = linked_machine(NAME, problem, "weights, gradients and optimizer states").machine
     layers = layers_updated_on_cpu(NAME, problem)
     check_updates_wait(NAME, layers)

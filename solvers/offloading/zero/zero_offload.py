@@ -22,27 +22,23 @@ from dataclasses import dataclass
 from ....graphs.machine import Memory
 from ...links import linked_machine
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_words
+from ...settings import SolverSettings
 from ..layers.cpu_updates import check_updates_wait, layers_updated_on_cpu
 from ..layers.refusals import first_that_fits
-from .layers import ACTIVATIONS, activation_rules, zero_residence
+from .layers import activation_rules, activations_setting, zero_residence
 
 NAME = "zero-offload"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """activations: keep, recompute (inside layers), offload (that, with the layers' inputs on the host), or
-    auto: the first of these that fits."""
+class Settings(SolverSettings):
+    """Settings of zero-offload."""
 
-    activations: str = "auto"
-
-    def __post_init__(self) -> None:
-        check_words(self, activations=("auto", *ACTIVATIONS))
+    activations: str = activations_setting()
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     machine = linked_machine(NAME, problem, "gradients and updated weights").machine
     layers = layers_updated_on_cpu(NAME, problem)
     check_updates_wait(NAME, layers)

@@ -100,7 +100,7 @@ class Search:
 
     def __init__(self, name: str, problem: Problem, options: Options) -> None:
         self.name, self.problem, self.graph, self.options = name, problem, problem.graph, options
-        self.settings: Settings = options.settings or Settings()
+        self.settings = options.chosen(Settings)
         self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
         self.limit = device_limit(problem)
         self.always = self.graph.resident_bytes

@@ -21,6 +21,7 @@ from ....planner.schedule.sequence import Run, runs_of
 from ...candidates import Candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, InfeasibleError, Options, Problem
+from ...settings import setting
 from ...stages.scan import bytes_of, scan
 from .checkmate import MOST_ENTRIES, Search
 from .model import StagedProgram
@@ -31,19 +32,14 @@ NAME = "rk-checkmate"
 
 @dataclass(frozen=True)
 class Settings(MilpSettings):
-    """save: M_save as a share of M_peak, from 0 to 1 (no limit of its own)."""
+    """Settings of rk-checkmate, after those of its MILP backend."""
 
-    save: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.save <= 1:
-            raise InputError(f"save must be from 0 to 1, not {self.save:g}")
+    save: float = setting(1.0, "M_save as a share of M_peak; 1: no limit of its own", least=0, most=1)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
     """Ctrl-C during the search ends it: the answer is the best so far."""
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     return _Search(problem, options, settings.save).answer()
 
 

@@ -25,33 +25,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....graphs.errors import InputError
 from ....planner.bounds import time_bound
 from ...candidates import Candidate, infeasible, plain_candidate
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
 from ...problem import Answer, Options, Problem, Status
+from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
 NAME = "chen-sqrt"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """segments: how many, 0 for the fastest that fits. blocks: a chain with more is cut less finely."""
+class Settings(SolverSettings):
+    """Settings of chen-sqrt."""
 
-    segments: int = 0
-    blocks: int = 200
-
-    def __post_init__(self) -> None:
-        if self.segments < 0:
-            raise InputError(f"segments must be 0 (choose) or more, not {self.segments}")
-        if self.blocks < 2:
-            raise InputError(f"blocks must be 2 or more, not {self.blocks}")
+    segments: int = setting(0, "how many; 0: the fastest that fits", least=0)
+    blocks: int = setting(200, "a chain with more blocks is cut less finely", least=2)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     chained = chain_problem(NAME, problem, settings.blocks)
     peaks: list[int] = []
     for segments in _by_time(chained, settings.segments):

@@ -34,35 +34,28 @@ from math import comb, fsum
 
 import numpy as np
 
-from ....graphs.errors import InputError
 from ....planner.bounds import time_bound
 from ...candidates import Candidate, infeasible, plain_candidate
 from ...chains.costs import ChainCosts, chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
 from ...problem import Answer, Options, Problem, Status
+from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
 NAME = "revolve"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """checkpoints: how many, the input included; 0 for as many as fit. blocks: a chain with more is cut
-    less finely."""
+class Settings(SolverSettings):
+    """Settings of revolve."""
 
-    checkpoints: int = 0
-    blocks: int = 200
-
-    def __post_init__(self) -> None:
-        if self.checkpoints < 0:
-            raise InputError(f"checkpoints must be 0 (choose) or more, not {self.checkpoints}")
-        if self.blocks < 2:
-            raise InputError(f"blocks must be 2 or more, not {self.blocks}")
+    checkpoints: int = setting(0, "how many, the input included; 0: as many as fit", least=0)
+    blocks: int = setting(200, "a chain with more blocks is cut less finely", least=2)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     chained = _with_loss_in_last_block(chain_problem(NAME, problem, settings.blocks))
     best = _most_checkpoints(chained, settings.checkpoints)
     plain = plain_candidate(problem.graph)

@@ -53,7 +53,7 @@ from ...chains.options import OptionMove, single_options, without_options
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.table import ChainTable
 from ...problem import Answer, InfeasibleError, Options, Problem, Status
-from ...settings_text import check_least
+from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
 NAME = "rotor"
@@ -66,18 +66,15 @@ LOWER = 1.0 - 2.0**-38
 
 
 @dataclass(frozen=True)
-class Settings:
-    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely."""
+class Settings(SolverSettings):
+    """Settings of rotor."""
 
-    slots: int = 500
-    blocks: int = 200
-
-    def __post_init__(self) -> None:
-        check_least(self, slots=1, blocks=2)
+    slots: int = setting(500, "parts into which the memory is divided", least=1)
+    blocks: int = setting(200, "a chain with more blocks is cut less finely", least=2)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     chained = chain_problem(NAME, problem, settings.blocks)
     bound = time_bound(problem.graph)

@@ -18,5 +18,5 @@ NAME = "h-ilp"
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     return hiremate.solve_as(NAME, problem, options, hiremate.Settings(**asdict(settings)))

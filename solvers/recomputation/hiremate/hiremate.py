@@ -50,7 +50,7 @@ from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
 from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
-from ...settings_text import check_least, check_workers
+from ...settings import SolverSettings, gap_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
 from ...workers.cluster import check_backend
@@ -76,57 +76,55 @@ BELOW = 0.5
 
 
 @dataclass(frozen=True)
-class ClusterSettings:
-    """top, lower: the most nodes of the top and of a cluster (M^t, M^l). peaks, saves: budgets of a cluster.
-    options: the most that a program's clusters keep in all (N_o). gap: relative, where a program's search
-    stops. workers: processes, 0 for one a core. backend: loky, dask or ray. cache: a folder for solved
-    clusters, off, or empty for the user's cache folder."""
+class ClusterSettings(SolverSettings):
+    """Settings of h-ilp."""
 
-    top: int = TOP
-    lower: int = LOWER
-    peaks: int = 3
-    saves: int = 6
-    options: int = 240
-    gap: float = 0.01
-    workers: int = 1
-    backend: str = "loky"
-    cache: str = ""
-
-    def __post_init__(self) -> None:
-        check_least(self, top=1, lower=1, peaks=1, saves=1, options=1)
-        if not 0 <= self.gap < 1:
-            raise InputError(f"gap must be at least 0 and below 1, not {self.gap}")
-        check_workers(self.workers, 0)
-        check_backend(self.backend)
+    top: int = setting(TOP, "the most nodes of the top (M^t)", least=1)
+    lower: int = setting(LOWER, "the most nodes of a cluster (M^l)", least=1)
+    peaks: int = setting(3, "peak budgets per cluster", least=1)
+    saves: int = setting(6, "budgets per cluster for what it saves", least=1)
+    options: int = setting(240, "the most options that a program's clusters keep in all (N_o)", least=1)
+    gap: float = gap_setting(0.01, "relative gap at which a program's search may stop")
+    workers: int = workers_setting(1, "worker processes; 0: one per core")
+    backend: str = setting("loky", "loky, dask or ray", check=check_backend)
+    cache: str = setting("", "a folder for solved clusters, or off; empty: the user's cache folder")
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """partitioner: h-partition or sequential. leaf, level: the solvers of clusters of operations and of
-    clusters of clusters, with commas between them: h-ilp, plain, and all that only recompute. whole: those
-    that get the whole graph beside h-ilp, none if empty."""
+class _Parts(SolverSettings):
+    """The settings that say what hiremate's framework is made of."""
 
-    partitioner: str = "h-partition"
-    leaf: str = "h-ilp"
-    level: str = "h-ilp"
-    whole: str = ""
+    partitioner: str = setting("h-partition", "h-partition or sequential")
+    leaf: str = setting(
+        "h-ilp",
+        "solvers of clusters of operations, with commas between them: h-ilp, plain, and all that only "
+        "recompute",
+        check=lambda text: _check_levels("leaf", text),
+    )
+    level: str = setting(
+        "h-ilp",
+        "solvers of clusters of clusters, as of leaf",
+        check=lambda text: _check_levels("level", text),
+    )
+    whole: str = setting(
+        "",
+        "solvers that get the whole graph besides h-ilp; empty: none",
+        check=lambda text: [check(name) for name in solvers_named(text)],
+    )
+
+
+def _check_levels(name: str, text: str) -> None:
+    if not level_solvers(text):
+        raise InputError(f"{name} must name a solver, not {text!r}")
 
 
 @dataclass(frozen=True)
 class Settings(ClusterSettings, _Parts):
-    """What the framework is made of, then as of h-ilp."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, text in (("leaf", self.leaf), ("level", self.level)):
-            if not level_solvers(text):
-                raise InputError(f"{name} must name a solver, not {text!r}")
-        for name in solvers_named(self.whole):
-            check(name)
+    """Settings of hiremate: what its framework is made of, then those of h-ilp."""
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    return solve_as(NAME, problem, options, options.settings or Settings())
+    return solve_as(NAME, problem, options, options.chosen(Settings))
 
 
 def solve_as(name: str, problem: Problem, options: Options, settings: Settings) -> Answer:

@@ -39,7 +39,7 @@ from ....planner.schedule.sequence import Run, in_plain_mode, runs_of, schedule_
 from ...candidates import Candidate, device_limit, infeasible, judged, own_bound, plain_candidate
 from ...milp.result import Outcome, Progress
 from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
-from ...settings_text import check_workers
+from ...settings import SolverSettings, seed_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
@@ -55,25 +55,18 @@ EVICTION_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Settings:
-    """copies: how often an operation may run in the first round. most: in the last round.
+class Settings(SolverSettings):
+    """Settings of moccasin."""
 
-    threads: CP-SAT's workers, 0 for one a core. seed: of its search.
-    """
-
-    copies: int = 2
-    most: int = 3
-    threads: int = 0
-    seed: int = 0
+    copies: int = setting(2, "how often an operation may run in the first round", least=1)
+    most: int = setting(3, "how often an operation may run in the last round")
+    threads: int = workers_setting(0, "CP-SAT's workers; 0: one per core")
+    seed: int = seed_setting("seed of the search")
 
     def __post_init__(self) -> None:
-        if self.copies < 1:
-            raise InputError(f"copies must be 1 or more, not {self.copies}")
+        super().__post_init__()
         if self.most < self.copies:
             raise InputError(f"most must be at least copies, which is {self.copies}, not {self.most}")
-        check_workers(self.threads, 0, "threads")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be from 0 to {2**31 - 1:,}, not {self.seed}")
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -82,7 +75,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise MissingPackageError(
             "moccasin needs OR-tools, which is not installed: pip install 'memplan[moccasin]'"
         )
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     graph, limit = problem.graph, device_limit(problem)
     plain = plain_candidate(graph)
     if plain.peak <= limit and not has_faster_ways(graph):

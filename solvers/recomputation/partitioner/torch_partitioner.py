@@ -29,7 +29,7 @@ from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.sequence import Run, in_plain_mode, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
 from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
-from ...settings_text import check_between
+from ...settings import SolverSettings, setting
 from .joint import Joint, joint
 from .saved import Partitioner
 
@@ -37,17 +37,17 @@ NAME = "torch-partitioner"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """share: PyTorch's activation_memory_budget, from 0 to 1. None: the fastest that fits, of those from 1 to
-    0 in so many steps."""
+class Settings(SolverSettings):
+    """Settings of torch-partitioner."""
 
-    share: float | None = None
-    steps: int = 20
-
-    def __post_init__(self) -> None:
-        check_between(self, steps=(1, 1000))
-        if self.share is not None:
-            check_between(self, share=(0.0, 1.0))
+    share: float | None = setting(
+        None,
+        "PyTorch's activation_memory_budget; empty: the fastest that fits, of those from 1 to 0 in `steps` "
+        "steps",
+        least=0,
+        most=1,
+    )
+    steps: int = setting(20, "steps from 1 to 0", least=1, most=1000)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -56,7 +56,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     Raises InfeasibleError where none is within the budget, NotFoundError where time was too short for all.
     """
     graph, limit = problem.graph, device_limit(problem)
-    settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     require_backward(NAME, graph)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     one, steps = settings.share, range(settings.steps, -1, -1)

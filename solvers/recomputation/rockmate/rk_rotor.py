@@ -51,7 +51,7 @@ from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...chains.table import ChainTable
 from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
-from ...settings_text import check_least
+from ...settings import SolverSettings, setting
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
 from ..blocks.greedy import greedy_options
@@ -67,20 +67,16 @@ WIDTHS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """slots: parts into which the memory is divided. blocks: a chain with more is cut less finely.
-    tries: sets of kept tensors looked at for a kind of block."""
+class Settings(SolverSettings):
+    """Settings of rk-rotor."""
 
-    slots: int = 500
-    blocks: int = 120
-    tries: int = 300
-
-    def __post_init__(self) -> None:
-        check_least(self, slots=1, blocks=2, tries=1)
+    slots: int = setting(500, "parts into which the memory is divided", least=1)
+    blocks: int = setting(120, "a chain with more blocks is cut less finely", least=2)
+    tries: int = setting(300, "sets of kept tensors that are looked at per kind of block", least=1)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
     plain = plain_candidate(problem.graph)
     if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):

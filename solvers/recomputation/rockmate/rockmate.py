@@ -35,12 +35,11 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ....graphs.errors import InputError
 from ....planner.bounds import time_bound
 from ...candidates import plain_candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Answer, Options, Problem, Status
-from ...settings_text import check_least, check_words
+from ...settings import gap_setting, setting
 from ...stages.slots import has_faster_ways
 from ..blocks.kinds import BlockOptions, Budgets
 from .rk_rotor import ChainSearch, Choice
@@ -50,29 +49,25 @@ NAME = "rockmate"
 
 @dataclass(frozen=True)
 class Settings(MilpSettings):
-    """options: all, or grid: those of the grid of budgets alone, as in the paper (thesis, figure 2.5, with
-    peaks and saves of 10). gap: of each integer program. peaks, saves: budgets of each kind for a block.
-    seconds: the most for one integer program. slots, blocks, tries: as of rk-rotor."""
+    """Settings of rockmate, after those of its MILP backend."""
 
-    options: str = "all"
-    gap: float = 1e-3
-    peaks: int = 6
-    saves: int = 6
-    seconds: float = 10.0
-    slots: int = 500
-    blocks: int = 120
-    tries: int = 300
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_words(self, options=("all", "grid"))
-        check_least(self, peaks=1, saves=1, slots=1, blocks=2, tries=1)
-        if self.seconds <= 0:
-            raise InputError(f"seconds must be above 0, not {self.seconds:g}")
+    options: str = setting(
+        "all",
+        "which options blocks have; grid: those of the grid of budgets alone, as in the paper (thesis, "
+        "figure 2.5, with peaks and saves of 10)",
+        words=("all", "grid"),
+    )
+    gap: float = gap_setting(1e-3, "relative gap at which an integer program may stop")
+    peaks: int = setting(6, "peak budgets per kind of block", least=1)
+    saves: int = setting(6, "budgets per kind of block for what it saves", least=1)
+    seconds: float = setting(10.0, "seconds that one integer program may take at most", above=0)
+    slots: int = setting(500, "parts into which the memory is divided", least=1)
+    blocks: int = setting(120, "a chain with more blocks is cut less finely", least=2)
+    tries: int = setting(300, "sets of kept tensors that are looked at per kind of block", least=1)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
     plain = plain_candidate(problem.graph)
     if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):

@@ -44,7 +44,7 @@ from ....planner.schedule.sequence import Run, in_plain_mode, runs_of
 from ...candidates import device_limit, plain_candidate
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
 from ...race import Race
-from ...settings_text import check_between, check_least
+from ...settings import SolverSettings, seed_setting, setting
 from ...stages import eviction
 from ...stages.slots import has_faster_ways
 from ..checkpointing import rotor
@@ -61,19 +61,16 @@ _PATIENCE = 3
 
 
 @dataclass(frozen=True)
-class Settings:
-    """moves: tried for each operation of the graph, 3,000,000 in all at most. seed: of the random numbers.
+class Settings(SolverSettings):
+    """Settings of search."""
 
-    replicas: sequences that the first round anneals side by side, sharing its moves.
-    """
-
-    moves: int = 1500
-    seed: int = 0
-    replicas: int = 1
-
-    def __post_init__(self) -> None:
-        check_least(self, moves=1)
-        check_between(self, seed=(0, 2**31 - 1), replicas=(1, 64))
+    moves: int = setting(
+        1500, "moves tried for each operation of the graph; 3,000,000 in all at most", least=1
+    )
+    seed: int = seed_setting()
+    replicas: int = setting(
+        1, "sequences that the first round anneals side by side, sharing its moves", least=1, most=64
+    )
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -92,7 +89,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
     """The best of what annealing makes of the start, and of what else is known if that leads nowhere."""
-    settings: Settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     rounds = Rounds(
         problem.graph, device_limit(problem), settings.moves, settings.seed, options, settings.replicas
     )

@@ -44,7 +44,7 @@ from ....planner.repeats import without_most_repeats, without_repeats
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import device_limit, infeasible, judged, plain_candidate
 from ...problem import Answer, NotFoundError, Options, Problem, Status
-from ...settings_text import check_least
+from ...settings import SolverSettings, setting
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
 from .order import Dependencies, TooLongError, order
@@ -63,13 +63,10 @@ LONGEST = 20
 
 
 @dataclass(frozen=True)
-class Settings:
-    """steps: leaf sizes tried besides 0: a half of all bytes, a quarter, and so on."""
+class Settings(SolverSettings):
+    """Settings of tw-remat."""
 
-    steps: int = 8
-
-    def __post_init__(self) -> None:
-        check_least(self, steps=0)
+    steps: int = setting(8, "leaf sizes tried besides 0: a half of all bytes, a quarter, and so on", least=0)
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -79,7 +76,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     of time: with as much of it, on another day, the least may be another.
     """
     graph, limit = problem.graph, device_limit(problem)
-    settings = options.settings or Settings()
+    settings = options.chosen(Settings)
     deadline = inf if options.time_limit is None else monotonic() + options.time_limit
     plain = plain_candidate(graph)
     if plain.peak <= limit:

@@ -20,7 +20,7 @@ from memplan.solvers.problem import Answer, InfeasibleError, NotFoundError, Prob
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
-from memplan.solvers.settings_text import parse_settings
+from memplan.solvers.settings import parse_settings
 from memplan.solvers.skipped import collecting, skipping
 
 

@@ -24,7 +24,8 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.lower_bounds import file_order
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.weight_offload import offload_greedy
-from memplan.solvers.portfolio import auto, child, moving
+from memplan.solvers.portfolio import auto, moving
+from memplan.solvers.portfolio.workers import SolverWorkers
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.race import Race
 from memplan.solvers.recomputation.rockmate import rk_rotor
@@ -285,10 +286,10 @@ def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: p
     assert took[0] < 6.0, "its limit is 0.4 s, and a second later it is asked"
 
 
-def test_a_process_is_told_settings() -> None:
-    problem = Problem(chain(4), baseline(chain(4)).peak, MOVING)
-    for seed, word in (("3", "status"), ("-1", "fault")):
-        options, interrupt = Options(1.0), child.Interrupt()
-        told, _schedule = child.answer(problem, "offload-greedy", {"seed": seed}, options, interrupt)
-        assert word in told or "not_accepted" in told, told
-        assert ("fault" in told) == (seed == "-1")
+def test_a_worker_gets_settings() -> None:
+    graph = chain(4)
+    problem = Problem(graph, baseline(graph).peak, MOVING)
+    with SolverWorkers(problem) as workers:
+        assert workers.solve("search", {"seed": "3"}, 1.0, lambda: False).status == Status.OPTIMAL
+        with pytest.raises(InputError, match="offload-greedy: seed must be from 0 to"):
+            workers.solve("offload-greedy", {"seed": "-1"}, 1.0, lambda: False)

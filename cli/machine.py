@@ -153,7 +153,8 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
         if link is not None:
             latency = f", {duration(link.latency)} a copy" if link.latency else ""
             slower = f", {rate(link.pageable)} where it is not pinned" if link.pageable else ""
-            yield what, rate(link.rate) + latency + slower
+            sizes = f", measured at {len(link.measured)} sizes" if link.measured else ""
+            yield what, rate(link.rate) + latency + slower + sizes
     for place in ("device", "host"):
         value = getattr(machine.updates, place)
         if value is not None:

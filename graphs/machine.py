@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,21 +35,62 @@ class Memory(IntEnum):
 
 @dataclass(frozen=True)
 class Link:
-    """rate: bytes/s. latency: seconds that each copy takes beside its bytes. pageable: the rate from and to
-    host memory that is not pinned; None where unknown."""
+    """A way from one memory to the next. Nothing else knows how long a copy takes.
+
+    rate: bytes/s, of large copies. latency: seconds that each copy takes in addition to its bytes.
+    pageable: the rate from and to host memory that is not pinned; None if unknown.
+    measured: pairs of bytes and the seconds that one copy of so many takes, growing; copies between two of
+    these sizes are on the line between them, larger ones go on with the rate. Empty: all go by the rate.
+    """
 
     rate: float
     latency: float = 0.0
     pageable: float | None = None
+    measured: tuple[tuple[int, float], ...] = ()
 
     def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
-        """Of so many bytes in so many copies. All that plans or judges copies asks here."""
-        return copies * self.latency + size / self.rate
+        """Return the seconds of so many bytes in so many copies of one size."""
+        if not self.measured:
+            return copies * self.latency + size / self.rate
+        sizes, seconds = self._line
+        one = size / copies
+        more = np.maximum(one - sizes[-1], 0.0) / self.rate
+        return cast(Bytes, copies * (np.interp(one, sizes, seconds) + more))
 
     def rate_of(self, sizes: Sequence[int]) -> float:
-        """Bytes/s of tensors of these bytes that are copied one by one."""
+        """Return the bytes/s at which tensors of these sizes are copied one by one."""
         total = float(sum(sizes))
-        return total / self.seconds(total, len(sizes)) if self.latency and total else self.rate
+        if not total or not (self.latency or self.measured):
+            return self.rate
+        return total / self.total_seconds(sizes)
+
+    def total_seconds(self, sizes: Sequence[int]) -> float:
+        """Return the seconds of tensors of these sizes, copied one by one."""
+        if not self.measured:
+            return self.seconds(float(sum(sizes)), len(sizes))
+        return float(self.seconds(np.array(sizes, np.float64)).sum())
+
+    @cached_property
+    def best_rate(self) -> float:
+        """Bytes/s that no copies exceed, whatever their sizes: what lower bounds count with."""
+        # Bytes over seconds is monotone on each line, so it is largest at an end of one, or without end.
+        reached = (float(np.nextafter(size / seconds, np.inf)) for size, seconds in self.measured)
+        return max([self.rate, *reached])
+
+    def least_seconds(self, size: int) -> float:
+        """Return seconds that so many bytes take at least, in however many copies."""
+        return size / self.best_rate if self.measured else self.seconds(float(size))
+
+    def slowed(self, factor: float) -> Link:
+        """Return the link on which every pinned copy takes so many times as long."""
+        measured = tuple((size, factor * seconds) for size, seconds in self.measured)
+        return replace(self, rate=self.rate / factor, latency=factor * self.latency, measured=measured)
+
+    @cached_property
+    def _line(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sizes and seconds between which copies are on a line; a copy of no bytes takes the latency."""
+        sizes, seconds = zip((0, self.latency), *self.measured, strict=True)
+        return np.array(sizes, np.float64), np.array(seconds, np.float64)
 
 
 @dataclass(frozen=True, init=False)
@@ -155,7 +196,7 @@ class Machine:
         links, d2h, h2d = self.links, self.links.d2h, self.links.h2d
         if d2h is None or h2d is None or d2h.pageable is None or h2d.pageable is None:
             return None
-        d2h, h2d = replace(d2h, rate=d2h.pageable), replace(h2d, rate=h2d.pageable)
+        d2h, h2d = (replace(link, rate=link.pageable or link.rate, measured=()) for link in (d2h, h2d))
         return replace(self, links=replace(links, d2h=d2h, h2d=h2d), pinned=None, unpinned=True)
 
     @property

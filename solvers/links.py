@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from math import ceil
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Link, Machine
 from .problem import NotAcceptedError, Problem
+
+_LARGEST = 2**50
+"""Bytes that no tensor has."""
 
 
 @dataclass(frozen=True)
@@ -18,24 +22,35 @@ class LinkedMachine:
     d2h: Link
     h2d: Link
 
-    def rates(self, graph: Graph) -> tuple[float, float]:
-        """Bytes/s down and up of the tensors worth moving, one by one: for programs that move bytes."""
+    def rate(self, graph: Graph, link: Link) -> float:
+        """Bytes/s of the tensors worth moving, one by one: for programs that move bytes."""
         sizes: list[int] = graph.tensors.bytes[graph.tensors.bytes >= worth_moving(self.machine)].tolist()
-        return self.d2h.rate_of(sizes), self.h2d.rate_of(sizes)
+        return link.rate_of(sizes)
+
+    def rates(self, graph: Graph) -> tuple[float, float]:
+        """Likewise down to the host and up to the device."""
+        return self.rate(graph, self.d2h), self.rate(graph, self.h2d)
 
 
 def worth_moving(machine: Machine) -> int:
     """The bytes from which a tensor is worth a way to the host and back; 1 without latencies.
 
     What its absence gives is room for b bytes. Taken from larger tensors the same room costs the links b / β:
-    so much is it worth. A copy costs λ + b / β, so where both latencies together are more than both b / β
-    (below Hockney's n½ of the two ways), the latency alone costs more than the tensor can give. Solvers that
-    choose what moves leave such tensors on the device, unless the budget can't be met without them.
+    so much is it worth. So a tensor is worth its copies if they take at most twice that (from Hockney's n½ of
+    the two ways on). Solvers that choose what moves leave smaller tensors on the device, unless the budget
+    can't be met without them.
     """
     out, back = machine.links.d2h, machine.links.h2d
     if out is None or back is None:
         return 1
-    return max(1, ceil((out.latency + back.latency) / (1 / out.rate + 1 / back.rate)))
+    large = 1 / out.best_rate + 1 / back.best_rate
+    if not (out.measured or back.measured):
+        return max(1, ceil((out.latency + back.latency) / large))
+
+    def is_worth(size: int) -> bool:
+        return out.seconds(float(size)) + back.seconds(float(size)) <= 2 * size * large
+
+    return bisect_left(range(_LARGEST), True, 1, key=is_worth)
 
 
 def linked_machine(solver: str, problem: Problem, moves: str) -> LinkedMachine:

@@ -133,6 +133,16 @@ def replay(
     return Accepted(period, peaks, least, walk.pinned_peak, walk.least_pinned)
 
 
+def seconds_of(link, size):
+    """A copy of so many bytes: on the line between the two measured sizes around it, or beyond them."""
+    before = (0, link.latency)
+    for after in link.measured:
+        if size <= after[0]:
+            return before[1] + (after[1] - before[1]) * (size - before[0]) / (after[0] - before[0])
+        before = after
+    return before[1] + (size - before[0]) / link.rate
+
+
 class Way(NamedTuple):
     """The link that a copy takes, from memory to memory; None where the machine has none."""
 
@@ -464,7 +474,7 @@ class Walk:
             waits.append(self.free["compute"])
         queue = (source, target)
         start = max([self.free[queue], self.fence, *waits])
-        end = self.free[queue] = start + link.latency + self.tensors[x].bytes / link.rate
+        end = self.free[queue] = start + seconds_of(link, self.tensors[x].bytes)
         if not there:
             self.copies[x, target] = Copy(set(), 0, pinned=pinned > 0)
         made = self.copies[x, target]

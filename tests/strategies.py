@@ -156,6 +156,8 @@ def random_case(random: Random, most_operations: int = 7, memories: int = 3) -> 
                 for tier in machine.deeper
             ),
         )
+    if machine is not None and chance(random, 0.3):
+        machine = replace(machine, links=with_measured(random, machine.links))
     if chance(random, 0.5):
         graph = with_launches(random, graph)
     return Case(graph, schedule, budget, machine)
@@ -164,6 +166,21 @@ def random_case(random: Random, most_operations: int = 7, memories: int = 3) -> 
 def with_latencies(random: Random, links: Links, latencies: Sequence[float] = LATENCIES) -> Links:
     each = (links.d2h, links.h2d, links.disk_read, links.disk_write)
     return Links(*(link and Link(link.rate, random.choice(latencies)) for link in each))
+
+
+def with_measured(random: Random, links: Links) -> Links:
+    """The same links with copies that were measured at several sizes."""
+    each = (links.d2h, links.h2d, links.disk_read, links.disk_write)
+    return Links(*(link and replace(link, measured=random_measured(random, link)) for link in each))
+
+
+def random_measured(random: Random, link: Link) -> tuple[tuple[int, float], ...]:
+    """Seconds that grow with the size, at some sizes much faster or slower than by the rate."""
+    sizes, last, found = sorted(random.sample(range(1, 13), random.randint(1, 4))), link.latency, []
+    for size in sizes:
+        last += random.choice((0.25, 0.5, 1, 2)) * (size - (found[-1][0] if found else 0)) / link.rate
+        found.append((size, last))
+    return tuple(found)
 
 
 def with_launches(random: Random, graph: Graph, launches: Sequence[float] = LAUNCHES) -> Graph:

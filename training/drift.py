@@ -65,15 +65,15 @@ def slower(link: Link, copied: Copied) -> float:
 
 
 def _as_copied(link: Link | None, copied: Copied | None) -> Link | None:
-    """One that takes the seconds measured. It keeps its latency where the bytes have half of them; else
-    such small copies tell nothing of the rate, and both change alike."""
+    """Return the link that takes the seconds measured. It keeps its latency if the bytes have half of them;
+    else such small copies tell nothing of the rate, and all its times change by one factor. So do those of a
+    link that was measured by sizes."""
     if link is None or copied is None:
         return link
-    left = copied.seconds - copied.copies * link.latency
-    if 2 * left >= copied.seconds:
+    left = copied.seconds - link.seconds(0.0, copied.copies)
+    if 2 * left >= copied.seconds and not link.measured:
         return replace(link, rate=copied.bytes / left)
-    factor = slower(link, copied)
-    return replace(link, rate=link.rate / factor, latency=link.latency * factor)
+    return link.slowed(slower(link, copied))
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> float:

@@ -4,7 +4,8 @@ device: {capacity: 12GB}
 host: {capacity: 64GB, pinned: 16GB}
 disk: {capacity: 1TB}
 links: {d2h: {rate: 12e9, pageable: 4e9}, h2d: {rate: 12e9, latency: 20us, pageable: 5e9}, disk_read: 3e9}
-                                           # bytes/s, seconds; pageable: where host memory is not pinned
+                                           # bytes/s, seconds; pageable: where host memory is not pinned;
+                                           # measured: [[1MB, 110us], …], copies of these sizes
 updates: {device: 16.6e9, host: 1.1e9}     # bytes of float32 weights per second by AdamW; device_fused and
                                            # host_fused: by its fused kernel
 
@@ -172,9 +173,11 @@ def _tier_to_document(tier: Tier) -> dict[str, Any]:
     return {field: value for field, value in document.items() if value is not None}
 
 
-def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, float]:
+def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, Any]:
     pageable = link.rate if unpinned else link.pageable
-    more = {name: value for name, value in (("latency", link.latency), ("pageable", pageable)) if value}
+    measured = [list(pair) for pair in link.measured]
+    optional = (("latency", link.latency), ("pageable", pageable), ("measured", measured))
+    more = {name: value for name, value in optional if value}
     return {"rate": link.rate, **more} if more else link.rate
 
 
@@ -193,17 +196,34 @@ def _fields(row: Row, field: str, names: tuple[str, ...]) -> Row:
 
 
 def _link(value: object, name: str) -> Link | None:
-    """A rate, or {rate, latency}; of those between device and host also pageable."""
+    """A rate, or {rate, latency, measured}; of those between device and host also pageable."""
     if not isinstance(value, dict):
         rate = _rate(value, name)
         return None if rate is None else Link(rate)
     try:
         row = mapping(cast(object, value), name)
-        check_fields(row, ("rate",), ("latency", "pageable") if name in ("d2h", "h2d") else ("latency",))
+        optional = ("latency", "measured", *(("pageable",) if name in ("d2h", "h2d") else ()))
+        check_fields(row, ("rate",), optional)
         pageable = None if row.get("pageable") is None else parse_rate(row["pageable"])
-        return Link(parse_rate(row["rate"]), parse_seconds(row.get("latency", 0.0)), pageable)
+        latency = parse_seconds(row.get("latency", 0.0))
+        return Link(parse_rate(row["rate"]), latency, pageable, _measured(row.get("measured"), latency))
     except (InputError, ValueError) as error:
         raise ValueError(f"field {name!r}: {error}") from None
+
+
+def _measured(value: object, latency: float) -> tuple[tuple[int, float], ...]:
+    """Parse pairs of a size and the seconds of a copy of it. Both grow, from no bytes in the latency on."""
+    found = [(0, latency)]
+    for pair in [] if value is None else sequence(value, "measured"):
+        one = sequence(pair, "measured")
+        if len(one) != 2:
+            raise ValueError(f"measured: {one} is not a size and seconds, like [1MB, 95us]")
+        found.append((size(one[0], "measured"), parse_seconds(one[1])))
+        (smaller, shorter), (larger, longer) = found[-2:]
+        if larger <= smaller or longer < shorter or not longer:
+            pair = f"{smaller} B in {shorter:.6g} s, then {larger} B in {longer:.6g} s"
+            raise ValueError(f"measured: sizes and seconds must grow from the latency on, not {pair}")
+    return tuple(found[1:])
 
 
 def _rate(value: object, name: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -48,10 +49,18 @@ class CopyRates(NamedTuple):
         """Return the link that plans count with.
 
         Its rate is that of the largest size while both ways are busy: schedules copy both ways all the time.
-        Its latency is that of this way alone.
+        Its latency is that of this way alone. If there are several sizes, copies of these take what they did.
         """
         pageable = figure(self.pageable[-1]) if self.pageable else None
-        return Link(figure(self.both[-1]), float(f"{latency(self.small, self.alone[-1]):.3g}"), pageable)
+        least = float(f"{latency(self.small, self.alone[-1]):.3g}")
+        return Link(figure(self.both[-1]), least, pageable, _measured(least, self.both))
+
+
+def _measured(least: float, rates: Sequence[Rate]) -> tuple[tuple[int, float], ...]:
+    """Seconds by size for `Link.measured`, which never fall with the size; nothing for one size alone."""
+    seconds = accumulate((float(f"{rate.bytes / rate.median:.3g}") for rate in rates), max, initial=least)
+    sizes = (rate.bytes for rate in rates)
+    return tuple(zip(sizes, [*seconds][1:], strict=True)) if len(rates) > 1 else ()
 
 
 def all_rates(one: CopyRates, other: CopyRates) -> list[Rate]:

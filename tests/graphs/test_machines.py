@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -14,7 +16,11 @@ from memplan.graphs.files.machine import load_machine, machine_from_document, ma
 from memplan.graphs.machine import Link, Links, Machine, Tier, Updates
 from memplan.graphs.machines.gpus import GIB, GPUS
 from memplan.graphs.machines.presets import HOST_UPDATES, find_machine, find_preset, presets
+from memplan.solvers.links import worth_moving
 from not_none import not_none
+from strategies import random_measured
+
+MUST_GROW = "measured: sizes and seconds must grow from the latency on"
 
 rates = st.none() | st.integers(1, 10**13).map(float) | st.floats(1e-6, 1e13)
 disks = rates | st.builds(Link, rates.filter(bool), st.floats(0, 3600))
@@ -114,9 +120,75 @@ def test_a_copy_takes_the_latency_and_its_bytes() -> None:
     assert link.seconds(np.array([0.0, 1000.0])).tolist() == [0.25, 1.25]
 
 
+def test_copies_of_measured_sizes_take_what_was_measured() -> None:
+    """Between two sizes on a line, beyond the last by the rate; several copies are counted one by one."""
+    link = Link(100.0, 0.5, measured=((10, 1.0), (30, 1.5), (50, 4.0)))
+    assert [link.seconds(size) for size in (0.0, 5.0, 10.0, 20.0, 50.0, 150.0)] == [
+        0.5,
+        0.75,
+        1.0,
+        1.25,
+        4.0,
+        5.0,
+    ]
+    assert link.seconds(np.array([0.0, 20.0])).tolist() == [0.5, 1.25]
+    assert link.seconds(40.0, copies=2) == 2 * link.seconds(20.0)
+    assert link.total_seconds([10, 30]) == 2.5
+    assert link.rate_of([10, 30]) == 16.0
+    assert link.slowed(2.0).seconds(150.0) == 10.0
+
+
+@given(st.integers(0, 10**9), st.integers(1, 300))
+def test_no_copies_are_faster_than_the_best_rate(seed: int, size: int) -> None:
+    """Of any size, as one copy or as several."""
+    random = Random(seed)
+    link = Link(random.choice((0.5, 2.0, 8.0)), random.choice((0.0, 0.25)))
+    link = replace(link, measured=random_measured(random, link))
+    parts = random.sample(range(1, size + 1), min(size, 3))
+    assert link.total_seconds(parts) >= link.least_seconds(sum(parts)) * (1 - 1e-12)
+    assert link.least_seconds(size) * link.best_rate == pytest.approx(size)
+    reached = [one / link.seconds(float(one)) for one in (*(s for s, _t in link.measured), 10**9)]
+    assert max(reached) == pytest.approx(link.best_rate, rel=1e-6)
+
+
+@given(st.integers(0, 10**9))
+def test_measured_sizes_on_the_line_of_the_rate_change_nothing(seed: int) -> None:
+    random = Random(seed)
+    link = Link(random.choice((0.5, 2.0, 8.0)), random.choice((0.0, 0.25)))
+    sizes = sorted(random.sample(range(1, 100), 4))
+    same = replace(link, measured=tuple((size, link.seconds(float(size))) for size in sizes))
+    for size in range(0, 200, 7):
+        assert same.seconds(float(size)) == pytest.approx(link.seconds(float(size)))
+    assert same.rate_of(sizes) == pytest.approx(link.rate_of(sizes))
+    assert same.best_rate == pytest.approx(link.best_rate)
+    links = (Machine(links=Links(one, one)) for one in (link, same))
+    assert abs(worth_moving(next(links)) - worth_moving(next(links))) <= 1
+
+
+def test_a_machine_file_may_have_measured_copies() -> None:
+    document = {"links": {"d2h": {"rate": "1GB/s", "measured": [["1MB", "2ms"], [4000000, 0.005]]}}}
+    machine = machine_from_document(document)
+    assert machine.links.d2h == Link(1e9, measured=((10**6, 0.002), (4 * 10**6, 0.005)))
+    written = machine_to_document(machine)
+    assert written == {"links": {"d2h": {"rate": 1e9, "measured": [[10**6, 0.002], [4 * 10**6, 0.005]]}}}
+    assert machine_from_document(written) == machine
+
+
 @pytest.mark.parametrize(
     ("document", "line"),
     [
+        (
+            {"links": {"h2d": {"rate": 1, "latency": 2, "measured": [[10, 1]]}}},
+            f"field 'h2d': {MUST_GROW}, not 0 B in 2 s, then 10 B in 1 s",
+        ),
+        (
+            {"links": {"h2d": {"rate": 1, "measured": [[10, 2], [10, 3]]}}},
+            f"field 'h2d': {MUST_GROW}, not 10 B in 2 s, then 10 B in 3 s",
+        ),
+        (
+            {"links": {"h2d": {"rate": 1, "measured": [[10]]}}},
+            "field 'h2d': measured: [10] is not a size and seconds, like [1MB, 95us]",
+        ),
         ({"linsk": {}}, "unknown field 'linsk': is it 'links'?"),
         ({"links": {"h2g": 1}}, "unknown field 'h2g': is it 'h2d'?"),
         ({"links": {"d2h": {"latency": "20us"}}}, "field 'd2h': field 'rate' is missing"),

@@ -220,8 +220,22 @@ def test_a_link_is_compared_by_the_seconds_of_its_copies(seconds: float, link: L
     now = remeasured(graph, machine, times).machine
     assert now is not None
     assert now.links.d2h is not None
-    assert vars(now.links.d2h) == pytest.approx(vars(link))
+    found = now.links.d2h
+    assert (found.rate, found.latency, found.pageable) == pytest.approx(
+        (link.rate, link.latency, link.pageable)
+    )
     assert now.links.d2h.seconds(200.0, 10) == pytest.approx(seconds)
     assert now.links.h2d == Link(5.0)
     said = adapt._links(times, machine)
     assert said == ([f"d2h {200 / seconds:.0f} B/s, not 400 B/s"] if uneven else [])
+
+
+def test_a_link_that_was_measured_by_sizes_is_slowed_at_all_of_them() -> None:
+    machine = Machine(links=Links(d2h=Link(1000.0, 0.03, measured=((20, 0.1), (200, 0.4))), h2d=5.0))
+    graph = chain(4)
+    ran = {(operation, 0): graph.seconds(operation) for operation in range(len(graph.operations))}
+    now = remeasured(graph, machine, Times(ran, {Queue.D2H: Copied(200, 10, 3.0)})).machine
+    assert now is not None
+    assert now.links.d2h is not None
+    assert now.links.d2h.seconds(200.0, 10) == pytest.approx(3.0)
+    assert now.links.d2h.seconds(200.0) == pytest.approx(3 * 0.4)

@@ -111,7 +111,8 @@ class OffloadColumns:
 
     def _add_times(self) -> None:
         model = self.model
-        moves = sum(link.seconds(sum(self.sizes), len(self.sizes)) for link in self.links if link)
+        sizes: list[int] = self.graph.tensors.bytes.tolist()  # of all: what is merged may take longer apart
+        moves = sum(link.total_seconds(sizes) for link in self.links if link)
         runs = 2 * sum(max(way.seconds for way in ways) for ways in self.ways)
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
@@ -306,10 +307,12 @@ class OffloadColumns:
         return plus(self.is_there(x, s), self.column(self.up[s], x))
 
     def copy_seconds(self, x: int, link: int) -> float:
-        """Of tensor x on one of the links, over `unit`."""
-        one = self.links[link]
+        """Seconds of tensor x on one of the links, over `unit`; if it stands for several, what they take at
+        least."""
+        one, size = self.links[link], self.sizes[x]
         assert one
-        return one.seconds(self.sizes[x]) / self.unit
+        is_alone = size == self.graph.tensors.bytes[x]
+        return (one.seconds(float(size)) if is_alone else one.least_seconds(size)) / self.unit
 
     def at_least(self, much: Sum, needed: Sum) -> None:
         """much ≥ needed, where the columns' limits don't say so already."""

@@ -8,11 +8,11 @@ away has a copy below that was made since its version began, and comes up before
     up     those whose next use is at e or before hold at least X − (bytes away that are used after e); they
            pass it between the end of t and e
 
-A link moves β bytes a second, so within such a window the device idles for bytes / β less the seconds of the
-kernels in it. Windows add up that share no moment between two kernels: the best set of them is found along
-the turn. Down to the disk alike, with the host's capacity in the limit. A copy up from there may come long
-before t, where a kernel has waited for what left its place on the host (formats.md, In flight): there X bytes
-come up in a turn.
+A link moves at most β bytes a second (`Link.best_rate`), so within such a window the device idles for
+bytes / β less the seconds of the kernels in it. Windows add up that share no moment between two kernels: the
+best set of them is found along the turn. Down to the disk alike, with the host's capacity in the limit. A
+copy up from there may come long before t, where a kernel has waited for what left its place on the host
+(formats.md, In flight): there X bytes come up in a turn.
 
 Holds for schedules that run each operation once, in the file's order: for all, where none may run again, but
 for other orders. Latencies are left out. Around the turn's end windows count from several origins, of which
@@ -99,7 +99,7 @@ def link_bound(
     if host is not None and links.disk_write is not None and links.disk_read is not None:
         ways.append(_Way(level - limit - host, links.disk_write, None))
         most = int(ways[-1].excess.max(initial=0))
-        seconds = max(seconds, float_below(Fraction(most) / Fraction(links.disk_read.rate)))
+        seconds = max(seconds, float_below(Fraction(most) / Fraction(links.disk_read.best_rate)))
     elif host is not None and (level > limit + host).any():
         return inf
     if not (level > limit).any():
@@ -195,7 +195,7 @@ def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Call
 def _tick_bits(graph: Graph, ways: Sequence[_Way]) -> int:
     """A tick is 2^-bits seconds: as short as the sums of a turn, with a window for each gap, allow."""
     links = [(way.excess, link) for way in ways for link in (way.down, way.up) if link]
-    longest = max(float(excess.max(initial=0)) / link.rate for excess, link in links)
+    longest = max(float(excess.max(initial=0)) / link.best_rate for excess, link in links)
     gaps = len(graph.operations) + 1
     seconds = 2.0 * float(graph.operations.time.sum()) + gaps * longest
     return TICK_BITS - int(np.frexp(seconds)[1]) - 1
@@ -236,7 +236,7 @@ class _Turn:
 
     def _pass(self, need: Ints, link: Link) -> Ints:
         """Ticks that so many bytes take on a link, at least."""
-        return np.floor(np.ldexp(need / link.rate * LOWER, self.bits)).astype(np.int64)
+        return np.floor(np.ldexp(need / link.best_rate * LOWER, self.bits)).astype(np.int64)
 
     def _down(self, way: _Way, position: int, excess: int) -> None:
         """From behind a version's beginning to the run's start."""

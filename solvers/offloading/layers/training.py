@@ -61,6 +61,10 @@ class TrainingLayers:
         """Bytes."""
         return int(self.graph.tensors.bytes[list(tensors)].sum())
 
+    def sizes(self, tensors: Iterable[int]) -> list[int]:
+        """Bytes of each."""
+        return self.graph.tensors.bytes[list(tensors)].tolist()
+
     def host_modes(self, operations: Iterable[int]) -> list[tuple[int, int]] | None:
         """Each operation with its fastest mode on the CPU, as runs; None where one has no such mode."""
         runs: list[tuple[int, int]] = []

@@ -102,17 +102,17 @@ def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h
     between, between_backward = _between(graph, runs, layers, seconds)
     costs: list[Costs] = []
     for number, layer in enumerate(layers):
-        size = int(graph.tensors.bytes[list(layer.weights)].sum())
+        sizes: list[int] = graph.tensors.bytes[list(layer.weights)].tolist()
         costs.append(
             Costs(
-                h2d.seconds(size, len(layer.weights)),
+                h2d.total_seconds(sizes),
                 sum(seconds[p] for p in layer.forward),
                 sum(direct[p] for p in layer.forward),
                 sum(seconds[p] for p in layer.backward),
                 sum(direct[p] for p in layer.backward),
                 between[number],
                 between_backward[number],
-                size,
+                sum(sizes),
             )
         )
     return costs

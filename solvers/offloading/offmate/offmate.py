@@ -143,7 +143,7 @@ def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:
 def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limits:
     machine, links = linked.machine, linked.machine.links
     read, write = (links.disk_read, links.disk_write) if settings.disk else (None, None)
-    disk = read and write and (read.rate, write.rate)
+    disk = read and write and (linked.rate(problem.graph, read), linked.rate(problem.graph, write))
     return Limits(
         device_limit(problem),
         machine.crossing_capacity,

@@ -48,11 +48,9 @@ def _figures(
     return LayerFigures(
         forward,
         backward,
-        linked.h2d.seconds(weights, len(layer.weights)),
-        linked.d2h.seconds(weights, len(layer.weights)),
-        linked.d2h.seconds(
-            *((weights, len(layer.weights)) if host is None else (gradients, len(layer.gradients)))
-        ),
+        linked.h2d.total_seconds(found.sizes(layer.weights)),
+        linked.d2h.total_seconds(found.sizes(layer.weights)),
+        linked.d2h.total_seconds(found.sizes(layer.weights if host is None else layer.gradients)),
         None if host is None else sum(graph.seconds(*run) for run in host),
         found.seconds(layer.updates),
         weights,

@@ -125,7 +125,7 @@ def _likely(windows: Iterable[int], others: Counter[int]) -> list[int]:
 def _window_bytes(cycle: Cycle) -> list[int]:
     """What the slower link moves during each run that takes time."""
     links = cycle.machine.links
-    rate = min(link.rate for link in (links.d2h, links.h2d) if link is not None)
+    rate = min(link.rate_of(cycle.sizes) for link in (links.d2h, links.h2d) if link is not None)
     return [round(seconds * rate) for seconds in cycle.seconds if seconds > 0.0]
 
 

@@ -24,7 +24,9 @@ from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.link_windows import link_bound
+from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from small_offload import small_case
+from strategies import with_measured
 
 SEEDS = range(90)
 ABOVE = 1 + 1e-7
@@ -50,6 +52,21 @@ def test_no_bound_is_above_the_least_period_and_many_are_near() -> None:
             closed.append((bound - trivial) / (best.period - trivial))
     assert len(closed) >= 15
     assert sum(closed) / len(closed) >= 0.3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_bound_is_above_the_least_period_with_measured_copies(seed: int) -> None:
+    """At some sizes much faster than the rate, at others much slower; both bounds of offloading."""
+    case, random = small_case(seed), Random(seed)
+    links = case.machine.links
+    machine = replace(case.machine, links=with_measured(random, links))
+    best = optimum(case.graph, machine, case.budget, states=600)
+    assert offload_bound(case.graph, machine, case.budget).seconds <= best.period * ABOVE
+    once = run_once(case.graph)
+    assert (
+        link_bound(once, machine, case.budget)
+        <= optimum(once, machine, case.budget, states=600).period * ABOVE
+    )
 
 
 def one_peak(seconds: float) -> Graph:

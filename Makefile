@@ -28,6 +28,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --project tests --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 wheel: $(VENV)/ready

@@ -19,6 +19,7 @@ from ..planner.card import Card, Entry, cost_entries
 from ..planner.report import optimality_gap
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
+from .clock import Clock
 from .race import Race
 
 T = TypeVar("T")
@@ -62,6 +63,10 @@ class Options:
     report: Callable[[str], None] = field(default=lambda _line: None)
     cancelled: Callable[[], bool] = field(default=lambda: False)
     race: Race = field(default_factory=Race)
+
+    def clock(self) -> Clock:
+        """A clock that begins now."""
+        return Clock(self.time_limit, self.cancelled)
 
     def chosen(self, kind: type[T]) -> T:
         """The settings, by default those of this class as declared."""

@@ -38,8 +38,6 @@ LoHan+CpuAct, figure 8; the estimate still has the disk take what the host has n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
-from time import monotonic
 
 from ....graphs.errors import InputError
 from ....planner.residency.prefetch_placement import LOOK_AHEADS
@@ -102,7 +100,7 @@ class Settings(SolverSettings):
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings = options.chosen(Settings)
-    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
     machine = linked_machine(NAME, problem, "weights, gradients, optimizer states and activations").machine
     layers = layers_updated_on_cpu(NAME, problem)
     states = states_memory(NAME, machine, settings.states, layers)
@@ -128,9 +126,9 @@ def solve(problem: Problem, options: Options) -> Answer:
     try:
         while len(amounts.tried) < settings.amounts and (count := amounts.next_count()) is not None:
             amounts.try_count(count)
-            if monotonic() > deadline or options.cancelled():
+            if clock.expired:
                 break
-        if amounts.best is not None and monotonic() <= deadline:
+        if amounts.best is not None and not clock.over:
             amounts.try_count(amounts.best[2], LOOK_AHEADS)
     except KeyboardInterrupt:
         interrupted = True
@@ -138,6 +136,6 @@ def solve(problem: Problem, options: Options) -> Answer:
         ways = (way for count in amounts.tried for way in amounts.ways(count))
         raise refused(NAME, problem, machine, ways)
     options.report(amounts.best_told())
-    stopped = interrupted or monotonic() > deadline
+    stopped = interrupted or clock.over
     status = Status.FEASIBLE if stopped else Status.HEURISTIC
     return Answer(amounts.best[1], status, interrupted=interrupted)

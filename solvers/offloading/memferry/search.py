@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
-from time import monotonic
 
 from ....graphs.errors import MemplanError
 from ....planner.schedule.schedule import Schedule
@@ -85,7 +83,7 @@ class Search:
         self.best: Found | None = None
         self.stopped = self.interrupted = False
         self._seen: dict[tuple[Plan | Way, ...], bool] = {}
-        self._deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+        self._clock = options.clock()
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         require_backward(NAME, graph)
 
@@ -200,5 +198,5 @@ class Search:
                     raise
 
     def _proceed(self) -> bool:
-        self.stopped = self.stopped or monotonic() > self._deadline or self._options.cancelled()
+        self.stopped = self.stopped or self._clock.expired
         return not self.stopped

@@ -31,7 +31,6 @@ and some simulations; programs with integers are exponential at worst, stopped a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 
 from ....graphs.structure.chain import Chain, chain_of
@@ -80,10 +79,10 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings = options.chosen(Settings)
     graph, linked = problem.graph, linked_machine(NAME, problem, "weights, states and activations")
     require_backward(NAME, graph)
-    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
 
     def remaining() -> float:
-        return 0.0 if options.cancelled() else deadline - monotonic()
+        return 0.0 if options.cancelled() else clock.left
 
     bound = time_bound(graph)
     search = Search(

@@ -33,8 +33,6 @@ memory first are tried. Complexity: the table's (table.py), and `tries` ways tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
-from time import monotonic
 
 from ....planner.bounds import time_bound
 from ...candidates import plain_candidate
@@ -59,13 +57,13 @@ class Settings(SolverSettings):
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings = options.chosen(Settings)
-    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
     linked = linked_machine(NAME, problem, "activations")
     chained = chain_problem(NAME, problem, settings.blocks)
     plain = plain_candidate(problem.graph)
     if plain.peak <= chained.limit:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    search = Search(problem, chained, linked, settings.tries, deadline)
+    search = Search(problem, chained, linked, settings.tries, clock)
     interrupted = False
     try:
         search.run(settings.slots, options)
@@ -77,6 +75,6 @@ def solve(problem: Problem, options: Options) -> Answer:
         if interrupted:
             raise KeyboardInterrupt
         raise refused(NAME, problem, linked.machine, search.memory_saving())
-    stopped = interrupted or monotonic() > deadline
+    stopped = interrupted or clock.over
     status = Status.FEASIBLE if stopped else Status.HEURISTIC
     return Answer(search.best[0], status, search.bound, interrupted=interrupted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
-from time import monotonic
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from ...chains.options import single_options, without_options
 from ...chains.problem import ChainProblem
 from ...chains.runs import Pass, save_all
 from ...chains.table import ChainTable
+from ...clock import Clock
 from ...links import LinkedMachine, worth_moving
 from ...problem import InfeasibleError, Options, Problem
 from ...recomputation.checkpointing import rotor
@@ -35,10 +35,10 @@ class Search:
     way: from which it comes. left: ways still to be simulated."""
 
     def __init__(
-        self, problem: Problem, chained: ChainProblem, linked: LinkedMachine, tries: int, deadline: float
+        self, problem: Problem, chained: ChainProblem, linked: LinkedMachine, tries: int, clock: Clock
     ) -> None:
         self.problem, self.chained, self.linked = problem, chained, linked
-        self.left, self.deadline = tries, deadline
+        self.left, self.clock = tries, clock
         self.costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.bound = time_bound(problem.graph)
         self.best: tuple[Schedule, float] | None = None
@@ -84,7 +84,7 @@ class Search:
             whole + above,
             slot_bytes,
             spare,
-            proceed=lambda: monotonic() <= self.deadline,
+            proceed=lambda: not self.clock.over,
         )
         if not inner.complete:
             return None
@@ -138,4 +138,4 @@ class Search:
 
     def _proceed(self) -> bool:
         proven = self.best is not None and self.best[1] <= self.bound * (1 + rotor.PROVEN)
-        return not proven and monotonic() <= self.deadline
+        return not proven and not self.clock.over

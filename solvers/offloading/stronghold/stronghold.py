@@ -33,8 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
-from time import monotonic
 
 from ....graphs.errors import InputError, MemplanError
 from ....graphs.machine import Machine, Memory
@@ -137,7 +135,7 @@ class _Search:
         self.best: _Found | None = None
         self.stopped = self.interrupted = False
         self._options = options
-        self._deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+        self._clock = options.clock()
 
     def ways(self) -> list[bool]:
         return {"auto": [False, True], "keep": [False], "checkpoint": [True]}[self.settings.activations]
@@ -185,7 +183,7 @@ class _Search:
         yield from dict.fromkeys([max(window.size, 1), 1, *range(most, 0, -step)])
 
     def _proceed(self) -> bool:
-        self.stopped = self.stopped or monotonic() > self._deadline or self._options.cancelled()
+        self.stopped = self.stopped or self._clock.expired
         return not self.stopped
 
 

@@ -29,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
-from time import monotonic
 
 from ....graphs.machine import Machine
 from ....graphs.outward import product_below
@@ -101,7 +100,7 @@ class Search:
     def __init__(self, name: str, problem: Problem, options: Options) -> None:
         self.name, self.problem, self.graph, self.options = name, problem, problem.graph, options
         self.settings = options.chosen(Settings)
-        self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
+        self.clock = options.clock()
         self.limit = device_limit(problem)
         self.always = self.graph.resident_bytes
         self.capacity = self.limit - self.always
@@ -164,7 +163,7 @@ class Search:
             result = milp.solve(
                 staged.program,
                 replace(self.settings, gap=0.0),
-                time_limit=self._left(),
+                time_limit=self.clock.limit,
                 start=staged.runs.values(runs_of(self.plain.schedule)),
             )
             if result.outcome == Outcome.INFEASIBLE:
@@ -190,14 +189,13 @@ class Search:
         yield self.plain
         for solver in (chen_sqrt.solve, rotor.solve):
             with suppress(NotAcceptedError, InfeasibleError):
-                answer = solver(self.problem, Options(self._left()))
+                answer = solver(self.problem, Options(self.clock.limit))
                 if (candidate := self._candidate(runs_of(answer.schedule))) is not None:
                     yield candidate
                 if answer.interrupted:
                     raise KeyboardInterrupt
-        left = self._left()
-        end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
-        for runs in sequences(self.graph, self.limit, lambda: monotonic() < end):
+        part = self.clock.part(1 / 10, EVICTION_SECONDS)
+        for runs in sequences(self.graph, self.limit, lambda: not part.over):
             if (candidate := self._candidate(runs)) is not None:
                 yield candidate
 
@@ -233,7 +231,7 @@ class Search:
         return milp.solve(
             staged.program,
             self.settings,
-            time_limit=self._left(),
+            time_limit=self.clock.limit,
             start=staged.runs.values(runs_of(start.schedule)) if start else None,
             progress=tell,
         )
@@ -248,9 +246,6 @@ class Search:
             raise BackendError(
                 f"{self.settings.backend} is wrong: it says that {claim}, and one takes {start.time:.6g} s"
             )
-
-    def _left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
 
 def _fastest(candidates: list[Candidate]) -> Candidate | None:

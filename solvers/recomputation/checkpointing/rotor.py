@@ -40,8 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd, inf
-from time import monotonic
+from math import gcd
 
 import numpy as np
 
@@ -52,6 +51,7 @@ from ...chains.least import LeastMemory
 from ...chains.options import OptionMove, single_options, without_options
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.table import ChainTable
+from ...clock import Clock
 from ...problem import Answer, InfeasibleError, Options, Problem, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
@@ -75,13 +75,13 @@ class Settings(SolverSettings):
 
 def solve(problem: Problem, options: Options) -> Answer:
     settings = options.chosen(Settings)
-    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
     chained = chain_problem(NAME, problem, settings.blocks)
     bound = time_bound(problem.graph)
     plain = plain_candidate(problem.graph)
     if plain.peak <= chained.limit:
         return Answer(plain.schedule, Status.OPTIMAL, bound)
-    search = _Search(problem, chained, plain, settings.slots, deadline)
+    search = _Search(problem, chained, plain, settings.slots, clock)
     best = search.best()
     options.report(
         f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
@@ -103,12 +103,12 @@ class _Search:
     """
 
     def __init__(
-        self, problem: Problem, chained: ChainProblem, plain: Candidate, slots: int, deadline: float
+        self, problem: Problem, chained: ChainProblem, plain: Candidate, slots: int, clock: Clock
     ) -> None:
         costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.problem, self.chained, self.plain, self.costs = problem, chained, plain, costs
         self.options = single_options(costs)
-        self.deadline, self.stopped, self.interrupted = deadline, False, False
+        self.clock, self.stopped, self.interrupted = clock, False, False
         self.found: list[Candidate] = []
         self.free = max(0, chained.limit - costs.resident_bytes)
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
@@ -182,5 +182,5 @@ class _Search:
         return self.chained.candidate(without_options(moves))
 
     def _proceed(self) -> bool:
-        self.stopped = self.stopped or monotonic() > self.deadline
+        self.stopped = self.stopped or self.clock.over
         return not self.stopped

@@ -30,7 +30,6 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
-from time import monotonic
 
 from ....graphs.errors import InputError, MissingPackageError
 from ....graphs.machine import Machine
@@ -89,7 +88,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     with Searcher(graph) as searcher:
         for copies in range(first, settings.most + 1):
             rounds.next(searcher, copies)
-            if rounds.interrupted or rounds.left() == 0.0:
+            if rounds.interrupted or rounds.clock.over:
                 break
     return rounds.answer()
 
@@ -102,23 +101,18 @@ class _Rounds:
         self.problem, self.options, self.settings = problem, options, settings
         self.graph, self.limit = problem.graph, device_limit(problem)
         self.capacity = self.limit - self.graph.resident_bytes
-        self.deadline = None if options.time_limit is None else monotonic() + options.time_limit
+        self.clock = options.clock()
         self.best = plain if plain.peak <= self.limit else None
         self.least, self.copies, self.bound = plain, 0, -inf
         self.impossible = self.interrupted = False
 
-    def left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
-
     def evict(self) -> None:
-        left = self.left()
-        end = monotonic() + (EVICTION_SECONDS if left is None else min(EVICTION_SECONDS, left / 10))
-        for runs in sequences(self.graph, self.limit, lambda: monotonic() < end):
+        part = self.clock.part(1 / 10, EVICTION_SECONDS)
+        for runs in sequences(self.graph, self.limit, lambda: not part.over):
             self._take(runs)
 
     def next(self, searcher: Searcher, copies: int) -> None:
-        left = self.left()
-        self.end = None if left is None else monotonic() + left / (1 if copies == self.settings.most else 2)
+        self.round = self.clock.part(1 if copies == self.settings.most else 1 / 2)
         self.copies, self.bound, self.impossible = copies, -inf, False
         start = self.best if self.best and _most_runs(self.best) <= copies else None
         if start is None:
@@ -131,8 +125,7 @@ class _Rounds:
 
     def _search(self, searcher: Searcher, start: list[Run], *, least: bool = False) -> Found:
         """The best sequence found is taken. least: minimise what exceeds the limit, until nothing does."""
-        seconds = None if self.end is None else max(0.0, self.end - monotonic())
-        limits = Limits(seconds, self.settings.threads, self.settings.seed, 0 if least else None)
+        limits = Limits(self.round.limit, self.settings.threads, self.settings.seed, 0 if least else None)
         found = searcher.search(
             Question(self.capacity, self.copies, start, least, limits),
             self._nothing if least else self._tell,

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from time import monotonic
 
 from ....graphs.graph import Graph, Phase
 from ....planner.bounds import memory_floor, time_bound
@@ -58,7 +57,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     graph, limit = problem.graph, device_limit(problem)
     settings = options.chosen(Settings)
     require_backward(NAME, graph)
-    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
     one, steps = settings.share, range(settings.steps, -1, -1)
     shares = [step / settings.steps for step in steps] if one is None else [one]
     best: Candidate | None = None
@@ -69,7 +68,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         if found.peak <= limit and (best is None or found.time < best.time):
             best = found
             options.race.found(found.time, NAME)
-        if monotonic() > deadline or options.cancelled():
+        if clock.expired:
             whole = False
             break
     if best is not None:

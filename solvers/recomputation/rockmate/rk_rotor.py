@@ -39,7 +39,6 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from time import monotonic
 
 import numpy as np
 
@@ -120,7 +119,7 @@ class ChainSearch:
 
     def __init__(self, name: str, problem: Problem, options: Options, blocks: int) -> None:
         self.name, self.problem, self.options = name, problem, options
-        self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.clock = options.clock()
         self.chained: ChainProblem = chain_problem(name, problem, blocks)
         self.best: Candidate | None = None
         self.interrupted, self.least = False, inf
@@ -128,7 +127,7 @@ class ChainSearch:
     def start(self) -> None:
         """Rotor's answer."""
         try:
-            answer = rotor.solve(self.problem, Options(self.left()))
+            answer = rotor.solve(self.problem, Options(self.clock.limit))
         except InfeasibleError as refusal:
             self.least = refusal.least or inf
         else:
@@ -234,7 +233,4 @@ class ChainSearch:
         return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
 
     def proceed(self) -> bool:
-        return monotonic() < self.deadline and not self.options.cancelled()
-
-    def left(self) -> float | None:
-        return None if self.deadline == inf else max(0.0, self.deadline - monotonic())
+        return self.clock.goes_on()

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 
 from ....planner.bounds import time_bound
@@ -103,7 +102,7 @@ class _Rockmate:
 
     def run(self) -> None:
         wanted = self._improve()
-        limited = self.search.left() is not None
+        limited = self.search.clock.limit is not None
         rounds = [self._in_turn, self._grid, self._in_turn] if limited else [self._grid, self._in_turn]
         if self.settings.options == "grid":
             rounds = [self._grid]
@@ -134,8 +133,7 @@ class _Rockmate:
 
     def _left(self) -> float:
         """Seconds before the dynamic program is to run for the last time."""
-        left = self.search.left()
-        return inf if left is None else left - 1.5 * self.reserve - 0.5
+        return self.search.clock.left - 1.5 * self.reserve - 0.5
 
     def _in_turn(self, wanted: Iterable[Choice]) -> Iterator[Question]:
         """What the dynamic program has at each block that it runs once, what it keeps there first.

@@ -24,7 +24,6 @@ is not.
 from __future__ import annotations
 
 from math import inf
-from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -91,8 +90,8 @@ class _Rounds:
 
     def __init__(self, problem: Problem, options: Options) -> None:
         self.graph, self.limit, self.options = problem.graph, device_limit(problem), options
-        self.deadline = inf if options.time_limit is None else monotonic() + options.time_limit
-        half = (self.deadline - monotonic()) / 2  # the rest is for lower budgets
+        self.clock = options.clock()
+        half = self.clock.left / 2  # the rest is for lower budgets
         self.program = Search(
             self.graph, self.limit, "file", half, tell=self._rises, cancelled=options.cancelled
         )
@@ -104,7 +103,7 @@ class _Rounds:
 
     def run(self) -> None:
         self.program.run(whole=False)
-        self.program.deadline = self.deadline
+        self.program.deadline = self.clock.end
         if self.program.best.extra == inf:
             return
         fractions: Floats | None = self.program.best.later.runs[0]
@@ -185,7 +184,7 @@ class _Rounds:
         return self.best is not None and self.best.figures.time * (1.0 - NEAR) <= bound
 
     def _proceed(self) -> bool:
-        return monotonic() < self.deadline and not self.options.cancelled()
+        return self.clock.goes_on()
 
 
 def _thresholds(operations: int, pieces: int) -> Floats:

@@ -34,8 +34,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
-from time import monotonic
 from typing import NamedTuple
 
 from ....graphs.graph import Graph
@@ -77,7 +75,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     """
     graph, limit = problem.graph, device_limit(problem)
     settings = options.chosen(Settings)
-    deadline = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
     plain = plain_candidate(graph)
     if plain.peak <= limit:
         status = Status.HEURISTIC if has_faster_ways(graph) else Status.OPTIMAL
@@ -86,7 +84,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     interrupted = False
 
     def proceed() -> bool:
-        return monotonic() < deadline
+        return not clock.over
 
     def take(runs: list[Run]) -> None:
         with skipping(NAME):

@@ -90,7 +90,7 @@ class _Choice:
     def __init__(self, graph: Graph, machine: Machine, budget: int, host: float) -> None:
         self.graph, self.machine, self.budget, self.host = graph, machine, budget, host
         runs, self.seconds = in_plain_mode(range(len(graph.operations))), graph.operations.time
-        self.whole = ResidencyTransfers(graph, machine.links, Residency(runs)).device_curve[1::2]
+        self.whole = ResidencyTransfers(graph, machine.hierarchy, Residency(runs)).device_curve[1::2]
         self.level = self.whole.copy()
         self.on_host = np.zeros(len(runs), np.int64)
         self.free = {link: self.seconds.copy() for ways in PATHS[Memory.DISK] for link in ways}

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled, inner
 from ..schedule.schedule import Verb
-from .tensor_transfers import AS_EARLY_AS_WANTED, FETCH_KINDS, HOPS
+from .tensor_transfers import AS_EARLY_AS_WANTED, FETCH_KINDS
 
 COMPUTE, PREFETCH = int(Verb.COMPUTE), int(Verb.PREFETCH)
-KINDS, MOMENT_IS_FREE, MEMORIES = FETCH_KINDS, AS_EARLY_AS_WANTED, HOPS
+KINDS, MOMENT_IS_FREE = FETCH_KINDS, AS_EARLY_AS_WANTED
 
 
 @compiled
@@ -43,19 +43,19 @@ def assemble(
 ) -> int:
     """Fill `steps` with the schedule's; their number.
 
-    moves, fetches: rows MOVE and FETCH; those with a negative slot or use are not used.
+    moves, fetches: rows MOVE and of `fetch_type`; those with a negative slot or use are not used.
     ways: per run the number that stands for it in `steps`; negative if it does not take place.
     starts: seconds at which runs start if nothing waits; then the end of the last.
     curves: bytes by memory and moment, with every fetch just before its use. caps: bytes per memory that
-    early fetches keep within. Both for the memories that fetches arrive in: the device and the host.
+    early fetches keep within. Both for the memories that fetches arrive in: all but the last.
     look_ahead: how many times its own duration a copy is started ahead.
     initial: per tensor the memories in which it starts, as bits; completed by what is fetched in the
     iteration before its use.
-    steps: rows (verb, way or tensor, memory), at least one per run and move, and HOPS per fetch.
+    steps: rows (verb, way or tensor, memory), at least one per run and move, and one per hop and fetch.
     """
     period = curves.shape[1]
     order = _order_by_need(fetches, period)
-    moments = np.empty((len(order), MEMORIES), np.int64)
+    moments = np.empty((len(order), len(curves)), np.int64)
     _find_wanted_slots(fetches, order, starts, look_ahead, period, moments)
     _place(fetches, order, curves.copy(), caps, moments)
     return _merge(moves, fetches, order, moments, period, ways, initial, steps)
@@ -93,7 +93,7 @@ def _find_wanted_slots(
     Each link serves its queue backwards in time, twice around the iteration: the second time it knows what
     the next iteration's first fetches need. order: by use.
     """
-    due = np.full(MEMORIES, np.inf)
+    due = np.full(moments.shape[1], np.inf)
     for iterations in range(1, -1, -1):
         for index in range(len(order) - 1, -1, -1):
             fetch = fetches[order[index]]
@@ -120,10 +120,10 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
     """Move `moments` from the wanted slots to the placed ones. curves: changed.
 
     A fetch with a shift stands so many slots later, one with a moment there; neither holds up those that keep
-    the order. What is read from the disk is on the host from then to its use.
+    the order. What is read from a memory is in the one above from then to its use.
     """
     period = curves.shape[1]
-    before = np.full(MEMORIES, -period)
+    before = np.full(len(curves), -period)
     for index in range(len(order)):
         fetch = fetches[order[index]]
         latest, is_given = fetch.use - 1, False
@@ -213,7 +213,7 @@ def _merge(
     steps: Ints,
 ) -> int:
     """Fill `steps` slot by slot, each by kind, then by the moment that asks for them, then by tensor."""
-    most, slots = len(moves) + MEMORIES * len(order), len(ways) + 1
+    most, slots = len(moves) + moments.shape[1] * len(order), len(ways) + 1
     keys, slot_of, rows = np.empty(most, np.int64), np.empty(most, np.int64), np.empty((most, 3), np.int64)
     count = 0
     for index in range(len(moves)):
@@ -257,9 +257,9 @@ def _merge(
 
 @inner
 def _key(kind: int, order: int, tensor: int, memory: int) -> int:
-    """Sorts by kind, order, tensor, memory: below 8, 2³¹, 2²⁶ and 8 they fill 63 bits. No two steps of a slot
-    have the same key, so no sort can leave them in either order."""
-    return ((kind << 31 | order) << 26 | tensor) << 3 | memory
+    """Sorts by kind, order, tensor, memory: below 16, 2³⁰, 2²⁶ and 8 they fill 63 bits. No two steps of a
+    slot have the same key, so no sort can leave them in either order."""
+    return ((kind << 30 | order) << 26 | tensor) << 3 | memory
 
 
 @inner

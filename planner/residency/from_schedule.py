@@ -1,7 +1,7 @@
 """Recovers a residency from a schedule: its runs, which tensors are offloaded when, and where copies stand.
 
-The reverse of build_schedule, but for the order of steps before the same run, and for reads from the disk
-that a run in host memory needs.
+The reverse of build_schedule, but for the order of steps before the same run, for reads from the disk that a
+run in host memory needs, and for copies below the disk: these may move once more than they did.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .residency import Residency, TensorUse
 def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
     """Recover the decisions of a valid schedule.
 
-    A tensor is offloaded after a use if its copy there is deleted before its next use; to the disk if it was
-    copied there or read from there meanwhile. All fetches get their slots, and all reads from the disk for
-    one.
+    A tensor is offloaded after a use if its copy there is deleted before its next use; to the deepest memory
+    that it was copied to or read from meanwhile. All fetches get their slots, and all reads from the disk for
+    one; reads from deeper memories stand in the slots of those that they feed.
     """
     runs = runs_of(schedule)
     gone: dict[tuple[int, int], list[int]] = {}
-    written: dict[int, list[int]] = {}
+    written: dict[tuple[int, int], list[int]] = {}
     stored: dict[int, list[int]] = {}
     fetched: dict[tuple[int, int], list[int]] = {}
     position, moments = -1, count_moments(len(runs))
@@ -34,21 +34,29 @@ def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
             position += 1
         elif verb == Verb.DELETE:
             gone.setdefault((target, where), []).append(position)
-        elif verb == Verb.OFFLOAD and where == Memory.DISK:
-            written.setdefault(target, []).append(position)
+        elif verb == Verb.OFFLOAD and where >= Memory.DISK:
+            written.setdefault((target, where), []).append(position)
         elif verb == Verb.OFFLOAD:
             stored.setdefault(target, []).append(slot_moment(position + 1))
         else:
             fetched.setdefault((target, where), []).append(slot_moment(position + 1))
-    offloaded: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, int] = {}
+    deeper = range(schedule.memories - 1, Memory.HOST, -1)
     offload_slots: dict[TensorUse, int] = {}
     prefetch_slots: dict[TensorUse, int] = {}
     read_slots: dict[TensorUse, int] = {}
     for lifetime in find_lifetimes(graph, runs):
         x = lifetime.tensor
-        through_disk = [*written.get(x, ()), *(position_of(m) - 1 for m in fetched.get((x, Memory.HOST), ()))]
-        if not lifetime.uses and x in schedule.initial.host | schedule.initial.disk:
-            offloaded[x, -1] = Memory.DISK if x in schedule.initial.disk else Memory.HOST
+        through = {
+            memory: [
+                *written.get((x, memory), ()),
+                *(position_of(m) - 1 for m in fetched.get((x, memory - 1), ())),
+            ]
+            for memory in deeper
+        }
+        at_start = schedule.initial.memories(x)[-1]
+        if not lifetime.uses and lifetime.persistent and at_start > Memory.DEVICE:
+            offloaded[x, -1] = at_start
         for memory in (Memory.DEVICE, Memory.HOST):
             uses = [position_of(use.moment) for use in lifetime.uses if use.memory == memory]
             ends = [*uses[1:], uses[0] + len(runs) if lifetime.persistent else len(runs)] if uses else []
@@ -57,11 +65,14 @@ def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
                     continue
                 if before == len(runs) and not (lifetime.persistent or lifetime.survives):
                     continue
-                below = x in schedule.initial.disk and lifetime.persistent and not written.get(x)
-                if below or _within(through_disk, after, before, len(runs)):
-                    offloaded[x, after] = Memory.DISK
-                elif memory == Memory.DEVICE:
-                    offloaded[x, after] = Memory.HOST
+                for deep in deeper:
+                    stays = at_start == deep and lifetime.persistent and not written.get((x, deep))
+                    if stays or _within(through[deep], after, before, len(runs)):
+                        offloaded[x, after] = deep
+                        break
+                else:
+                    if memory == Memory.DEVICE:
+                        offloaded[x, after] = Memory.HOST
         offload_slots.update(_stored(lifetime, stored.get(x, ()), moments))
         up, from_disk = (fetched.get((x, memory), ()) for memory in (Memory.DEVICE, Memory.HOST))
         for place, slot, read_slot in _fetched(lifetime, up, from_disk, moments):

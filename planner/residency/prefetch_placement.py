@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
-from ...graphs.machine import Links, Machine, Memory
+from ...graphs.machine import MOST_MEMORIES, Hierarchy, Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import PLAIN, Initial, Schedule
 from ..schedule.sequence import Run
@@ -24,47 +24,43 @@ from ..simulator.simulate import Figures, simulate
 from .assembly import COMPUTE, assemble
 from .lifetimes import count_moments, find_lifetimes, run_moment
 from .residency import Residency
-from .tensor_transfers import HOPS, TensorTransfers, derive_transfers
+from .tensor_transfers import MOVE, TensorTransfers, derive_transfers, fetch_type
 
 LOOK_AHEADS = (0.0, 1.0, 1.5, 3.0, inf)
 
 LONGEST_LOOK_AHEAD = 1e9
 """What an infinite look-ahead counts as: ∞ · 0 s is no number."""
 
-_STARTS = {
-    sum(1 << memory for memory in memories): memories
-    for memories in ((Memory.HOST,), (Memory.DISK,), (Memory.DEVICE, Memory.HOST))
-}
-"""The memories in which a persistent tensor may start, if not on the device alone, by their bits."""
-
 
 class ResidencyTransfers:
     """The transfers of a residency, as far as they do not depend on where prefetches stand.
 
     moves, fetches: rows of tensor_transfers.py.
-    curves: bytes on the device and on the host, the rows, by moment, with every fetch just before its use.
+    curves: bytes in each memory but the last, the rows, by moment, with every fetch just before its use.
     starts: seconds at which runs start if nothing waits; then the end of the last.
     initial: per tensor the memories in which it starts, as bits, with every fetch in its use's iteration.
     """
 
-    def __init__(self, graph: Graph, links: Links, residency: Residency) -> None:
+    def __init__(self, graph: Graph, hierarchy: Hierarchy, residency: Residency) -> None:
         self.graph, self.runs = graph, residency.runs
         moments = count_moments(len(residency.runs))
         self.starts = np.array(start_times(graph, residency.runs))
-        self.curves = np.zeros((HOPS, moments), np.int64)
+        self.hops = len(hierarchy) - 1
+        self.curves = np.zeros((self.hops, moments), np.int64)
         self.device_curve[run_moment(0) :: 2] = [device_workspace(graph, run) for run in residency.runs]
         self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)
         rows = list[TensorTransfers]()
         sizes: list[int] = graph.tensors.bytes.tolist()
         for x, lifetimes in _by_tensor(graph, residency):
-            rows.append(derive_transfers(sizes, links, residency, lifetimes))
+            rows.append(derive_transfers(sizes, hierarchy, residency, lifetimes))
             for curve, spans in zip(self.curves, rows[-1].spans, strict=True):
                 for low, high in spans:
                     curve[low:high] += sizes[x]
             if graph.persistent[x]:
                 self.initial[x] = rows[-1].start
-        self.moves: Any = np.concatenate([row.moves for row in rows]) if rows else _NOTHING.moves
-        self.fetches: Any = np.concatenate([row.fetches for row in rows]) if rows else _NOTHING.fetches
+        self.moves: Any = np.concatenate([np.empty(0, MOVE), *(row.moves for row in rows)])
+        nothing = np.empty(0, fetch_type(self.hops))
+        self.fetches: Any = np.concatenate([nothing, *(row.fetches for row in rows)])
 
     @property
     def device_curve(self) -> Ints:
@@ -77,9 +73,9 @@ class ResidencyTransfers:
 
     def steps(self, look_ahead: float, caps: Sequence[float]) -> tuple[Ints, NDArray[np.uint8]]:
         """Place the prefetches. Returns rows (verb, run or tensor, memory), a run by its position, and where
-        each tensor starts, as bits. caps: bytes on the device and on the host that prefetches keep within."""
+        each tensor starts, as bits. caps: bytes in each memory but the last that prefetches keep within."""
         initial = self.initial.copy()
-        steps = np.empty((len(self.runs) + len(self.moves) + HOPS * len(self.fetches), 3), np.int64)
+        steps = np.empty((len(self.runs) + len(self.moves) + self.hops * len(self.fetches), 3), np.int64)
         ways = np.arange(len(self.runs), dtype=np.int64)
         count = assemble(
             self.moves,
@@ -99,17 +95,15 @@ class ResidencyTransfers:
         return schedule_of_steps(self.graph, self.runs, steps, initial)
 
 
-_NOTHING = derive_transfers([], Links(), Residency([]), [])
-
-
 def build_schedule(graph: Graph, residency: Residency) -> Schedule:
     """Build the schedule of these decisions as they are; the simulator says whether it is valid.
 
-    Raises InvalidScheduleError if a persistent tensor would have to start in memories that `initial` has no
-    word for (on the disk and elsewhere).
+    Raises InvalidScheduleError if a persistent tensor would have to start in memories in which it may not
+    (`may_start`: on the disk and elsewhere).
     """
-    transfers = ResidencyTransfers(graph, Links(), residency)
-    return transfers.schedule(*transfers.steps(0.0, (inf, inf)))
+    deepest = max(residency.offloaded.values(), default=0)
+    transfers = ResidencyTransfers(graph, Machine().hierarchy.with_length(deepest + 1), residency)
+    return transfers.schedule(*transfers.steps(0.0, [inf] * transfers.hops))
 
 
 def simulate_residency(
@@ -133,15 +127,16 @@ def place_prefetches(
 
     budget: device bytes. Slots that the residency names already are kept.
     """
-    transfers = ResidencyTransfers(graph, machine.links, residency)
+    transfers = ResidencyTransfers(graph, machine.hierarchy, residency)
     if transfers.device_peak > budget:
         return None
-    host = inf if machine.host_capacity is None else machine.host_capacity
+    _device, *below, _last = machine.hierarchy.tiers
+    capacities = [inf if tier.capacity is None else tier.capacity for tier in below]
     best: tuple[Schedule, Figures] | None = None
     largest, tried = int(transfers.fetches["size"].max(initial=0)), set[bytes]()
     for reserve in (0, largest):
         for look_ahead in look_aheads:
-            steps, initial = transfers.steps(look_ahead, (budget - reserve, host))
+            steps, initial = transfers.steps(look_ahead, (budget - reserve, *capacities))
             if steps.tobytes() in tried:
                 continue
             tried.add(steps.tobytes())
@@ -155,30 +150,34 @@ def place_prefetches(
 
 
 def schedule_of_steps(graph: Graph, runs: Sequence[Run], steps: Ints, initial: NDArray[np.uint8]) -> Schedule:
-    """Convert assembled steps to a schedule. Raises InvalidScheduleError if `initial` has no word for where a
-    tensor starts.
+    """Convert assembled steps to a schedule. Raises InvalidScheduleError if a tensor would start in memories
+    in which it may not (`may_start`).
 
     runs: those that the second column of a COMPUTE step counts. initial: memories per tensor, as bits.
     """
     steps, table = steps.copy(), np.array(runs, np.int64).reshape(-1, 2)
     computes = steps[:, 0] == COMPUTE
     steps[computes, 1:] = table[steps[computes, 1]]
-    for x in np.flatnonzero(graph.persistent & (initial > 1)).tolist():
-        if not may_start(int(initial[x])):
-            places = " and ".join(memory.name.lower() for memory in Memory if initial[x] >> memory & 1)
-            fault = f"{graph.tensors.name[x]} would start on {places}, which `initial` can't say"
-            raise InvalidScheduleError("initial", fault, step=None, tensor=graph.tensors.name[x])
-    groups = [
-        (memories, np.flatnonzero(graph.persistent & (initial == bits)).tolist())
-        for bits, memories in _STARTS.items()
-    ]
+    groups = list[tuple[tuple[int, ...], list[int]]]()
+    for bits in np.unique(initial[graph.persistent]).tolist():
+        tensors: list[int] = np.flatnonzero(graph.persistent & (initial == bits)).tolist()
+        memories = tuple(memory for memory in range(MOST_MEMORIES) if bits >> memory & 1)
+        if not may_start(bits):
+            name = graph.tensors.name[tensors[0]]
+            fault = f"{name} would start in more memories than one, and not on device and host"
+            raise InvalidScheduleError("initial", fault, step=None, tensor=name)
+        if bits > 1 << Memory.DEVICE:
+            groups.append((memories, tensors))
     columns = steps[:, 0].astype(np.uint8), steps[:, 1].astype(np.int32), steps[:, 2].astype(np.int32)
     return Schedule(*columns, Initial(groups=groups))
 
 
 def may_start(memories: int) -> bool:
-    """Whether `initial` can say that a tensor starts in these memories, or in none. memories: as bits."""
-    return memories <= 1 << Memory.DEVICE or memories in _STARTS
+    """Whether a tensor may start in these memories: in one at most, or on device and host. memories: as bits.
+
+    The schedule file has words for others, too; what is placed here does not use them.
+    """
+    return memories & (memories - 1) == 0 or memories == 1 << Memory.DEVICE | 1 << Memory.HOST
 
 
 def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:

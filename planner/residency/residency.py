@@ -1,6 +1,6 @@
 """What a solver decides: what runs when, which tensors are offloaded in between, and when their copies move.
 
-    runs, offloads ──lifetimes.py──▶ uses of each tensor ──copies_over_time.py──▶ copies on device, host, disk
+    runs, offloads ──lifetimes.py──▶ uses of each tensor ──copies_over_time.py──▶ copies in each memory
                                                                                         │
               schedule ◀──assembly.py── deletes, copies down; fetches ◀──tensor_transfers.py
 
@@ -28,9 +28,9 @@ class Residency:
     """A solver's decisions. Those about a use that does not exist have no effect.
 
     runs: without useless repeats (sequence.prune).
-    offloaded: after which use a tensor leaves its memory, and where it then is: HOST or DISK. After a use on
-    the device the device copy leaves; after a use on the host (an optimizer state) the host copy, to DISK. It
-    is back for its next use, if any. Only for uses at which the tensor is complete.
+    offloaded: after which use a tensor leaves its memory, and where it then is: a memory below. After a use
+    on the device the device copy leaves; after a use on the host (an optimizer state) the host copy. It is
+    back for its next use, if any. Only for uses at which the tensor is complete.
     offload_slots: before which run the copy down for that stands: anywhere between the change that begins the
     version and the next use; by default right after the use.
     prefetch_slots: before which run the copy for a use is fetched; by default, before the run itself. A slot
@@ -40,22 +40,22 @@ class Residency:
     """
 
     runs: Sequence[Run]
-    offloaded: Mapping[TensorUse, Memory] = field(default_factory=dict[TensorUse, Memory])
+    offloaded: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
     offload_slots: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
     prefetch_slots: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
     read_slots: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
 
 
-def derive_all_copies(residency: Residency, lifetime: Lifetime) -> tuple[Copies, Copies, Copies]:
-    """Derive the copies of one lifetime on the device, on the host and on the disk."""
+def derive_all_copies(residency: Residency, lifetime: Lifetime, memories: int) -> list[Copies]:
+    """Derive the copies of one lifetime in each memory of the row."""
     moments = count_moments(len(residency.runs))
     period = moments if lifetime.persistent else None
     requests = _requests(residency, lifetime, Memory.HOST)
-    device = derive_copies(_events(lifetime), requests, period=period, survives=lifetime.survives)
-    requests = _requests(residency, lifetime, Memory.DISK)
-    host = _derive_below(device, requests, period, survives=lifetime.survives)
-    disk = _derive_below(host, _NO_REQUESTS, period, survives=lifetime.survives)
-    return device, host, disk
+    copies = [derive_copies(_events(lifetime), requests, period=period, survives=lifetime.survives)]
+    for memory in range(Memory.HOST, memories):
+        requests = _requests(residency, lifetime, memory + 1) if memory < memories - 1 else _NO_REQUESTS
+        copies.append(_derive_below(copies[-1], requests, period, survives=lifetime.survives))
+    return copies
 
 
 def slot_before_use(slot: int, use: int, moments: int) -> int:
@@ -82,15 +82,17 @@ def _derive_below(above: Copies, requests: Requests, period: int | None, *, surv
 _NO_REQUESTS = Requests(lambda _start, _end: False, lambda _moment: None, lambda _moment: None)
 
 
-def _requests(residency: Residency, lifetime: Lifetime, to: Memory) -> Requests:
+def _requests(residency: Residency, lifetime: Lifetime, to: int) -> Requests:
     """What the solver wants of the copies above the memory `to`.
 
     The accesses above the disk are uses on the host, at odd moments, and transfers from and to the device, at
-    even ones. Decisions about the latter are told by the device's use before them.
+    even ones. Decisions about the latter are told by the device's use before them. Above deeper memories
+    there are transfers alone, and the uses up to which copies are held for them.
     """
     moments, tensor = count_moments(len(residency.runs)), lifetime.tensor
     device = [use.moment for use in lifetime.device_uses]
     host = {use.moment for use in lifetime.uses if use.memory == Memory.HOST}
+    uses = [use.moment for use in lifetime.uses]
 
     def is_transfer(moment: int) -> bool:
         return moment % moments % 2 == 0
@@ -118,16 +120,29 @@ def _requests(residency: Residency, lifetime: Lifetime, to: Memory) -> Requests:
             asked = residency.offloaded.get(last_device_use(end))
         return asked is not None and asked >= to
 
+    def offloads_deeper(start: int, end: int | None) -> bool:
+        if not lifetime.uses:
+            return residency.offloaded.get((tensor, -1), Memory.DEVICE) >= to
+        # A copy is held for a copy up that is under way; and the copy down stands a moment after `start`.
+        if end is not None and (end - start <= 1 or not is_transfer(end)):
+            return False
+        until = (start if end is None else end) % moments
+        moment = max((use for use in uses if use < until), default=uses[-1])
+        asked = residency.offloaded.get((tensor, position_of(moment)))
+        if asked is None and device:  # after a use on the host that says nothing, as above the disk
+            asked = residency.offloaded.get(last_device_use(until))
+        return asked is not None and asked >= to
+
     def copy_down(moment: int) -> int | None:
         slot = residency.offload_slots.get(use_of(moment)) if to == Memory.HOST else None
         return None if slot is None else slot_moment(slot)
 
     def fetch(moment: int) -> int | None:
         if is_transfer(moment):
-            return moment  # read from the disk in the slot of the fetch that needs it
+            return moment  # read from below in the slot of the fetch that needs it
         inside = moment % moments
         # Fetches for uses on the device are placed by assembly.py.
         slot = residency.prefetch_slots.get(use_of(moment)) if to == Memory.DISK else None
         return None if slot is None else moment - inside + slot_before_use(slot, inside, moments)
 
-    return Requests(offloads, copy_down, fetch)
+    return Requests(offloads if to <= Memory.DISK else offloads_deeper, copy_down, fetch)

@@ -4,55 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graphs.machine import Links, Memory
+from ...graphs.machine import MOST_MEMORIES, Hierarchy, Memory
 from ..schedule.schedule import Step, delete, offload, prefetch
 from .copies_over_time import Copies, Interval
 from .lifetimes import Lifetime, count_moments, position_of
 from .residency import Residency, derive_all_copies, slot_before_use
-
-HOPS = len(Memory) - 1
-"""The most copies one after the other that bring a tensor to the device: hop h copies to memory h."""
 
 AS_EARLY_AS_WANTED = 1 << 40
 """The moment of a copy that look-ahead and memory place."""
 
 
 class StepKind(IntEnum):
-    """The kinds of steps before one run, in their order there: what leaves first, then what comes."""
+    """The kinds of steps before one run, in their order there: what leaves first, then what comes.
+
+    WRITE: to any memory below the host. READ: to the host; the kinds before it are reads to deeper memories,
+    which stand before those that they feed.
+    """
 
     DELETE_USED = 0
     OFFLOAD = 1
-    DISK_WRITE = 2
+    WRITE = 2
     DELETE = 3
-    DISK_READ = 4
-    DELETE_READ = 5
-    PREFETCH = 6
+    READ = DELETE + MOST_MEMORIES
+    DELETE_READ = READ + 1
+    PREFETCH = READ + 2
 
 
-FETCH_KINDS = (int(StepKind.PREFETCH), int(StepKind.DISK_READ))
+FETCH_KINDS = (int(StepKind.PREFETCH), *(int(StepKind.READ) - hop for hop in range(MOST_MEMORIES - 2)))
 """The kind of a copy up by the memory that it arrives in."""
 
 MOVE = np.dtype([(name, np.int64) for name in ("slot", "kind", "order", "verb", "tensor", "where")])
 """A step whose slot is known. order: among those of its kind in the slot, a moment."""
 
-FETCH = np.dtype(
-    [
-        *((name, np.int64) for name in ("tensor", "use", "earliest", "size", "source")),
-        *((name, np.int64, (HOPS,)) for name in ("shift", "moment")),
-        ("seconds", np.float64, (HOPS,)),
-    ]
-)
-"""The copies that bring a tensor to the device for a use.
 
-use, earliest: moments; `earliest`, before which no copy can stand, may be in the iteration before.
-source: the memory that is copied from at first.
-Per hop: shift, how many slots later it stands than look-ahead and the order of need say, out of that order;
-moment, where it stands in any case, or AS_EARLY_AS_WANTED; seconds that the copy takes.
-"""
+@cache
+def fetch_type(hops: int) -> Any:
+    """Return the record of the copies that bring a tensor to the device for a use.
+
+    hops: the most copies one after the other, one less than the machine's memories; hop h copies to memory h.
+
+    use, earliest: moments; `earliest`, before which no copy can stand, may be in the iteration before.
+    source: the memory that is copied from at first.
+    Per hop: shift, how many slots later it stands than look-ahead and the order of need say, out of that
+    order; moment, where it stands in any case, or AS_EARLY_AS_WANTED; seconds that the copy takes.
+    """
+    return np.dtype(
+        [
+            *((name, np.int64) for name in ("tensor", "use", "earliest", "size", "source")),
+            *((name, np.int64, (hops,)) for name in ("shift", "moment")),
+            ("seconds", np.float64, (hops,)),
+        ]
+    )
+
 
 Spans = tuple[tuple[int, int], ...]
 """Moments from … to (excluded), within an iteration."""
@@ -61,54 +69,56 @@ Spans = tuple[tuple[int, int], ...]
 class TensorTransfers(NamedTuple):
     """What one tensor adds to a schedule.
 
-    moves, fetches: rows MOVE and FETCH. spans: when it is on the device, and when on the host, with every
+    moves, fetches: rows MOVE and of `fetch_type`. spans: when it is in each memory but the last, with every
     fetch just before its use. start: the memories in which it is when an iteration starts, as bits.
     """
 
     moves: Any
     fetches: Any
-    spans: tuple[Spans, Spans]
+    spans: tuple[Spans, ...]
     start: int
 
 
 class _Fetch(NamedTuple):
-    """Fetch for a use, with the moments of the use and of the earliest slot."""
+    """Fetch for a use, with the moments of the use and of the earliest slot, and where it comes from."""
 
     use: int
     earliest: int
-    from_disk: bool
+    source: int
 
 
 def derive_transfers(
-    sizes: Sequence[int], links: Links, residency: Residency, lifetimes: Iterable[Lifetime]
+    sizes: Sequence[int], hierarchy: Hierarchy, residency: Residency, lifetimes: Iterable[Lifetime]
 ) -> TensorTransfers:
     """Derive what one tensor adds to a schedule.
 
     sizes: bytes per tensor of the graph. lifetimes: the tensor's, in order.
     """
-    moments = count_moments(len(residency.runs))
-    moves, fetches = list[tuple[int, ...]](), list[tuple[Any, ...]]()
-    device_spans, host_spans, start = list[tuple[int, int]](), list[tuple[int, int]](), 0
+    moments, hops = count_moments(len(residency.runs)), len(hierarchy) - 1
+    moves, fetches, start = list[tuple[int, ...]](), list[tuple[Any, ...]](), 0
+    spans = [list[tuple[int, int]]() for _hop in range(hops)]
     for lifetime in lifetimes:
-        copies = derive_all_copies(residency, lifetime)
-        device, host, _disk = copies
-        found = list(_fetches(lifetime, device, host, moments))
+        copies = derive_all_copies(residency, lifetime, hops + 1)
+        found = list(_fetches(lifetime, copies, moments))
         moves += _moves(lifetime.tensor, copies, {fetch.use - 1 for fetch in found}, moments)
-        fetches += [_row(lifetime.tensor, sizes, links, residency, fetch) for fetch in found]
+        fetches += [_row(lifetime.tensor, sizes, hierarchy, residency, fetch) for fetch in found]
         first = None if lifetime.persistent else lifetime.first_moment
-        device_spans += _spans(device, first, moments, around=lifetime.persistent)
-        host_spans += _spans(host, None, moments, around=lifetime.persistent)
+        for memory in range(hops):
+            made = first if memory == Memory.DEVICE else None
+            spans[memory] += _spans(copies[memory], made, moments, around=lifetime.persistent)
         if lifetime.persistent:
             start = _memories_at_start(copies, moments)
     return TensorTransfers(
-        np.array(moves, MOVE), np.array(fetches, FETCH), (tuple(device_spans), tuple(host_spans)), start
+        np.array(moves, MOVE), np.array(fetches, fetch_type(hops)), tuple(map(tuple, spans)), start
     )
 
 
-def _fetches(lifetime: Lifetime, device: Copies, host: Copies, moments: int) -> Iterator[_Fetch]:
+def _fetches(lifetime: Lifetime, copies: Sequence[Copies], moments: int) -> Iterator[_Fetch]:
     """Find the fetches of a lifetime, and how early each can stand: after the device copy before it has gone,
-    after the last change below, and not before the host copy that it reads can be there."""
-    intervals = [interval for interval in device.upper if interval.end is not None or interval.fetched]
+    after the last change below, and not before the copies that it reads can be there."""
+    intervals = [
+        interval for interval in copies[Memory.DEVICE].upper if interval.end is not None or interval.fetched
+    ]
     changes = [use.moment for use in lifetime.uses if use.changes and use.memory != Memory.DEVICE]
     for index, interval in enumerate(intervals):
         if interval.use is None:
@@ -119,18 +129,23 @@ def _fetches(lifetime: Lifetime, device: Copies, host: Copies, moments: int) -> 
         before = intervals[index - 1] if index or lifetime.persistent else None
         if before is not None and before.end is not None:
             bounds.append(before.end - (0 if index else moments) - shift)
-        from_disk, readable = _host_copy(host, use - 1, moments)
-        yield _Fetch(use, max(*bounds, readable), from_disk)
+        source: int = Memory.DEVICE
+        is_fetched = True
+        while is_fetched:
+            source += 1
+            is_fetched, readable = _lower_copy(copies[source], use - 1, moments)
+            bounds.append(readable)
+        yield _Fetch(use, max(bounds), source)
 
 
-def _host_copy(host: Copies, moment: int, moments: int) -> tuple[bool, int]:
-    """Whether the host copy for a fetch just after a moment is read from the disk for it alone, and from when
-    on it can be there: an iteration ahead if nothing stands against it."""
+def _lower_copy(copies: Copies, moment: int, moments: int) -> tuple[bool, int]:
+    """Whether the copy below the device for a fetch just after a moment is read from the memory below it for
+    the fetch alone, and from when on it can be there: an iteration ahead if nothing stands against it."""
     gone = 0
-    for copy in host.upper:
+    for copy in copies.upper:
         if copy.use is not None and copy.use % moments == moment:
-            # Not before the last copy on the host has gone, in the iteration of this use. And all in one
-            # iteration: `initial` has no word for a tensor that is on the disk and elsewhere.
+            # Not before the last copy in this memory has gone, in the iteration of this use. And all in one
+            # iteration: a tensor starts in one memory, or on device and host (`may_start`).
             return True, max(0, gone - (copy.use - moment))
         if copy.end is not None:
             gone = copy.end - copy.end % moments % 2  # in the slot of the delete, which stands before reads
@@ -140,49 +155,44 @@ def _host_copy(host: Copies, moment: int, moments: int) -> tuple[bool, int]:
     return False, -moments
 
 
-def _row(x: int, sizes: Sequence[int], links: Links, residency: Residency, fetch: _Fetch) -> tuple[Any, ...]:
-    """A row FETCH."""
+def _row(
+    x: int, sizes: Sequence[int], hierarchy: Hierarchy, residency: Residency, fetch: _Fetch
+) -> tuple[Any, ...]:
+    """A row of `fetch_type`."""
+    hops = len(hierarchy) - 1
     moments, place, size = count_moments(len(residency.runs)), (x, position_of(fetch.use)), sizes[x]
-    placed = [AS_EARLY_AS_WANTED] * HOPS
+    placed = [AS_EARLY_AS_WANTED] * hops
     for hop, slots in enumerate((residency.prefetch_slots, residency.read_slots)):
         if place in slots:
             placed[hop] = slot_before_use(slots[place], fetch.use, moments)
-    source = Memory.DISK if fetch.from_disk else Memory.HOST
-    used = (links.h2d, links.disk_read)[:source]
+    used = [tier.read for tier in hierarchy.tiers[Memory.HOST : fetch.source + 1]]
     seconds = [link.seconds(float(size)) if link else 0.0 for link in used]
-    seconds += [0.0] * (HOPS - len(seconds))
-    return x, fetch.use, fetch.earliest, size, int(source), (0,) * HOPS, tuple(placed), tuple(seconds)
+    seconds += [0.0] * (hops - len(seconds))
+    return x, fetch.use, fetch.earliest, size, int(fetch.source), (0,) * hops, tuple(placed), tuple(seconds)
 
 
-def _moves(
-    x: int, copies: tuple[Copies, Copies, Copies], fetched: set[int], moments: int
-) -> Iterator[tuple[int, ...]]:
+def _moves(x: int, copies: Sequence[Copies], fetched: set[int], moments: int) -> Iterator[tuple[int, ...]]:
     """Find the transfers and deletes of a lifetime as rows MOVE, without the fetches to the device.
 
     fetched: the moments just before the uses that these are for.
     """
-    device, host, disk = copies
 
-    def row(moment: int, kind: StepKind, order: int, step: Step) -> tuple[int, ...]:
+    def row(moment: int, kind: int, order: int, step: Step) -> tuple[int, ...]:
         return position_of(moment), kind, order, *step
 
-    for kind, upper, step in (
-        (StepKind.OFFLOAD, device, offload(x)),
-        (StepKind.DISK_WRITE, host, offload(x, Memory.DISK)),
-    ):
-        for moment in upper.stored:
-            yield row(moment % moments, kind, moment % moments, step)
-    for copy in host.upper:
-        if copy.use is not None and copy.use % moments not in fetched:
-            start = copy.start % moments
-            yield row(start, StepKind.DISK_READ, start + copy.use - copy.start, prefetch(x, Memory.HOST))
-    for memory, upper, after_run, after_transfer in (
-        (Memory.DEVICE, device, StepKind.DELETE, StepKind.DELETE),
-        (Memory.HOST, host, StepKind.DELETE_USED, StepKind.DELETE),
-        (Memory.DISK, disk, StepKind.DELETE_USED, StepKind.DELETE_READ),
-    ):
-        stored = {moment % moments for moment in upper.stored}
-        for copy in upper.upper:
+    for memory, here in enumerate(copies):
+        kind = StepKind.OFFLOAD if memory == Memory.DEVICE else StepKind.WRITE
+        for moment in here.stored:
+            yield row(moment % moments, kind, moment % moments, offload(x, memory + 1))
+        for copy in here.upper if memory > Memory.DEVICE else ():
+            if copy.use is not None and copy.use % moments not in fetched:
+                start = copy.start % moments
+                order = start + copy.use - copy.start
+                yield row(start, FETCH_KINDS[memory], order, prefetch(x, memory))
+        after_run = StepKind.DELETE if memory == Memory.DEVICE else StepKind.DELETE_USED
+        after_transfer = StepKind.DELETE if memory <= Memory.HOST else StepKind.DELETE_READ
+        stored = {moment % moments for moment in here.stored}
+        for copy in here.upper:
             if copy.end is not None:
                 moment = copy.end % moments
                 # A copy that is read by a transfer in this very slot is deleted after the transfer.
@@ -218,4 +228,4 @@ def _memories_at_start(copies: Sequence[Copies], moments: int) -> int:
     def stays(copy: Interval) -> bool:
         return copy.end is None or copy.start // moments < copy.end // moments
 
-    return sum(1 << memory for memory in Memory if any(map(stays, copies[memory].upper)))
+    return sum(1 << memory for memory, here in enumerate(copies) if any(map(stays, here.upper)))

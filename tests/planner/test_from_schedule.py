@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
 from memplan.graphs.draft import Draft
-from memplan.graphs.machine import Memory
+from memplan.graphs.machine import Link, Memory, Tier
 from memplan.planner.residency.from_schedule import recover_residency
 from memplan.planner.residency.lifetimes import find_lifetimes
-from memplan.planner.residency.prefetch_placement import build_schedule
+from memplan.planner.residency.prefetch_placement import build_schedule, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
+from strategies import Case
 from test_residency import LINKED, random_runs, training
+from two_replays import disagreement
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -54,6 +58,48 @@ def test_there_and_back(seed: int) -> None:
     again = build_schedule(graph, found)
     assert list(again) == list(schedule)
     assert again.initial == schedule.initial
+
+
+@pytest.mark.parametrize("memories", [4, 5])
+def test_there_and_back_through_many_memories(memories: int) -> None:
+    """Decisions that name any memory of a row give schedules that both simulators take, whose copies go as
+    deep as decided and no deeper. Where persistent tensors go to the host at most, what is recovered is a
+    schedule that is as deep."""
+    slow = Link(2.0, 0.25)
+    tiers = tuple(Tier(f"tier{place}", None, slow, slow) for place in range(3, memories))
+    machine = replace(LINKED, deeper=tiers)
+    reached = 0
+    for seed in range(240):
+        random = Random(seed)
+        graph = training(random.randint(1, 4), frozen=random.randint(0, 3), result=random.random() < 0.3)
+        runs = random_runs(graph, random)
+        offloaded: dict[TensorUse, int] = {}
+        for lifetime in find_lifetimes(graph, runs):
+            uses = [use.moment // 2 for use in lifetime.device_uses]
+            for after, before in pairwise([*uses, *(use + len(runs) for use in uses[:1])]):
+                fits = after + 1 < before < len(runs) and not graph.resident[lifetime.tensor]
+                if (fits or lifetime.persistent) and random.random() < 0.5:
+                    # Each copy further down stands a moment later, so a deep one needs runs in between.
+                    deepest = min(memories - 1, before - after)
+                    deepest = 1 if seed % 2 and lifetime.persistent else deepest
+                    offloaded[lifetime.tensor, after] = random.randint(1, deepest)
+        found = place_prefetches(graph, machine, 2**40, Residency(runs, offloaded))
+        if found is None:  # a tensor that would start in two memories
+            continue
+        schedule, figures = found
+        assert disagreement(Case(graph, schedule, None, machine)) is None
+        deepest = max(offloaded.values(), default=0)
+        if deepest > Memory.HOST:
+            assert schedule.memories == deepest + 1, seed
+            assert [peak > 0 for peak in figures.peaks] == [place <= deepest for place in range(memories)]
+        reached += deepest == memories - 1
+        if seed % 2:
+            schedule = build_schedule(graph, Residency(runs, offloaded))
+            again = build_schedule(graph, recover_residency(graph, schedule))
+            assert again.initial == schedule.initial
+            assert again.memories == schedule.memories
+            simulate(graph, again, machine=machine)
+    assert reached > 30
 
 
 def test_one_write_to_the_disk_serves_two_absences() -> None:

@@ -82,7 +82,7 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
     }
     residence = Residency(runs, away)
     late = simulate(graph, build_schedule(graph, residence), machine=LINKED).figures
-    demand = ResidencyTransfers(graph, LINKED.links, residence)
+    demand = ResidencyTransfers(graph, LINKED.hierarchy, residence)
     assert demand.device_peak == late.least_budget
     budget = random.randint(late.least_budget, baseline(graph).peak + 40)
     late = simulate(graph, build_schedule(graph, residence), budget=budget, machine=LINKED).figures

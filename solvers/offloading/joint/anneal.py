@@ -22,7 +22,7 @@ from ....planner.schedule.sequence import Run
 from .again import Again
 from .fill import ends_of
 from .parts import Absence, Decisions
-from .spill import has_disk, may_lie_on_disk
+from .spill import has_disk, may_lie_below
 from .stalls import Stalls
 from .state import Outcome, State
 
@@ -88,7 +88,7 @@ class Anneal:
 
     def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
-        self.disk = has_disk(state) and Memory.DISK in state.away.values()
+        self.disk = has_disk(state) and any(to >= Memory.DISK for to in state.away.values())
         self.again, self.stalls = Again(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.again.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
@@ -236,7 +236,7 @@ class Anneal:
             return False
         on_disk = state.away[absence.place] == Memory.DISK
         state.send([absence.place], Memory.HOST if on_disk else Memory.DISK)
-        return on_disk or may_lie_on_disk(state, absence.tensor)
+        return on_disk or may_lie_below(state, absence.tensor)
 
     def _place_otherwise(self) -> bool:
         """Let a copy down, a fetch, or a read from the disk stand elsewhere."""
@@ -254,7 +254,7 @@ class Anneal:
             return False
         else:
             back = (absence.tensor, absence.before % runs)
-            if state.away[absence.place] == Memory.DISK and self.random.random() < _READ:
+            if state.away[absence.place] >= Memory.DISK and self.random.random() < _READ:
                 state.read_at(back, (state.decided.read_shift.get(back, 0) + farther) or None)
             else:
                 state.move(back, (state.decided.shift.get(back, 0) + farther) or None)

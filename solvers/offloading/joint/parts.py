@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....graphs.graph import Graph
-from ....graphs.machine import Machine, Memory
+from ....graphs.machine import Machine
 from ....planner.residency.lifetimes import Lifetime, count_moments, position_of, run_moment, tensor_lifetimes
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.residency.tensor_transfers import TensorTransfers, derive_transfers
@@ -41,7 +41,7 @@ class Decisions(NamedTuple):
     if not at once. shift, read_shift: how many slots later the fetch for it stands, and the read from the
     disk before that, than look-ahead and order of need say."""
 
-    away: dict[TensorUse, Memory]
+    away: dict[TensorUse, int]
     leave: dict[TensorUse, int]
     shift: dict[TensorUse, int]
     read_shift: dict[TensorUse, int]
@@ -85,10 +85,11 @@ class Parts:
     def _make(self, x: int, residency: Residency, decided: Decisions) -> Part:
         touches = [(run_moment(position), touch) for position, touch in self.lineup.present(x)]
         lifetimes = tensor_lifetimes(self.graph, x, touches)[::-1]
-        transfers = derive_transfers(self._sizes, self.machine.links, residency, lifetimes)
+        transfers = derive_transfers(self._sizes, self.machine.hierarchy, residency, lifetimes)
         for fetch in transfers.fetches:
             place = x, position_of(fetch["use"])
-            fetch["shift"] = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
+            shifts = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
+            fetch["shift"][: len(shifts)] = shifts  # reads to deeper memories stand as they come
         absences = [absence for lifetime in lifetimes for absence in self._absences(lifetime)]
         return Part(transfers, np.array(absences, ABSENCE))
 

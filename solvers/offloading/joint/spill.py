@@ -1,65 +1,78 @@
-"""What goes on to the disk where the host is too small: the longest absences, as few as needed.
+"""What goes on to a deeper memory where one is too small: the longest absences, as few as needed.
 
-Absences of activations, and those of weights and states around the end of the turn: these are on the disk
-then and nowhere else, which is what a schedule can say of where tensors start. The number is found by
-bisection on the compiled simulator.
+Memory by memory from the host down. Absences of activations, and those of weights and states around the end
+of the turn: these are in the deeper memory then and nowhere else, which is where tensors may start. The
+number is found by bisection on the compiled simulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....graphs.machine import Memory
+from ....graphs.machine import MOST_MEMORIES, Memory
 from ....planner.residency.residency import TensorUse
 from ....planner.simulator.pinned import PINNED
 from .fill import durations
 from .state import State
 
-_ON_DISK = 1 << Memory.DISK
-
 
 def spill(state: State, look_ahead: float = 1.0) -> None:
-    """Send the fewest of the longest absences to the disk with which the host's capacity holds, if any."""
-    if not has_disk(state) or not _host_excess(state, look_ahead):
-        return
-    candidates = _longest(state)
+    """Send the fewest of the longest absences deeper with which each memory's capacity holds, if any."""
+    for memory, below in enumerate(state.machine.hierarchy.tiers[Memory.DISK :], Memory.HOST):
+        if below.read is None or below.write is None:
+            return
+        if _is_exceeded(state, memory, look_ahead):
+            _spill_from(state, memory, look_ahead)
+
+
+def _spill_from(state: State, memory: int, look_ahead: float) -> None:
+    candidates = _longest(state, memory)
     low, high = 0, len(candidates)
     while low < high:
         middle = (low + high) // 2
-        _set(state, candidates, middle)
-        low, high = (low, middle) if not _host_excess(state, look_ahead) else (middle + 1, high)
-    _set(state, candidates, low)
+        _set(state, candidates, middle, memory)
+        exceeded = _is_exceeded(state, memory, look_ahead)
+        low, high = (middle + 1, high) if exceeded else (low, middle)
+    _set(state, candidates, low, memory)
 
 
 def has_disk(state: State) -> bool:
     return state.machine.links.disk_read is not None and state.machine.links.disk_write is not None
 
 
-def may_lie_on_disk(state: State, tensor: int) -> bool:
-    """As it is: a persistent tensor on the disk lies nowhere else when a turn starts."""
-    return not state.cyclic[tensor] or state.starts_on(tensor) == _ON_DISK
+def may_lie_below(state: State, tensor: int) -> bool:
+    """Whether a tensor may lie below the host as it does: a persistent one starts there and nowhere else."""
+    starts = state.starts_on(tensor)
+    return not state.cyclic[tensor] or (starts >= 1 << Memory.DISK and starts & (starts - 1) == 0)
 
 
-def _host_excess(state: State, look_ahead: float) -> bool:
-    """More lies on the host than it holds, or than can be pinned."""
-    ledgers = [Memory.HOST, PINNED]
+def _is_exceeded(state: State, memory: int, look_ahead: float) -> bool:
+    """More lies in a memory than it holds, or on the host than can be pinned."""
+    ledgers = [memory, PINNED] if memory == Memory.HOST else [memory]
     return bool((state.peaks(look_ahead)[ledgers] > state.instance.limits[ledgers]).any())
 
 
-def _longest(state: State) -> list[TensorUse]:
+def _longest(state: State, memory: int) -> list[TensorUse]:
+    """The absences that end in a memory, or above it, and may go deeper."""
     runs = len(state.runs)
     chosen = [
         each
         for each in state.absences
-        if each.place in state.away and (each.before >= runs or not state.cyclic[each.tensor])
+        if state.away.get(each.place, Memory.DEVICE) in _ends(memory)
+        and (each.before >= runs or not state.cyclic[each.tensor])
     ]
     seconds = durations(state, chosen) if chosen else ()
     ordered = sorted(zip(seconds, chosen, strict=True), key=lambda pair: (-pair[0], pair[1]))
     return [absence.place for _seconds, absence in ordered]
 
 
-def _set(state: State, candidates: Sequence[TensorUse], count: int) -> None:
-    """The first so many on the disk, the others on the host."""
-    state.send(candidates[:count], Memory.DISK)
-    state.send(candidates[count:])
-    state.send([where for where in candidates[:count] if not may_lie_on_disk(state, where[0])])
+def _ends(memory: int) -> range:
+    """Where the absences end that a memory may send deeper: on the host all that leave, to choose anew."""
+    return range(memory, MOST_MEMORIES if memory == Memory.HOST else memory + 1)
+
+
+def _set(state: State, candidates: Sequence[TensorUse], count: int, memory: int) -> None:
+    """The first so many below a memory, the others in it."""
+    state.send(candidates[:count], memory + 1)
+    state.send(candidates[count:], memory)
+    state.send([where for where in candidates[:count] if not may_lie_below(state, where[0])], memory)

@@ -215,7 +215,7 @@ class Starts:
             if state.demand <= self.budget:
                 return
 
-    def _fillings(self) -> Iterator[tuple[Outcome, dict[TensorUse, Memory]]]:
+    def _fillings(self) -> Iterator[tuple[Outcome, dict[TensorUse, int]]]:
         """What filling comes to, by several orders, with and without room left for early fetches."""
         state = self.state
         everything = state.absences

@@ -25,7 +25,6 @@ from ....planner.residency.assembly import assemble
 from ....planner.residency.lifetimes import Access, count_moments
 from ....planner.residency.prefetch_placement import LONGEST_LOOK_AHEAD, schedule_of_steps
 from ....planner.residency.residency import Residency, TensorUse
-from ....planner.residency.tensor_transfers import HOPS
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
 from .lineup import ABSENT, Lineup
@@ -79,11 +78,11 @@ class State:
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, places: Iterable[TensorUse], to: Memory = Memory.HOST) -> None:
+    def send(self, places: Iterable[TensorUse], to: int = Memory.HOST) -> None:
         """Let tensors leave after these uses."""
         self._change(self.decided.away, dict.fromkeys(places, to))
 
-    def send_as(self, away: Mapping[TensorUse, Memory]) -> None:
+    def send_as(self, away: Mapping[TensorUse, int]) -> None:
         """Let tensors leave, each to where it says."""
         self._change(self.decided.away, away)
 
@@ -134,7 +133,10 @@ class State:
         self.decided = decided.copy()
         self.forget()
         self._lineup.read(runs)
-        self._total, self._current = Total(self.graph, self._lineup, self.turn), None
+        self._total, self._current = (
+            Total(self.graph, self._lineup, self.turn, len(self.machine.hierarchy) - 1),
+            None,
+        )
         self._renew_all(self._lineup.touched)
 
     def forget(self) -> None:
@@ -173,7 +175,7 @@ class State:
         return self._lineup.runs
 
     @property
-    def away(self) -> dict[TensorUse, Memory]:
+    def away(self) -> dict[TensorUse, int]:
         return self.decided.away
 
     @property
@@ -266,17 +268,17 @@ class State:
 
     def steps(self, look_ahead: float, reserve: float) -> tuple[Ints, NDArray[np.uint8]]:
         """Rows (verb, way or tensor, memory) and per tensor where it is at first."""
-        device, host = self.instance.limits[:2].tolist()
+        device, *below = self.instance.limits[:-2].tolist()  # but for the last memory, and what is pinned
         total, starts = self._total, self._total.initial.copy()
         moves, fetches = total.moves.used, total.fetches.used
-        steps = np.empty((len(moves) + HOPS * len(fetches) + len(self.runs), 3), np.int64)
+        steps = np.empty((len(moves) + len(total.curves) * len(fetches) + len(self.runs), 3), np.int64)
         count = assemble(
             moves,
             fetches,
             self._lineup.ways,
             self.starts,
             total.curves,
-            np.array([device - reserve, host]),
+            np.array([device - reserve, *below]),
             min(look_ahead, LONGEST_LOOK_AHEAD),
             starts,
             steps,

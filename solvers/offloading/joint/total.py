@@ -8,7 +8,7 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Memory
 from ....planner.residency.lifetimes import run_moment
 from ....planner.residency.prefetch_placement import may_start
-from ....planner.residency.tensor_transfers import FETCH, HOPS, MOVE
+from ....planner.residency.tensor_transfers import MOVE, fetch_type
 from .lineup import Lineup
 from .parts import ABSENCE, Part
 from .rows import Rows
@@ -18,20 +18,21 @@ class Total:
     """Sums of all parts.
 
     moves, fetches, absences: the rows of all parts.
-    curves: bytes on the device, workspace included, and on the host, the rows, by moment, with every fetch
-    just before its use. curve: the first of these.
+    curves: bytes in each memory but the last, on the device with workspace, the rows, by moment, with every
+    fetch just before its use. curve: the first of these.
     initial: per tensor the memories in which it starts, as bits. unsaid: tensors for which no schedule can
     say that.
     """
 
-    def __init__(self, graph: Graph, lineup: Lineup, turn: int) -> None:
+    def __init__(self, graph: Graph, lineup: Lineup, turn: int, hops: int) -> None:
+        """hops: one less than the machine's memories."""
         tensors = len(graph.tensors)
         self.graph, self._parts = graph, dict[int, Part]()
         self._sizes: list[int] = graph.tensors.bytes.tolist()
         self._cyclic: list[bool] = graph.persistent.tolist()
-        self.moves, self.fetches = Rows(MOVE, "slot", tensors), Rows(FETCH, "use", tensors)
+        self.moves, self.fetches = Rows(MOVE, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
         self.absences = Rows(ABSENCE, "after", tensors)
-        self.curves = np.zeros((HOPS, turn), np.int64)
+        self.curves = np.zeros((hops, turn), np.int64)
         self.curve = self.curves[Memory.DEVICE]
         self.curve[1::2] = [lineup.workspace(position) for position in range(len(lineup.runs))]
         self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)

@@ -53,7 +53,7 @@ class Amounts:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
         self.late, self.on_host = late, on_host
         self.room = int(keep * device_limit(problem))
-        bare = ResidencyTransfers(problem.graph, machine.links, next(self._all_away(0))).device_peak
+        bare = ResidencyTransfers(problem.graph, machine.hierarchy, next(self._all_away(0))).device_peak
         traffic = traffic_of(
             order.layers,
             machine,
@@ -159,7 +159,7 @@ def kept_on_device(
     What is made last is needed first: it is kept as long as the bytes at every moment keep within the room,
     all fetches just before their uses. Linear in the swapped tensors times the runs.
     """
-    transfers = ResidencyTransfers(graph, machine.links, way)
+    transfers = ResidencyTransfers(graph, machine.hierarchy, way)
     curve, away = transfers.device_curve, dict(way.offloaded)
     fetches = transfers.fetches[["tensor", "use"]].tolist()
     back = {x: use for x, use in sorted(fetches, key=lambda fetch: fetch[1]) if x in swapped}

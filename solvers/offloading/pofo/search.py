@@ -98,7 +98,7 @@ class Search:
         while low <= high and self._proceed():
             middle = (low + high) // 2
             way = self._way(table, drops[middle])
-            transfers = ResidencyTransfers(self.problem.graph, self.linked.machine.links, way)
+            transfers = ResidencyTransfers(self.problem.graph, self.linked.machine.hierarchy, way)
             if transfers.device_peak <= self.chained.limit:
                 low = middle + 1
             else:

@@ -11,18 +11,19 @@ from direct_access import with_direct_gradients
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
-from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import prune
+from memplan.planner.schedule.sequence import in_plain_mode, prune
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import worth_moving
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.offloading.joint.lineup import ABSENT
 from memplan.solvers.offloading.joint.slots import Slots
+from memplan.solvers.offloading.joint.spill import spill
 from memplan.solvers.offloading.joint.start import host_modes
 from memplan.solvers.offloading.joint.state import State
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
@@ -157,6 +158,24 @@ def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
     figures = registry.solve("joint", Problem(graph, budget, small), 1.0, bound_seconds=0.0).figures
     assert figures.host_peak <= roomy.host_peak // 2
     assert figures.disk_peak > 0
+
+
+def test_what_the_disk_cannot_hold_goes_deeper() -> None:
+    """Through host and disk to the memory below, as few as needed: fewer where the disk is larger."""
+    graph, counts = GRAPHS["trained"], list[int]()
+    disks = replace(LINKED.links, disk_read=2.0 * MiB, disk_write=2.0 * MiB)
+    archive = Tier("archive", None, Link(2.0 * MiB), Link(2.0 * MiB))
+    for disk in (17 * MiB, 20 * MiB):
+        machine = Machine(host_capacity=12 * MiB, disk_capacity=disk, links=disks, deeper=(archive,))
+        state = State(graph, machine, 20 * MiB, in_plain_mode(range(len(graph.operations))), all_away=True)
+        spill(state)
+        assert state.peaks(1.0)[Memory.DISK] <= disk
+        roomy, schedule = replace(machine, host_capacity=None), state.schedule(state.evaluate(1.0))
+        found = simulate(graph, schedule, budget=20 * MiB, machine=roomy).figures
+        assert found.disk_peak <= disk
+        assert found.deeper_peaks[0] > 0
+        counts.append(sum(to == 3 for to in state.away.values()))
+    assert counts[0] > counts[1]
 
 
 def many_and_few() -> Graph:

@@ -46,7 +46,7 @@ def test_any_changes(seed: int) -> None:
                 positions = random.sample(switchable, min(1, len(switchable)))
                 state.switch(dict.fromkeys(positions, random.choice([0, HOST_MODE])))
         residency = Residency(state.runs, state.away, state.decided.leave)
-        demand = ResidencyTransfers(graph, LINKED.links, residency)
+        demand = ResidencyTransfers(graph, LINKED.hierarchy, residency)
         assert state.demand == demand.device_peak
         budget = random.choice([2**40, demand.device_peak, demand.device_peak + random.randint(0, 30)])
         state.instance.limits[Memory.DEVICE] = budget

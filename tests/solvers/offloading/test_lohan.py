@@ -393,7 +393,9 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, keep=share)
     for count in (0, len(order.swaps)):
         bare, way = next(amounts._all_away(count)), next(amounts.ways(count))
-        before, after = (ResidencyTransfers(updated, MACHINE.links, each).device_peak for each in (bare, way))
+        before, after = (
+            ResidencyTransfers(updated, MACHINE.hierarchy, each).device_peak for each in (bare, way)
+        )
         assert set(way.offloaded) <= set(bare.offloaded)
         assert after <= max(before, amounts.room)
 

@@ -94,10 +94,10 @@ def planned(options: argparse.Namespace, folder: Path) -> tuple[list[float], str
             budget=options.budget,
             machine=options.machine,
             optimizer=optimizer,
-            masters=True,
+            master_weights=True,
             weights=folder,
             time_limit=options.seconds,
-            keep=False,
+            cache=False,
         )
     )
     step, set_up = made.result, perf_counter() - start

@@ -82,7 +82,7 @@ def planned(module: nn.Module, **options: Any) -> Any:
     return memplan.optimize(
         module,
         batch(),
-        **{"budget": "85%", "keep": False, "compare": False, "solver": "rotor", "time_limit": 1, **options},
+        **{"budget": "85%", "cache": False, "verify": False, "solver": "rotor", "time_limit": 1, **options},
     )
 
 
@@ -95,7 +95,7 @@ def by_auto() -> None:
 
 
 def compared() -> None:
-    planned(Net(), compare=True)(batch()).backward()
+    planned(Net(), verify=True)(batch()).backward()
 
 
 def updates() -> None:
@@ -108,7 +108,7 @@ def updates() -> None:
 
 def undo() -> None:
     module = Net()
-    step = planned(module, optimizer=torch.optim.SGD(module.parameters(), 0.01), undo=True)
+    step = planned(module, optimizer=torch.optim.SGD(module.parameters(), 0.01), rollback_on_error=True)
     step(batch())
 
 
@@ -164,7 +164,7 @@ FOLDER = TemporaryDirectory()
 
 def cached() -> None:
     """Take the plan from the cache on disk, from the second call on."""
-    planned(Net(), keep=FOLDER.name, compare=None)(batch()).backward()
+    planned(Net(), cache=FOLDER.name, verify=None)(batch()).backward()
 
 
 def failing() -> None:

@@ -186,7 +186,7 @@ class Planned(NamedTuple):
 def planned(task: Task, iterations: int, budget: str, seconds: float) -> Planned:
     run = Run(task, iterations)
     start = perf_counter()
-    options: dict[str, Any] = {"optimizer": run.optimizer, "time_limit": seconds, "keep": False}
+    options: dict[str, Any] = {"optimizer": run.optimizer, "time_limit": seconds, "cache": False}
     step = memplan.optimize(run.module, run.batches[0], budget=budget, machine="rtx3060", **options)
     set_up = perf_counter() - start
     torch.manual_seed(1)

@@ -33,7 +33,7 @@ class Runs:
         self.model, self.batch, *rest = import_module(name).build()
         self.loss_fn, self.labels = (*rest, None, None)[:2]
         options = {"loss_fn": self.loss_fn, "targets": self.labels, "solver": "store-all"}
-        self.step = memplan.optimize(self.model, self.batch, budget="100%", keep=False, **options)
+        self.step = memplan.optimize(self.model, self.batch, budget="100%", cache=False, **options)
 
     def eager(self) -> None:
         batch = self.batch

@@ -42,7 +42,7 @@ def start(budget: str, solver: str, tokens: int, threads: int, compare: bool | N
         times[phase] = [a + b for a, b in zip(times.get(phase, [0.0, 0.0]), spent, strict=True)]
         phase, clock = at.phase, now
 
-    memplan.optimize(model, batch, budget=budget, solver=solver, compare=compare, progress=told)
+    memplan.optimize(model, batch, budget=budget, solver=solver, verify=compare, progress=told)
     told(Told(""))
     print(json.dumps(times))
 

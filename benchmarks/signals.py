@@ -39,15 +39,15 @@ MODES: dict[str, dict[str, Any]] = {
     "backward by the loop": {},
     "updates in backward": {"update": "in-backward"},
     "updates after backward": {"update": "after"},
-    "undo": {"undo": True},
+    "rollback_on_error": {"rollback_on_error": True},
     "offloaded": {"machine": MACHINE, "budget": "85%"},
-    "offloaded, undo": {"machine": MACHINE, "budget": "85%", "undo": True},
-    "accumulation": {"accumulate": 3},
-    "accumulation, undo": {"accumulate": 3, "undo": True},
+    "offloaded, undo": {"machine": MACHINE, "budget": "85%", "rollback_on_error": True},
+    "accumulation": {"gradient_accumulation_steps": 3},
+    "accumulation, undo": {"gradient_accumulation_steps": 3, "rollback_on_error": True},
     "scaler": {"autocast": torch.float16},
-    "masters, averages": {"masters": True, "ema": DECAY},
+    "masters, averages": {"master_weights": True, "ema": DECAY},
     "another optimizer": {},
-    "another shape each time": {"plans": 1000, "budget": "16MB"},
+    "another shape each time": {"max_plans": 1000, "budget": "16MB"},
 }
 COLUMNS = ("exceptions", "before", "after", "update anew", "refused", "between")
 State = dict[str, Tensor]
@@ -174,7 +174,7 @@ class Planned(Training):
 
     def __init__(self, mode: str, first: Tensor) -> None:
         super().__init__(mode)
-        given: dict[str, Any] = {"budget": "100%", "keep": False, "time_limit": 1, "compare": False}
+        given: dict[str, Any] = {"budget": "100%", "cache": False, "time_limit": 1, "verify": False}
         if mode != "backward by the loop":
             given["optimizer"] = self.optimizer
         if self.scaler is not None:

@@ -155,13 +155,13 @@ def planned(make, batches, budget, *, compare, in_plan, time_limit):
     raise; a LaterError has the number of the batch."""
     iteration = start(make)
     training = Training(iteration)
-    given = {"loss_fn": iteration.loss_fn, "compare": compare, "time_limit": time_limit}
+    given = {"loss_fn": iteration.loss_fn, "verify": compare, "time_limit": time_limit}
     first, targets = parts(batches[0])
     if targets is not None:
         given["targets"] = targets
     if in_plan:
         given["optimizer"] = training.optimizer
-    run = optimize(iteration.module, first, budget=budget, solver=SOLVER, keep=False, **given)
+    run = optimize(iteration.module, first, budget=budget, solver=SOLVER, cache=False, **given)
     begin()
 
     def step(batch):
@@ -194,7 +194,13 @@ def planned(make, batches, budget, *, compare, in_plan, time_limit):
     seconds = timed(lambda: step(batches[-1]))
     # Not predicted: AdamW's counts of steps, the generator's state that a repeated draw saves on the CPU.
     beside = sum(each.nbytes for each in tensors if each.ndim == 0) + generator_bytes(run.plans[0].program)
-    facts = {"plans": len(run.plans), "peak": predicted, "above": above, "beside": beside, "seconds": seconds}
+    facts = {
+        "max_plans": len(run.plans),
+        "peak": predicted,
+        "above": above,
+        "beside": beside,
+        "seconds": seconds,
+    }
     return result, facts
 
 
@@ -222,7 +228,13 @@ def judged(make, batches, expected, *, budgets, **options):
         except LaterError as later:
             if isinstance(later.error, InfeasibleError) and budget != BUDGETS[-1]:
                 continue
-            return {"outcome": LATER, "batch": later.number, "plans": later.plans, "why": str(later), **row}
+            return {
+                "outcome": LATER,
+                "batch": later.number,
+                "max_plans": later.plans,
+                "why": str(later),
+                **row,
+            }
         except InfeasibleError as error:
             if budget == BUDGETS[-1]:
                 return {"outcome": REFUSED, "why": str(error), **row}
@@ -259,7 +271,7 @@ def outcome(make, time_limit, loops=LOOPS, budgets=BUDGETS):
     found = {"eager": facts}
     compare = None
     for loop in loops:
-        options = {"budgets": budgets, "compare": compare, "in_plan": LOOPS[loop], "time_limit": time_limit}
+        options = {"budgets": budgets, "verify": compare, "in_plan": LOOPS[loop], "time_limit": time_limit}
         found[loop] = judged(make, batches, expected, **options)
         if (
             found[loop]["outcome"] == WORKS

@@ -150,7 +150,7 @@ _HINTS = (
         "",
         "",
         "passed to FakeTensor.__format__",
-        "write it after the step, from outputs=",
+        "write it after the step, from return_outputs=",
         "puts the value of a tensor into a text",
     ),
     _Hint(

@@ -22,7 +22,7 @@ def loss_of(output: Tensor) -> Tensor:
 
 
 def optimized(module: nn.Module, optimizer: Any, **options: Any) -> Any:
-    chosen = {"solver": "rotor", "keep": False, "compare": False, "budget": "90%", **options}
+    chosen = {"solver": "rotor", "cache": False, "verify": False, "budget": "90%", **options}
     return memplan.optimize(module, INPUTS, loss_fn=loss_of, optimizer=optimizer, **chosen)
 
 

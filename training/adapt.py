@@ -112,8 +112,8 @@ class Adapter:
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
             problem = Problem(plan.graph, plan.budget, now)
             planner = self._planner
-            seconds = planner.time_limit or SECONDS
-            case.solving = Background(planner.solver, problem, seconds, planner.settings)
+            seconds = planner.options.time_limit or SECONDS
+            case.solving = Background(planner.options.solver, problem, seconds, planner.options.settings)
             said.append("solved again in the background")
         if moved is None:
             self._book.note(step, "; ".join(["timed again", *said]))

@@ -68,27 +68,37 @@ class Buckets(NamedTuple):
         return {name: tensor for name, tensor in tensors_in(inputs).items() if name in self.pads}
 
 
-def given_buckets(pad: Any, buckets: Any, inputs: Inputs) -> Buckets | None:
-    """The arguments of `optimize`, for an example of the inputs. Raises InputError, one line."""
-    if pad is None and buckets is None:
+def parse_buckets(pad_values: Any, pad_to_lengths: Any, inputs: Inputs) -> Buckets | None:
+    """Return the lengths and values of padding, None without these options. Raise InputError, one line.
+
+    inputs: an example batch.
+    """
+    if pad_values is None and pad_to_lengths is None:
         return None
-    if not isinstance(pad, Mapping) or not pad or buckets is None:
-        raise InputError("pad and buckets go together: pad={'input_ids': 0, …}, buckets=(128, 256)")
+    if not isinstance(pad_values, Mapping) or not pad_values or pad_to_lengths is None:
+        raise InputError(
+            "pad_values and pad_to_lengths go together: pad_values={'input_ids': 0, …}, "
+            "pad_to_lengths=(128, 256)"
+        )
     pads: dict[str, Pad] = {}
-    for name, given in cast("Mapping[Any, Any]", pad).items():
+    for name, given in cast("Mapping[Any, Any]", pad_values).items():
         parts = cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,))
         numbers = len(parts) in (1, 2) and all(isinstance(part, int | float) for part in parts)
         if not numbers or (len(parts) == 2 and (type(parts[1]) is not int or parts[1] < 0)):
-            raise InputError(f"pad[{name!r}] is {given!r}: give a value, or a value and a dimension")
+            raise InputError(f"pad_values[{name!r}] is {given!r}: give a value, or a value and a dimension")
         pads[str(name)] = Pad(*parts)
-    sizes: tuple[Any, ...] = (buckets,)
-    if isinstance(buckets, tuple | list | range):
-        sizes = tuple(cast("Sequence[Any]", buckets))
+    sizes: tuple[Any, ...] = (pad_to_lengths,)
+    if isinstance(pad_to_lengths, tuple | list | range):
+        sizes = tuple(cast("Sequence[Any]", pad_to_lengths))
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-        raise InputError(f"buckets={buckets!r}: they are the lengths that batches are padded to, 1 or more")
+        raise InputError(
+            f"pad_to_lengths={pad_to_lengths!r}: give the lengths that batches are padded to, 1 or more"
+        )
     there = tensors_in(inputs)
     if unknown := [name for name in pads if name not in there]:
-        raise InputError(f"pad names {unknown[0]}, which is no input: there are {', '.join(there)}")
+        raise InputError(
+            f"pad_values names {unknown[0]}, which is not an input: there are {', '.join(there)}"
+        )
     return Buckets(pads, tuple(sorted(set(sizes))))
 
 

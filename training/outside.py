@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from ..graphs.errors import InputError
 from ..runtime.compare.peaks import resident_bytes
 from ..runtime.interrupts import deferred_signals
-from ..runtime.model.clipping import Clipping
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
 from ..runtime.refusals import warn_user
@@ -38,18 +37,13 @@ class OutsideStep(Step):
     """As any step with an optimizer: weights are updated and gradients gone when it returns."""
 
     def __init__(
-        self,
-        iteration: Iteration,
-        planner: Planner,
-        most: int,
-        buckets: Buckets | None,
-        optimizer: Optimizer,
-        clipping: Clipping | None = None,
+        self, iteration: Iteration, planner: Planner, buckets: Buckets | None, optimizer: Optimizer
     ) -> None:
-        """iteration: without updates; `accumulate` of them make one. Raises MemplanError."""
-        if planner.undo:
+        """Plan the iteration, which has no updates: `accumulate` of them make one. Raises MemplanError."""
+        if planner.options.rollback_on_error:
             raise InputError(
-                f"undo=True is for planned updates: {type(optimizer).__name__} steps behind the plan"
+                "rollback_on_error=True needs planned updates: "
+                f"{type(optimizer).__name__} steps after the plan"
             )
         bring_back(iteration.module.parameters())
         trained = {name: p for name, p in iteration.module.named_parameters() if p.requires_grad}
@@ -58,8 +52,9 @@ class OutsideStep(Step):
         self._waiting = 0
         sums = sum(p.nbytes for p in trained.values()) if iteration.accumulate > 1 else 0
         planner.beside = self._taken.states + sums
-        super().__init__(iteration, self._planned, most, buckets, planner)
-        self._own, self._clipping, self._losses = optimizer, clipping, Losses(updates=True)
+        super().__init__(iteration, planner, buckets, plan=self._planned)
+        self._own, self._losses = optimizer, Losses(updates=True)
+        self._clipping = planner.options.max_grad_norm
         kind, budget = type(optimizer).__name__, self._budget(self.plans[0])
         taken = f"take {planner.beside:,} bytes of the budget of {budget:,} all the time"
         held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"

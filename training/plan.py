@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
-from ..planner.budget import Budget
 from ..planner.plain import baseline, plain_schedule
 from ..planner.simulator.part import part_of
 from ..planner.simulator.simulate import simulate
@@ -38,6 +36,7 @@ from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import InfeasibleError, Problem
 from ..solvers.registry.run import solve_or_unpin as solve
 from .kept import Plan, find, keep, vouch, vouched
+from .options import Options
 from .report import Book
 
 FORWARD = "auto"
@@ -64,22 +63,16 @@ class _Kept(NamedTuple):
 
 @dataclass
 class Planner:
-    """What all plans of a step have in common. folder: where plans are kept, if anywhere. bytes: the budget;
-    a share is one of the first plan's peak, with what lies beside it on the device. compare: None where it
-    was not on the same grounds. compiling: operations are, where that is faster. settings: of the solver, as
-    text. parts: by plan. links: the machine's by the times of iterations, for plans to come."""
+    """Maker of the plans of one step, which share options, budget and measured times.
 
-    budget: Budget
-    solver: str
-    time_limit: float | None
-    machine: Machine | None
-    folder: Path | None
-    compare: bool | None
-    undo: bool
+    bytes: the budget; None until the first plan, of whose baseline a share is one.
+    beside: bytes on the device that are not the plans', but of the budget.
+    parts: by plan, those of an update over several batches.
+    links: the machine's by the times of iterations, for plans to come.
+    """
+
+    options: Options
     book: Book
-    adapt: bool = True
-    compiling: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])
     links: Links | None = None
     bytes: int | None = None
     beside: int = 0
@@ -89,6 +82,11 @@ class Planner:
     _asked: WeakKeyDictionary[PlannedStep, tuple[Any, ...]] = field(
         default_factory=WeakKeyDictionary[PlannedStep, "tuple[Any, ...]"]
     )
+
+    @property
+    def verify(self) -> bool | None:
+        """Whether plans are compared with eager PyTorch; None: unless they were before."""
+        return False if self.options.weights is not None else self.options.verify
 
     def __call__(self, iteration: Iteration, less: int = 0) -> PlannedStep:
         """less: bytes of the budget that are not the iteration's.
@@ -113,8 +111,8 @@ class Planner:
         self._asked[step] = kept.asked
         if kept.plan is None:
             self.keep(step, plan)
-        if steady and kept.grounds is not None and self.folder is not None:
-            vouch(self.folder, plan, kept.asked, kept.grounds)
+        if steady and kept.grounds is not None and self.options.cache is not None:
+            vouch(self.options.cache, plan, kept.asked, kept.grounds)
         self.book.opened(step, plan, self.machine_of(plan))
         if iteration.updates is not None:
             optimizer = iteration.updates.optimizer
@@ -125,21 +123,28 @@ class Planner:
     def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
         when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
         solver = self._solver(iteration)
-        asked = (size or self.budget.text, self.machine, solver, self.time_limit, when, self.beside)
-        if self.compiling:
+        asked = (
+            size or self.options.budget.text,
+            self.options.machine,
+            solver,
+            self.options.time_limit,
+            when,
+            self.beside,
+        )
+        if self.options.compile:
             asked = (*asked, COMPILED)
-        if self.settings:
-            asked = (*asked, *self.settings.items())
+        if self.options.settings:
+            asked = (*asked, *self.options.settings.items())
         if iteration.processes is not None:
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
-        if self.folder is None:
+        if self.options.cache is None:
             return _Kept(asked)
-        plan = find(self.folder, program, self.machine, asked)
-        if self.compare is False:
+        plan = find(self.options.cache, program, self.options.machine, asked)
+        if self.verify is False:
             return _Kept(asked, plan)
-        base = grounds(iteration, program, self.undo)
-        known = plan is not None and base is not None and vouched(self.folder, plan, asked, base)
-        return _Kept(asked, plan, base, vouched=known and self.compare is None)
+        base = grounds(iteration, program, self.options.rollback_on_error)
+        known = plan is not None and base is not None and vouched(self.options.cache, plan, asked, base)
+        return _Kept(asked, plan, base, vouched=known and self.verify is None)
 
     def _compared(
         self, iteration: Iteration, step: PlannedStep, plan: Plan, kept: _Kept, *, first: bool
@@ -149,7 +154,7 @@ class Planner:
         if kept.vouched:
             self.book.compared_before()
             return False
-        if self.compare is False:
+        if self.verify is False:
             return False
         with self.book.phase("compare"):
             same = compared(iteration, step, plan.graph, self._in_turn(iteration, step), plan.compiled)
@@ -171,16 +176,16 @@ class Planner:
             warn_user(line)
 
     def _solver(self, iteration: Iteration) -> str:
-        return self.solver if iteration.trains else FORWARD
+        return self.options.solver if iteration.trains else FORWARD
 
     def machine_of(self, plan: Plan) -> Machine | None:
         """What it is planned for: by the times of iterations (adapt.py), else as it was given."""
-        return plan.graph.machine or self.machine
+        return plan.graph.machine or self.options.machine
 
     def keep(self, step: PlannedStep, plan: Plan) -> None:
         """On disk, where plans are: in the place of the step's."""
-        if self.folder is not None and (asked := self._asked.get(step)) is not None:
-            keep(self.folder, plan, self.machine_of(plan), asked)
+        if self.options.cache is not None and (asked := self._asked.get(step)) is not None:
+            keep(self.options.cache, plan, self.machine_of(plan), asked)
 
     def instead(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> PlannedStep:
         """The same program by another schedule, which takes over the weights where they lie: the device has
@@ -199,7 +204,11 @@ class Planner:
         other shapes are made for as many from now on. Raises InfeasibleError."""
         before = self.book.plan(step)
         asked = (budget, *self._asked[step][1:])
-        found = None if self.folder is None else find(self.folder, before.traced, self.machine, asked)
+        found = (
+            None
+            if self.options.cache is None
+            else find(self.options.cache, before.traced, self.options.machine, asked)
+        )
         plan = found or self._solved(before, self._solver(iteration), budget)
         if iteration.trains:
             self.bytes = budget
@@ -245,7 +254,13 @@ class Planner:
 
     def _planned(self, iteration: Iteration, plan: Plan, left: int = 0) -> PlannedStep:
         terms = Terms(plan.graph, plan.budget, self.machine_of(plan), left=left)
-        return PlannedStep(iteration, plan.program, plan.schedule, terms, undo=self.undo and iteration.trains)
+        return PlannedStep(
+            iteration,
+            plan.program,
+            plan.schedule,
+            terms,
+            undo=self.options.rollback_on_error and iteration.trains,
+        )
 
     def _in_turn(self, iteration: Iteration, step: PlannedStep) -> Sequence[PlannedStep] | None:
         """What is compared one after the other, where that is not the step alone: a first batch, another, the
@@ -263,7 +278,7 @@ class Planner:
         graph = graph_from(program, measured)
         budget = self._first_budget(graph, program) if size is None else size
         plan, solver = self._unsolved(program, graph, budget), self._solver(iteration)
-        if not self.compiling:
+        if not self.options.compile:
             return self._solved(plan, solver, budget)
         with self.book.phase("compile"):
             found = chosen(program, measured, self.book.compiled)
@@ -279,24 +294,26 @@ class Planner:
     def _first_budget(self, graph: Graph, program: Program) -> int:
         """What the iteration may take. Bytes hold what libraries keep on the device, too; the plain peak, of
         which a share is one, does not."""
-        kept = 0 if self.budget.size is None else device_of(program.device).constant_bytes()
+        kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
         peak, resident = (size + self.beside for size in (baseline(graph).peak, graph.resident_bytes))
-        budget = self.budget.bytes_of(peak, resident) - self.beside
+        budget = self.options.budget.bytes_of(peak, resident) - self.beside
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         return budget - kept
 
     def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
         """In plain order, on the links as iterations have found them."""
-        if self.machine is not None and self.links is not None:
-            graph = replace(graph, machine=replace(self.machine, links=self.links))
+        if self.options.machine is not None and self.links is not None:
+            graph = replace(graph, machine=replace(self.options.machine, links=self.links))
         return Plan(program, graph, plain_schedule(graph), budget)
 
     def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
         """For so many bytes."""
         problem, tell = Problem(plan.graph, budget, self.machine_of(plan)), self.book.solving
         with self.book.phase("solve"):  # nobody is told a bound
-            solution = solve(solver, problem, self.time_limit, self.settings, report=tell, bound_seconds=0)
+            solution = solve(
+                solver, problem, self.options.time_limit, self.options.settings, report=tell, bound_seconds=0
+            )
         graph = plan.graph
         if solution.machine is not problem.machine:
             warn_user(solution.notes[0])

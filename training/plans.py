@@ -63,7 +63,7 @@ class Plans:
                 self.steps.insert(0, made)
                 return made, given
         allowed = f"with {self._most} plans there are as many as allowed"
-        more = f"optimize(…, plans={2 * self._most})"
+        more = f"optimize(…, max_plans={2 * self._most})"
         if isinstance(refused, OtherValuesError):
             raise MismatchError(f"{refused}; {allowed}. {_GIVE_TENSORS}, or {more}")
         if isinstance(refused, UsedValuesError):

@@ -73,8 +73,11 @@ def _of(used: int | None, planned: int) -> str:
 Progress = Callable[[Told], None]
 
 
-def given_progress(progress: bool | Progress) -> Progress:
-    """True: a line on standard error, where that is a terminal. Raises InputError."""
+def progress_callback(progress: bool | Progress) -> Progress:
+    """Return the callback that is meant. Raise InputError for what can't be called.
+
+    True is a line on standard error if that is a terminal, False none.
+    """
     if isinstance(progress, bool):
         return Line() if progress and sys.stderr is not None and sys.stderr.isatty() else _nothing
     if not callable(cast(object, progress)):

@@ -21,7 +21,7 @@ from ..graphs.errors import MismatchError
 from ..graphs.units import duration
 from ..planner.card import Card, Entry
 from ..runtime.interrupts import deferred_signals, open_to_signals
-from ..runtime.model.clipping import given_norm
+from ..runtime.model.clipping import parse_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.home import at_home
@@ -42,25 +42,28 @@ class Step:
     def __init__(
         self,
         iteration: Iteration,
-        plan: Callable[..., PlannedStep],
-        most: int,
-        buckets: Buckets | None,
         planner: Planner,
+        buckets: Buckets | None,
         *,
+        plan: Callable[..., PlannedStep] | None = None,
         parts: int = 1,
     ) -> None:
-        """Plans for the shape of the iteration's inputs, in the largest bucket. plan: the planner, or around
-        it. most: plans, of each kind. parts: see Scaling. Raises MemplanError."""
+        """Plan the shape of the iteration's inputs, in the largest bucket. Raises MemplanError.
+
+        plan: makes plans instead of the planner.
+        parts: see Scaling.
+        """
+        plan = plan or planner
         self._planner, self._book = planner, planner.book
         self._scaling = (
             None if iteration.scaler is None else Scaling(iteration.scaler, _device(iteration), parts)
         )
         if self._scaling is not None:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
-        self._plans = Plans(iteration, plan, most, buckets)
+        self._plans = Plans(iteration, plan, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # parts beside the plan
         alone = iteration.processes is None and not several
-        self._adapter = Adapter(planner, on=planner.adapt and alone)
+        self._adapter = Adapter(planner, on=planner.options.replan_on_drift and alone)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))
@@ -135,7 +138,7 @@ class Step:
 
     def predict(self, *arguments: Any, **keywords: Any) -> Any:
         """As `evaluate`, for batches without labels: what the module returns, all of it where
-        `optimize(…, outputs=…)` names nothing."""
+        `optimize(…, return_outputs=…)` names nothing."""
         return self._without_training("predict", arguments, keywords)[1]
 
     def _without_training(
@@ -157,7 +160,7 @@ class Step:
     @property
     def output(self) -> Any:
         """What the module has returned in the last iteration, detached, with the tensors that
-        `optimize(…, outputs=…)` asks for; None in the place of others."""
+        `optimize(…, return_outputs=…)` asks for; None in the place of others."""
         return self.plans[0].output
 
     @property
@@ -184,8 +187,8 @@ class Step:
     @clip_norm.setter
     def clip_norm(self, norm: float) -> None:
         if self._clipping is None:
-            raise MismatchError("the plan clips no gradients: plan anew, with clip_norm=")
-        self._clipping.max_norm = given_norm(norm)
+            raise MismatchError("the plan clips no gradients: plan anew, with max_grad_norm=")
+        self._clipping.max_norm = parse_norm(norm)
 
     def ema_state_dict(self) -> dict[str, Any]:
         """`module.state_dict()` with the weights' moving averages in their place, copies in host memory.

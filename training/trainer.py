@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -17,51 +15,31 @@ import torch
 from torch import nn
 
 from ..graphs.errors import InputError, MismatchError
-from ..graphs.machine import Machine
 from ..runtime.model.processes import Around
-from .optimize import optimize
-from .progress import Progress
+from .optimize import optimize_with
+from .option import takes
+from .options import Options, PlanningOptions
 from .step import Step
 
 _ITEMS = "num_items_in_batch"
 
 
-def optimize_trainer(
-    trainer: Any,
-    *,
-    budget: int | str,
-    machine: Machine | str | Path | None = None,
-    solver: str = "auto",
-    time_limit: float | None = None,
-    gap: float | str | None = None,
-    plans: int = 8,
-    keep: bool | str | Path = True,
-    compare: bool | None = None,
-    adapt: bool = True,
-    pad: Mapping[str, Any] | None = None,
-    buckets: int | Sequence[int] | None = None,
-    progress: bool | Progress = False,
-) -> PlannedLoss:
-    """Let a transformers.Trainer compute losses and gradients within a budget: before `trainer.train()`.
+@takes(PlanningOptions, first="trainer")
+def optimize_trainer(trainer: Any, options: PlanningOptions) -> PlannedLoss:
+    """Let a transformers.Trainer compute losses and gradients within a budget: call it before `train()`.
 
-    The first batch of each shape is planned. Arguments as in `optimize`. Returns what stands in the place of
-    `trainer.compute_loss`. Raises InputError; what `optimize` and steps raise comes out of `train()`.
+    The first batch of each shape is planned. What planning and steps raise comes out of `trainer.train()`.
+
+    Args:
+        trainer (transformers.Trainer): a trainer whose compute_loss has not been replaced.
+
+    Returns:
+        The PlannedLoss that replaces `trainer.compute_loss`; its `step` exists from the first batch on.
+
+    Raises:
+        InputError: an option that is not valid, or a trainer that can't be planned.
     """
     _check(trainer)
-    options = {
-        "budget": budget,
-        "machine": machine,
-        "solver": solver,
-        "time_limit": time_limit,
-        "gap": gap,
-        "plans": plans,
-        "keep": keep,
-        "compare": compare,
-        "adapt": adapt,
-        "pad": pad,
-        "buckets": buckets,
-        "progress": progress,
-    }
     trainer.compute_loss = PlannedLoss(trainer, options)
     return trainer.compute_loss
 
@@ -69,7 +47,7 @@ def optimize_trainer(
 class PlannedLoss:
     """Called as `Trainer.compute_loss`. step: there from the first training batch on."""
 
-    def __init__(self, trainer: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, trainer: Any, options: PlanningOptions) -> None:
         self.step: Step | None = None
         self._trainer, self._options = ref(trainer), options  # a walk of what the loss reaches ends here
         self._model: nn.Module | None = None
@@ -94,7 +72,8 @@ class PlannedLoss:
         others = {name: part for name, part in others.items() if part not in (model, trainer.model)}
         before = _contents(vars(trainer))
         scaler = trainer.accelerator.scaler  # of float16
-        step = optimize(Around(model, self._computed, others), inputs, scaler=scaler, **self._options)
+        options = self._options.extended(Options, scaler=scaler)
+        step = optimize_with(Around(model, self._computed, others), inputs, options)
         after = _contents(vars(trainer))
         if changed := [name for name in after if before.get(name) != after[name]]:
             raise MismatchError(

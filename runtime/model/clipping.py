@@ -14,8 +14,11 @@ class Clipping:
     max_norm: float
 
 
-def given_norm(clip_norm: object) -> float:
-    """Raises InputError, one line. Infinity is taken: the norm is told, nothing is clipped."""
-    if isinstance(clip_norm, int | float) and type(clip_norm) is not bool and clip_norm > 0:
-        return float(clip_norm)
-    raise InputError(f"clip_norm={clip_norm!r}: a norm is a number above 0; None does not clip")
+def parse_norm(max_grad_norm: object) -> float:
+    """Return a norm as a number. Raise InputError, one line, for anything else.
+
+    Infinity is valid: the norm is reported and nothing is clipped.
+    """
+    if isinstance(max_grad_norm, int | float) and type(max_grad_norm) is not bool and max_grad_norm > 0:
+        return float(max_grad_norm)
+    raise InputError(f"max_grad_norm={max_grad_norm!r}: give a number above 0; None does not clip")

@@ -25,7 +25,7 @@ from torch import nn
 
 from ...graphs.errors import InputError, MemplanError, MissingPackageError
 from ...graphs.files.documents import regular_size
-from .arguments import given_inputs
+from .arguments import parse_inputs
 from .batches import PARAMETER, takes_batch, with_batch
 from .iteration import Inputs, Iteration, Labelled, LossFunction, with_targets
 
@@ -94,10 +94,10 @@ def load_model_file(text: str) -> ModelFile:
 
 def _as_batch(made: Any, labelled: bool) -> Inputs:
     if not labelled:
-        return given_inputs(made)
+        return parse_inputs(made)
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise InputError("data() must give pairs of inputs and targets, as build() returns targets")
-    return with_targets(given_inputs(made[0]), made[1])
+    return with_targets(parse_inputs(made[0]), made[1])
 
 
 def _run(path: Path) -> ModuleType:

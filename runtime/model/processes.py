@@ -98,7 +98,7 @@ class Processes:
         if not self.syncs:
             raise MismatchError(
                 "the step averages gradients and updates the weights with this batch: call it outside of "
-                "no_sync, or give optimize the number of batches of an update, accumulate=N"
+                "no_sync, or give optimize the number of batches of an update, gradient_accumulation_steps=N"
             )
 
     @contextmanager
@@ -141,8 +141,8 @@ class Processes:
         for rank, (_text, _averaged, many) in enumerate(found):
             if many != accumulate:
                 raise MismatchError(
-                    f"rank {rank} has accumulate={many}, this one {accumulate}: all ranks must update at the "
-                    "same batch"
+                    f"rank {rank} has gradient_accumulation_steps={many}, this one {accumulate}: all ranks "
+                    "must update at the same batch"
                 )
 
     def check(self, gradients: Mapping[str, tuple[int, ...]]) -> None:

@@ -59,7 +59,7 @@ def output_of(returned: Any, wanted: Wanted, loss: Tensor | None) -> Output:
             if _is_named(name, wanted) and not isinstance(leaf, _PLAIN):
                 raise InputError(
                     f"the output {name or 'of the module'} is a {type(leaf).__name__}, which can't be taken "
-                    "apart: name the tensors that are wanted, like outputs=('logits',)"
+                    "apart: name the tensors that are wanted, like return_outputs=('logits',)"
                 )
             rest.append(leaf if isinstance(leaf, _PLAIN) else None)
         elif leaf is loss or _is_named(name, wanted):
@@ -82,5 +82,5 @@ def _is_named(name: str, wanted: Wanted) -> bool:
 def _listed(leaves: Mapping[str, Any]) -> str:
     names = [name for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
     if names == [""]:
-        return "it returns one tensor, outputs=True"
+        return "it returns one tensor, return_outputs=True"
     return f"it returns {', '.join(names)}" if names else "it returns no tensors"

@@ -44,7 +44,7 @@ _Code = Callable[..., tuple[Tensor, ...]]
 
 LOST = (
     "an iteration failed between its updates: load the weights and the optimizer's states, then go on; "
-    "optimize(…, undo=True) takes such an iteration back"
+    "optimize(…, rollback_on_error=True) takes such an iteration back"
 )
 
 

@@ -357,6 +357,6 @@ def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
     capacity = machine and machine.host_capacity
     if capacity is not None and kept + planned > capacity:
         raise InputError(
-            f"undo=True keeps {kept:,} bytes in host memory beside the {planned:,} of the schedule; "
-            f"the machine has {capacity:,}"
+            f"rollback_on_error=True keeps {kept:,} bytes in host memory in addition to the "
+            f"{planned:,} of the schedule; the machine has {capacity:,}"
         )

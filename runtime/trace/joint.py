@@ -291,7 +291,7 @@ class _ForwardBackward:
             if (weight := own.get(memory_of(tensor))) is not None:
                 raise InputError(
                     f"the output {name or 'of the module'} lies in {weight}, which iterations change: read "
-                    "it there, and name the tensors that are wanted, like outputs=('logits',)"
+                    "it there, and name the tensors that are wanted, like return_outputs=('logits',)"
                 )
         taken = [_span(tensor) for tensor in self.inputs.values()]
         return output._replace(tensors={n: _apart(t, taken) for n, t in output.tensors.items()})

@@ -30,20 +30,21 @@ def with_average(rule: Rule, decay: float) -> Rule:
     return rule._replace(target=on_average, states=(*rule.states, AVERAGE), keywords=keywords)
 
 
-def given_average(ema: Any, module: nn.Module, *, planned: bool, masters: bool) -> float | None:
-    """The decay. Raises InputError, one line."""
-    if ema is None:
-        return None
-    if type(ema) is not float or not 0 < ema < 1:
-        raise InputError(f"ema={ema!r}: give the share of the average that each update leaves, like 0.999")
+def validate_average(module: nn.Module, *, planned: bool, masters: bool) -> None:
+    """Raise InputError, one line, if a moving average of the weights can't be kept.
+
+    planned: whether updates are.
+    masters: whether weights of less than float32 have masters.
+    """
     if not planned:
         raise InputError(
             f"ema= goes with planned updates, optimizer= of {titles()}; else average in the loop"
         )
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype.itemsize < torch.float32.itemsize and not masters:
-            raise InputError(f"ema: {name} is {parameter.dtype}, too coarse to average: give masters=True")
-    return ema
+            raise InputError(
+                f"ema: {name} is {parameter.dtype}, too coarse to average: give master_weights=True"
+            )
 
 
 def averages(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

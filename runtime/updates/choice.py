@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError
 from ...graphs.files.fields import check_fields, mapping
 from ...graphs.transformations.updates import When
-from ..model.clipping import Clipping, given_norm
+from ..model.clipping import Clipping, parse_norm
 from ..model.iteration import Iteration, Updates
 from .catalogue import OPTIMIZERS
 
@@ -92,7 +92,7 @@ def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
     if choice is None:
         return iteration
     optimizer = choice.optimizer(iteration.module.parameters())
-    clipping = None if choice.clip_norm is None else Clipping(given_norm(choice.clip_norm))
+    clipping = None if choice.clip_norm is None else Clipping(parse_norm(choice.clip_norm))
     return iteration._replace(updates=Updates(optimizer, choice.update, clipping))
 
 

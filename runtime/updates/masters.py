@@ -32,20 +32,25 @@ def with_master(rule: Rule, parameter: nn.Parameter) -> Rule:
     )
 
 
-def given_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """The optimizer keeps their bits from now on. None: no planned one. Raises InputError, one line."""
+def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Let the optimizer keep float32 bits from now on. Raise InputError, one line, if there are no masters.
+
+    optimizer: None for one whose updates are not planned.
+    """
     if optimizer is None:
-        raise InputError(f"masters=True goes with optimizer= of {titles()}: they are states in the plan")
+        raise InputError(
+            f"master_weights=True goes with optimizer= of {titles()}: they are states in the plan"
+        )
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not any(parameter.dtype in _LOW for parameter in trained):
         raise InputError(
-            "masters=True: no weight that is trained is bfloat16 or float16, so none has a master"
+            "master_weights=True: no weight that is trained is bfloat16 or float16, so none has a master"
         )
     for row in optimizer.state.values():
         if any(isinstance(x, Tensor) and x.dtype in _LOW for x in row.values()):
             raise InputError(
-                "masters=True: the optimizer has states of less than float32, as load_state_dict rounds "
-                "them: call it behind optimize, which keeps their bits"
+                "master_weights=True: the optimizer has states of less than float32, since load_state_dict "
+                "rounds them: call it after optimize, which keeps their bits"
             )
     _keep_bits(optimizer)
 

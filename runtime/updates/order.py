@@ -50,8 +50,8 @@ def check_overlaps(program: Program, iteration: Iteration) -> None:
     for name, state in program.states:
         if state == MASTER and program.values[program.parameters[name]].storage in changed:
             raise InputError(
-                f"masters=True: forward changes {name} in place, which the update would overwrite by its "
-                "master: leave masters out, or train in float32 with autocast=torch.bfloat16"
+                f"master_weights=True: forward changes {name} in place, which the update would overwrite "
+                "by its master: leave masters out, or train in float32 with autocast=torch.bfloat16"
             )
     for one, other, storage in _overlaps(program):
         if storage in changed:

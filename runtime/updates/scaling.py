@@ -58,5 +58,5 @@ def check_scaled(module: nn.Module, found: Mapping[str, Rule], *, divides: bool)
         if dtype == torch.float16 or (divides and dtype.itemsize < torch.float32.itemsize):
             raise InputError(
                 f"scaler: {name} is {dtype}, whose gradients can't be unscaled: keep weights in float32 "
-                "under autocast, or give masters=True"
+                "under autocast, or give master_weights=True"
             )

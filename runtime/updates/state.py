@@ -178,8 +178,8 @@ class OptimizerState:
         now = accumulated(self._optimizer)
         if now is not None and (now.of != self._of or now.batches >= now.of):
             raise MismatchError(
-                f"the optimizer holds sums of {now.batches} of {now.of} batches; the plan has accumulate="
-                f"{self._of}"
+                f"the optimizer holds sums of {now.batches} of {now.of} batches; the plan has "
+                f"gradient_accumulation_steps={self._of}"
             )
         if now is not None and (now.rank, now.size) != self._process:
             rank, size = self._process

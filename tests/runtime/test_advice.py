@@ -30,7 +30,7 @@ class Given(NamedTuple):
     def planned(self):
         options = {"loss_fn": self.loss_fn, "targets": self.targets}
         return memplan.optimize(
-            self.module, self.inputs, budget="100%", solver="store-all", keep=False, **options
+            self.module, self.inputs, budget="100%", solver="store-all", cache=False, **options
         )
 
     def eager(self, module):
@@ -738,7 +738,7 @@ class Cached(nn.Module):
 
 @pytest.mark.parametrize("make", [lambda: State(None, False), lambda: State(torch.zeros(4), False)])
 def test_a_state_is_refused_without_a_comparison_too(make):
-    options = {"budget": "100%", "solver": "store-all", "keep": False, "compare": False}
+    options = {"budget": "100%", "solver": "store-all", "cache": False, "verify": False}
     with pytest.raises(MemplanError, match=HERE + "uses module.mean, which the iteration itself changes"):
         memplan.optimize(make(), torch.randn(6, 4), **options)
     module = Cached()

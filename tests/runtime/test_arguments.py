@@ -7,7 +7,7 @@ from torch import nn
 
 
 def optimize(module, inputs, **options):
-    chosen = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "compare": False}
+    chosen = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "verify": False}
     return memplan.optimize(module, inputs, **{**chosen, **options})
 
 
@@ -47,11 +47,14 @@ def test_one_tensor_a_list_and_names_are_inputs(inputs):
         ({"time_limit": float("nan")}, "time_limit=nan: it is the solver's seconds, above 0"),
         ({"machine": 3}, "machine=3: give a Machine, a machine file or a name"),
         ({"loss_fn": "mse"}, "loss_fn is a str: give a function"),
-        ({"compare": "no"}, "compare='no': give True or False"),
-        ({"undo": 1}, "undo=1: give True or False"),
-        ({"outputs": 3}, "outputs=3: give True, or names like 'logits'"),
-        ({"outputs": None}, "outputs=None: give True, or names like 'logits'"),
-        ({"pad": {"0": 0}, "buckets": object}, "they are the lengths that batches are padded to"),
+        ({"verify": "no"}, "verify='no': give True or False"),
+        ({"rollback_on_error": 1}, "rollback_on_error=1: give True or False"),
+        ({"return_outputs": 3}, "return_outputs=3: give True, or names like 'logits'"),
+        ({"return_outputs": None}, "return_outputs=None: give True, or names like 'logits'"),
+        (
+            {"pad_values": {"0": 0}, "pad_to_lengths": object},
+            "they are the lengths that batches are padded to",
+        ),
         ({"inputs": None}, "inputs is a NoneType: give a tensor, a tuple of positional or a dict"),
         ({"module": torch.sum}, "the module is a builtin_function_or_method, not a torch.nn.Module"),
     ],

@@ -144,7 +144,8 @@ def test_what_undo_keeps_counts_on_the_host():
     terms = Terms(cycle.graph, None, replace(MACHINE, host_capacity=cycle.host.needed + weights))
     PlannedStep(iteration, step.program, cycle.schedule, terms)
     with pytest.raises(
-        InputError, match=r"undo=True keeps .* bytes in host memory beside the .* of the schedule"
+        InputError,
+        match=r"rollback_on_error=True keeps .* bytes in host memory beside the .* of the schedule",
     ):
         PlannedStep(iteration, step.program, cycle.schedule, terms, undo=True)
 

@@ -147,7 +147,7 @@ def check_trains_as_eager(module, plans=None):
     known = [train(other, other, batch) for batch in batches]
     state = torch.get_rng_state()
     torch.manual_seed(1)
-    step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", keep=False)
+    step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", cache=False)
     found = [train(module, step, batch) for batch in batches]
     assert torch.equal(torch.get_rng_state(), state)
     for ours, theirs in zip(found, known, strict=True):
@@ -174,7 +174,7 @@ def test_anomaly_mode():
     with torch.autograd.set_detect_anomaly(True):
         with pytest.warns(UserWarning, match="does not look for NaN"):
             step = memplan.optimize(
-                module, x, loss_fn=torch.sum, budget="100%", solver="store-all", keep=False
+                module, x, loss_fn=torch.sum, budget="100%", solver="store-all", cache=False
             )
         step(x).backward()
         assert torch.is_anomaly_enabled()
@@ -227,7 +227,7 @@ class Holder(nn.Module):
 @pytest.mark.parametrize("name", ODD)
 def test_objects_that_can_not_be_asked(name):
     module, batch = Holder(ODD[name]()), (torch.randn(3, 4), torch.tensor([1]))
-    step = memplan.optimize(module, batch, budget="100%", solver="store-all", keep=False)
+    step = memplan.optimize(module, batch, budget="100%", solver="store-all", cache=False)
     loss = step(*batch)
     assert torch.equal(loss, module(*batch))
     assert torch.equal(step(*batch), loss)

@@ -69,7 +69,7 @@ def test_three_steps_are_eagers(name):
     left = states(other)
     torch.manual_seed(1)
     before = states(module)
-    step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", keep=False)
+    step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", cache=False)
     assert all(map(torch.equal, states(module), before))
     for batch, loss in zip(batches, expected, strict=True):
         planned = step(batch)
@@ -109,7 +109,7 @@ def test_which_generator_is_drawn_from_counts():
 def test_another_seed_and_another_generator_are_followed():
     """Another generator has another plan."""
     module, x = Noisy(DRAWS["randn"]), torch.randn(4, 6)
-    step = memplan.optimize(module, x, budget="100%", solver="store-all", keep=False)
+    step = memplan.optimize(module, x, budget="100%", solver="store-all", cache=False)
     for warned in (nullcontext(), pytest.warns(UserWarning, match="module.one is .*another plan is made")):
         losses = []
         with warned:

@@ -100,7 +100,14 @@ OPTIMIZERS = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, 0.9, weight_decay=0.1, foreach=False),
 }
 MACHINE = Machine(host_capacity=2**24, links=Links(d2h=1e9, h2d=1e9))
-WAYS = [{}, {"update": "after"}, {"clip_norm": 0.1}, {"accumulate": 2}, {"machine": MACHINE}, {"undo": True}]
+WAYS = [
+    {},
+    {"update": "after"},
+    {"max_grad_norm": 0.1},
+    {"gradient_accumulation_steps": 2},
+    {"machine": MACHINE},
+    {"rollback_on_error": True},
+]
 BATCHES = [torch.randn(32, 16, generator=torch.Generator().manual_seed(i)) for i in range(4)]
 
 
@@ -110,13 +117,13 @@ def fresh(model, optimizer="adamw"):
     return module, OPTIMIZERS[optimizer](module.parameters())
 
 
-def trained_eagerly(model, name, accumulate=1, clip_norm=None):
+def trained_eagerly(model, name, gradient_accumulation_steps=1, max_grad_norm=None):
     module, optimizer = fresh(model, name)
     for number, x in enumerate(BATCHES, start=1):
-        (module(x) / accumulate).backward()
-        if number % accumulate == 0:
-            if clip_norm is not None:
-                nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        (module(x) / gradient_accumulation_steps).backward()
+        if number % gradient_accumulation_steps == 0:
+            if max_grad_norm is not None:
+                nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
     return module.state_dict()
@@ -133,8 +140,8 @@ def test_weights_are_those_of_an_eager_loop(model, way):
         BATCHES[0],
         budget=budget,
         optimizer=optimizer,
-        compare=False,
-        keep=False,
+        verify=False,
+        cache=False,
         time_limit=1,
         **way,
     )
@@ -158,7 +165,7 @@ def test_shared_weights_are_shared_in_the_plan_of_another_shape():
     """Made while both parameters are on the host."""
     module, optimizer = fresh(Shared)
     step = memplan.optimize(
-        module, BATCHES[0], budget="80%", optimizer=optimizer, keep=False, machine=MACHINE, time_limit=1
+        module, BATCHES[0], budget="80%", optimizer=optimizer, cache=False, machine=MACHINE, time_limit=1
     )
     other, eager = fresh(Shared)
     for x in (BATCHES[0], BATCHES[1][:20], BATCHES[2], BATCHES[3][:20]):
@@ -230,7 +237,7 @@ class LowPrecision(Clamp):
             {},
             r"test_order_of_writes\.py:\d+: forward gives b\.weight the form torch.float32 \[16, 8\]",
         ),
-        (LowPrecision, {"masters": True}, r"masters=True: forward changes b\.weight in place"),
+        (LowPrecision, {"master_weights": True}, r"master_weights=True: forward changes b\.weight in place"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -238,7 +245,7 @@ def test_what_can_not_be_ordered_is_refused_by_its_cause(model, options, line):
     module, optimizer = fresh(model)
     x = BATCHES[0].to(next(module.parameters()).dtype)
     with pytest.raises(memplan.MemplanError, match=line) as refused:
-        memplan.optimize(module, x, budget="100%", optimizer=optimizer, keep=False, **options)
+        memplan.optimize(module, x, budget="100%", optimizer=optimizer, cache=False, **options)
     assert isinstance(refused.value, InputError) or model is Reshaped
 
 
@@ -246,4 +253,4 @@ def test_the_advice_for_shared_weights_works():
     module, _ = fresh(SharedAndClamped)
     module.c.weight = module.a.weight
     optimizer = OPTIMIZERS["adamw"](module.parameters())
-    memplan.optimize(module, BATCHES[0], budget="100%", optimizer=optimizer, ema=0.9, keep=False)
+    memplan.optimize(module, BATCHES[0], budget="100%", optimizer=optimizer, ema=0.9, cache=False)

@@ -64,7 +64,7 @@ def test_a_batch_of_another_form_is_refused(plan: Any, given: Any, line: str) ->
 @pytest.mark.filterwarnings("ignore:the gradients of the step before")
 def test_a_loaders_batches_go_into_a_step_as_they_are() -> None:
     x = torch.randn(4, 3)
-    options: Any = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "compare": False}
+    options: Any = {"budget": "100%", "loss_fn": torch.sum, "solver": "store-all", "verify": False}
     named = memplan.optimize(nn.Linear(3, 2), UserDict(input=x), **options)
     placed = memplan.optimize(nn.Linear(3, 2), [x], **options)
     assert torch.equal(named({"input": x}), named(input=x))

@@ -103,7 +103,7 @@ def test_targets_of_another_dtype_get_a_plan():
     module, x, classes = nn.Linear(4, 3), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     loss_fn = nn.functional.cross_entropy
     step = memplan.optimize(
-        module, x, targets=classes, loss_fn=loss_fn, budget=10_000, solver="store-all", keep=False
+        module, x, targets=classes, loss_fn=loss_fn, budget=10_000, solver="store-all", cache=False
     )
     for targets in (classes, torch.rand(6, 3).softmax(-1), classes):
         assert torch.equal(step(x, targets=targets).detach(), loss_fn(module(x), targets))

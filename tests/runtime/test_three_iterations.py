@@ -122,7 +122,7 @@ def test_optimize_compares_too():
         memplan.optimize(iteration.module, iteration.inputs, budget="100%", solver="store-all")
     assert iteration.module.h is before
     step = memplan.optimize(
-        iteration.module, iteration.inputs, budget="100%", solver="store-all", compare=False
+        iteration.module, iteration.inputs, budget="100%", solver="store-all", verify=False
     )
     assert step(*iteration.inputs).item() > 0
 
@@ -134,7 +134,7 @@ def test_optimize_says_that_it_did_not_compare(monkeypatch):
         memplan.optimize(module, inputs, budget="100%", solver="store-all", loss_fn=torch.sum)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        memplan.optimize(module, inputs, budget="100%", solver="store-all", loss_fn=torch.sum, compare=False)
+        memplan.optimize(module, inputs, budget="100%", solver="store-all", loss_fn=torch.sum, verify=False)
 
 
 class CountedTwice(nn.Module):

@@ -99,7 +99,7 @@ def test_parameters_that_code_holds_itself(name, compare):
     eager = [parameter.grad for parameter in module.parameters()]
     module.zero_grad()
     step = memplan.optimize(
-        module, x, loss_fn=loss_fn, budget="100%", solver="store-all", keep=False, compare=compare
+        module, x, loss_fn=loss_fn, budget="100%", solver="store-all", cache=False, verify=compare
     )
     step(x).backward()
     assert all(torch.equal(p.grad, known) for p, known in zip(module.parameters(), eager, strict=True))
@@ -204,7 +204,7 @@ def test_gradients_that_would_be_lost(module, line):
 def test_a_checkpoint_that_is_switched_off_trains():
     torch.manual_seed(0)
     module, x = Checkpointed(), torch.randn(3, 4)
-    step = memplan.optimize(module, x, loss_fn=mean_square, budget="100%", solver="store-all", keep=False)
+    step = memplan.optimize(module, x, loss_fn=mean_square, budget="100%", solver="store-all", cache=False)
     step(x).backward()
     found = [not_none(parameter.grad) for parameter in module.parameters()]
     module.function = Recomputed
@@ -274,7 +274,7 @@ def test_native_code_in_an_operator_trains():
         loss_fn=lambda output: copied_by_operator(output).square().mean(),
         budget="100%",
         solver="store-all",
-        keep=False,
+        cache=False,
     )
     step(x).backward()
     found = module.weight.grad

@@ -212,9 +212,9 @@ def test_a_batch_with_other_answers_has_another_plan_made():
         loss_fn=mean_square,
         budget="100%",
         time_limit=0.2,
-        plans=2,
-        keep=False,
-        compare=False,
+        max_plans=2,
+        cache=False,
+        verify=False,
     )
     for mask in masks:
         assert float(step(x, mask)) == float(mean_square(model(x, mask)))

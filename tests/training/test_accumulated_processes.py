@@ -51,11 +51,11 @@ def nadam(parameters: Any) -> torch.optim.Optimizer:
 
 
 CASES: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
-    "AdamW": (adamw, {"budget": "100%", "solver": "rotor", "compare": True}),
-    "AdamW, clipped, moved": (adamw, {"budget": "85%", "clip_norm": 0.1, "compare": True, **MOVED}),
+    "AdamW": (adamw, {"budget": "100%", "solver": "rotor", "verify": True}),
+    "AdamW, clipped, moved": (adamw, {"budget": "85%", "max_grad_norm": 0.1, "verify": True, **MOVED}),
     "SGD, moved": (sgd, {"budget": "85%", **MOVED}),
-    "SGD, clipped, at the end": (sgd, {"clip_norm": 0.1, "update": "after"}),
-    "NAdam, not planned, clipped": (nadam, {"clip_norm": 0.1}),
+    "SGD, clipped, at the end": (sgd, {"max_grad_norm": 0.1, "update": "after"}),
+    "NAdam, not planned, clipped": (nadam, {"max_grad_norm": 0.1}),
 }
 
 Found = dict[str, Tensor]
@@ -64,7 +64,13 @@ Found = dict[str, Tensor]
 def planned(module: nn.Module, optimizer: Any, rank: int, **options: Any) -> memplan.Step:
     x, labels = batches(rank)[0]
     own = {"targets": labels, "loss_fn": functional.cross_entropy, "budget": "95%", "solver": "rotor"}
-    own |= {"optimizer": optimizer, "accumulate": MANY, "keep": False, "compare": False, "time_limit": 0.5}
+    own |= {
+        "optimizer": optimizer,
+        "gradient_accumulation_steps": MANY,
+        "cache": False,
+        "verify": False,
+        "time_limit": 0.5,
+    }
     return memplan.optimize(DistributedDataParallel(module), x, **(own | options))
 
 

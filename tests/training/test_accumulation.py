@@ -54,17 +54,17 @@ def nadam(module: nn.Module) -> torch.optim.Optimizer:
 def planned(module: nn.Module, optimizer: Any, batch: Any = None, **options: Any) -> memplan.Step:
     x, labels = batches()[0] if batch is None else batch
     own = {"targets": labels, "loss_fn": functional.cross_entropy, "budget": "95%", "solver": "rotor"}
-    own |= {"optimizer": optimizer, "accumulate": MANY, "clip_norm": 0.3, "keep": False}
+    own |= {"optimizer": optimizer, "gradient_accumulation_steps": MANY, "max_grad_norm": 0.3, "cache": False}
     return memplan.optimize(module, x, **(own | options))
 
 
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (adamw, {"clip_norm": None, "budget": "100%"}),
+        (adamw, {"max_grad_norm": None, "budget": "100%"}),
         (adamw, {"update": "after"}),
         (adamw, {**MOVED, "budget": "85%"}),
-        (sgd, {**MOVED, "budget": "85%", "clip_norm": None}),
+        (sgd, {**MOVED, "budget": "85%", "max_grad_norm": None}),
         (nadam, {}),
     ],
     ids=["right behind each gradient", "clipped", "clipped and moved", "moved", "without a plan"],
@@ -110,7 +110,7 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
 def test_a_batch_that_is_refused_adds_nothing() -> None:
     module = model()
     plain = copy.deepcopy(module)
-    step, other = planned(module, sgd(module), plans=1), sgd(plain)
+    step, other = planned(module, sgd(module), max_plans=1), sgd(plain)
     whole = [(x, labels) for x, labels in batches() if len(x) == 48][:MANY]
     torch.manual_seed(11)
     for number, (x, labels) in enumerate(whole):
@@ -130,11 +130,17 @@ def test_a_batch_that_is_refused_adds_nothing() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"accumulate": 0}, "accumulate=0: it is the number of batches of an update, 1 or more"),
-        ({"accumulate": 2.0}, r"accumulate=2\.0"),
-        ({"accumulate": True}, "accumulate=True"),
-        ({"optimizer": None, "clip_norm": None}, "accumulate goes with optimizer=.*loss / N"),
-        ({"undo": True, "optimizer": nadam(model())}, "undo=True is for planned updates"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "gradient_accumulation_steps=0: it is the number of batches of an update, 1 or more",
+        ),
+        ({"gradient_accumulation_steps": 2.0}, r"gradient_accumulation_steps=2\.0"),
+        ({"gradient_accumulation_steps": True}, "gradient_accumulation_steps=True"),
+        ({"optimizer": None, "max_grad_norm": None}, "accumulate goes with optimizer=.*loss / N"),
+        (
+            {"rollback_on_error": True, "optimizer": nadam(model())},
+            "rollback_on_error=True is for planned updates",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], message: str) -> None:
@@ -166,14 +172,16 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     return made
 
 
-@pytest.mark.parametrize("options", [{}, {**MOVED, "budget": "85%"}, {"undo": True}, {"clip_norm": None}])
+@pytest.mark.parametrize(
+    "options", [{}, {**MOVED, "budget": "85%"}, {"rollback_on_error": True}, {"max_grad_norm": None}]
+)
 def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, fault: Fault) -> None:
     """Each third call fails somewhere: as if it had not been, or as if the sums had then been made zero."""
     module = model()
     plain = copy.deepcopy(module)
     optimizer, other = sgd(module), sgd(plain)
-    options = {"clip_norm": 0.3, **options}
-    step = planned(module, optimizer, compare=False, **options)
+    options = {"max_grad_norm": 0.3, **options}
+    step = planned(module, optimizer, verify=False, **options)
     numbers = random.Random(1)
     x, labels = batches()[0]
     notes: list[str] = []
@@ -218,11 +226,11 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
     assert set(notes) == {UNDONE} if options.get("undo") else {UNDONE, BEGINS_ANEW}
 
 
-@pytest.mark.parametrize("options", [{"clip_norm": None}, {**MOVED, "budget": "85%"}])
+@pytest.mark.parametrize("options", [{"max_grad_norm": None}, {**MOVED, "budget": "85%"}])
 def test_a_run_goes_on_in_the_midst_of_an_update(options: Any, tmp_path: Path) -> None:
     """With SGD, whose first step is another than the later ones: it is in the update that is broken off."""
     whole, given = model(), [batches()[0]] * 7
-    step = planned(whole, sgd(whole), compare=False, **options)
+    step = planned(whole, sgd(whole), verify=False, **options)
     torch.manual_seed(11)
     for number, (x, labels) in enumerate(given):
         step(x, targets=labels)
@@ -232,7 +240,7 @@ def test_a_run_goes_on_in_the_midst_of_an_update(options: Any, tmp_path: Path) -
     for at in ("in the midst", "between updates"):
         module = model()
         optimizer = sgd(module)
-        second = planned(module, optimizer, compare=False, **options)
+        second = planned(module, optimizer, verify=False, **options)
         second(*given[0][:1], targets=given[0][1])  # what is loaded takes the place of sums that are there
         second.load(tmp_path)
         first = 2 if at == "in the midst" else 3
@@ -249,16 +257,18 @@ def test_sums_of_another_number_of_batches_are_refused() -> None:
     module = model()
     optimizer = sgd(module)
     x, labels = batches()[0]
-    planned(module, optimizer, compare=False)(x, targets=labels)
-    step = planned(module, optimizer, compare=False, accumulate=2)
-    with pytest.raises(memplan.MismatchError, match="sums of 1 of 3 batches; the plan has accumulate=2"):
+    planned(module, optimizer, verify=False)(x, targets=labels)
+    step = planned(module, optimizer, verify=False, gradient_accumulation_steps=2)
+    with pytest.raises(
+        memplan.MismatchError, match="sums of 1 of 3 batches; the plan has gradient_accumulation_steps=2"
+    ):
         step(x, targets=labels)
 
 
 def test_parts_hand_over_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy is made between the batches of an update and the last one."""
     module = model()
-    step = planned(module, adamw(module), **MOVED, budget="70%", clip_norm=None, compare=False)
+    step = planned(module, adamw(module), **MOVED, budget="70%", max_grad_norm=None, verify=False)
     plan = step.plans[0].cycle
     adding = step._planner.parts[step.plans[0]].adding.cycle  # pyright: ignore[reportPrivateUsage]
     assert plan is not None
@@ -303,7 +313,14 @@ def test_all_that_updates_can(
     optimizer, other = make(module.parameters()), make(masters)
     rates, others = StepLR(optimizer, 1, 0.5), StepLR(other, 1, 0.5)
     x, labels = torch.randn(48, 6, dtype=dtype), torch.randint(3, (48,))
-    options = {"masters": low, "ema": ema, "clip_norm": clip, "outputs": True, "compare": False, **options}
+    options = {
+        "master_weights": low,
+        "ema": ema,
+        "max_grad_norm": clip,
+        "return_outputs": True,
+        "verify": False,
+        **options,
+    }
     step = planned(module, optimizer, batch=(x, labels), **options)
     for number, length in enumerate(lengths, start=1):
         torch.manual_seed(number)

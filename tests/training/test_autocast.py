@@ -30,7 +30,7 @@ def test_training_is_that_under_autocast() -> None:
     module = model()
     plain = copy.deepcopy(module)
     optimizer, other = (torch.optim.AdamW(m.parameters(), lr=0.01) for m in (module, plain))
-    step = planned(module, optimizer=optimizer, autocast=BFLOAT16, outputs=True)
+    step = planned(module, optimizer=optimizer, autocast=BFLOAT16, return_outputs=True)
     assert any(value.dtype == BFLOAT16 for value in step.plans[0].program.values)
     torch.manual_seed(5)
     for rows in (24, 24, 10):
@@ -110,7 +110,7 @@ def test_an_autocast_around_optimize_is_of_forward_and_loss() -> None:
     module, tokens = Attention(), torch.randint(16, (2, 8))
     plain = copy.deepcopy(module)
     with torch.autocast("cpu", dtype=BFLOAT16):
-        step = memplan.optimize(module, tokens, budget="100%", solver="store-all", keep=False)
+        step = memplan.optimize(module, tokens, budget="100%", solver="store-all", cache=False)
         loss = step(tokens)
         expected = plain(tokens)
     assert torch.equal(loss, expected)

@@ -141,7 +141,7 @@ def test_a_batch_of_each_kind(kind: Any) -> None:
     torch.manual_seed(0)
     module = Model()
     first = kind(torch.randn(4, 3))
-    step = memplan.optimize(module, (first,), budget="100%", solver="store-all", compare=True, keep=False)
+    step = memplan.optimize(module, (first,), budget="100%", solver="store-all", verify=True, cache=False)
     for batch in (first, kind(torch.randn(4, 3)), kind(torch.randn(2, 3)), kind(torch.randn(4, 3), 3.0)):
         kept = copy.deepcopy(batch.x)
         assert torch.equal(step(batch).detach(), module(batch))
@@ -151,14 +151,14 @@ def test_a_batch_of_each_kind(kind: Any) -> None:
 
 def test_a_graph_of_several_kinds_gets_no_other() -> None:
     data = Kinds(torch.randn(4, 3))
-    step = memplan.optimize(Model(), (data,), budget="100%", solver="store-all", keep=False)
+    step = memplan.optimize(Model(), (data,), budget="100%", solver="store-all", cache=False)
     step(data)
     assert data.node_types == ["papers", "authors"]
 
 
 def test_an_object_is_given_as_it_is() -> None:
     module, data = Model(), Data(torch.randn(4, 3))
-    step = memplan.optimize(module, data, budget="100%", solver="store-all", compare=False, keep=False)
+    step = memplan.optimize(module, data, budget="100%", solver="store-all", verify=False, cache=False)
     assert torch.equal(step(data).detach(), module(data))
 
 
@@ -176,7 +176,7 @@ def test_tensors_deeper_inside() -> None:
     batches = [
         (Data(torch.ones(1), more={"inner": Holder(torch.randn(4, 3))}), [Data(torch.randn(2))]) for _ in "ab"
     ]
-    step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", compare=False, keep=False)
+    step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", verify=False, cache=False)
     for batch in batches:
         assert torch.equal(step(*batch).detach(), module(*batch))
     assert len(step.plans) == 1
@@ -190,7 +190,7 @@ def test_an_integer_that_changes_has_a_plan_for_each_value() -> None:
     torch.manual_seed(0)
     module, x = Power(), torch.randn(4, 3)
     step = memplan.optimize(
-        module, (x, 2), budget="100%", solver="store-all", compare=False, keep=False, plans=2
+        module, (x, 2), budget="100%", solver="store-all", verify=False, cache=False, max_plans=2
     )
     for n in (2, 3, 2):
         assert torch.equal(step(x, n).detach(), module(x, n))
@@ -210,4 +210,4 @@ def test_an_object_that_can_not_be_taken_apart_is_named() -> None:
 
     batch = (Hidden(torch.randn(4, 3)),)
     with pytest.raises(memplan.MemplanError, match="the input 0 is a Hidden, which can't be taken apart"):
-        memplan.optimize(Model(), batch, budget="100%", compare=False, keep=False)
+        memplan.optimize(Model(), batch, budget="100%", verify=False, cache=False)

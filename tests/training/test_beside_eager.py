@@ -47,7 +47,7 @@ def said(module, x=X, **options):
     """What `optimize` warns of, and the step."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        options = {"budget": "100%", "keep": False, "time_limit": 1} | options
+        options = {"budget": "100%", "cache": False, "time_limit": 1} | options
         step = memplan.optimize(module, x, **options)
     return [str(each.message) for each in found if issubclass(each.category, UserWarning)], step
 
@@ -86,7 +86,7 @@ def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch):
     line = r"worse than eager PyTorch in both memory and time: .* give a budget below (?P<bytes>[\d,]+) bytes"
     module = Checkpointed()
     with pytest.raises(memplan.MemplanError, match=line) as refused:
-        memplan.optimize(module, X, budget="100%", keep=False, time_limit=1)
+        memplan.optimize(module, X, budget="100%", cache=False, time_limit=1)
     assert f"eager {eager_peak(module):,} B" in str(refused.value)
     below = eager_peak(module) - 1
     assert said(Checkpointed(), budget=below)[1].plan.figures.peak <= below
@@ -184,7 +184,7 @@ def test_operations_that_differ_from_run_to_run_are_told():
 
 def test_they_are_told_at_each_start(tmp_path):
     for _ in range(2):
-        lines, _step = said(FromRunToRun(), keep=tmp_path)
+        lines, _step = said(FromRunToRun(), cache=tmp_path)
         assert any("run again" in line for line in lines)
 
 

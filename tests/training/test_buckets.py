@@ -44,7 +44,12 @@ def padded(given: dict[str, Tensor], to: int) -> dict[str, Tensor]:
 
 
 def planned(module: nn.Module, **options: Any) -> Any:
-    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "pad": PAD, "buckets": (8, 16)}
+    given: dict[str, Any] = {
+        "budget": "100%",
+        "solver": "store-all",
+        "pad_values": PAD,
+        "pad_to_lengths": (8, 16),
+    }
     return memplan.optimize(module, batch(12), **(given | options))
 
 
@@ -75,7 +80,7 @@ def test_padded_batches_train_as_plain_pytorch_on_them() -> None:
 
 
 def test_the_longest_is_planned_first_and_serves_where_there_are_no_more_plans() -> None:
-    step = planned(Model(), plans=1)
+    step = planned(Model(), max_plans=1)
     for length in LENGTHS:
         step(batch(length))
     assert len(step.plans) == 1
@@ -91,7 +96,9 @@ def test_padding_that_is_not_ignored_is_refused(length: int) -> None:
     module, example = Model(sees_padding=True), batch(length)
     before = torch.get_rng_state()
     with pytest.raises(memplan.DifferenceError, match=r"padding is not ignored: losses of 12 padded to 16"):
-        memplan.optimize(module, example, budget="100%", solver="store-all", pad=PAD, buckets=16)
+        memplan.optimize(
+            module, example, budget="100%", solver="store-all", pad_values=PAD, pad_to_lengths=16
+        )
     assert module.training
     assert all(parameter.grad is None for parameter in module.parameters())
     assert torch.equal(torch.get_rng_state(), before)
@@ -99,11 +106,14 @@ def test_padding_that_is_not_ignored_is_refused(length: int) -> None:
 
 def test_what_is_wrong_with_pad_and_buckets_is_told() -> None:
     for wrong, message in (
-        ({"buckets": None}, "pad and buckets go together"),
-        ({"pad": None}, "pad and buckets go together"),
-        ({"buckets": (0, 8)}, r"buckets=\(0, 8\): they are the lengths"),
-        ({"pad": {"token": 0}}, "pad names token, which is no input: there are tokens, mask, labels"),
-        ({"pad": {"tokens": "0"}}, r"pad\['tokens'\] is '0': give a value, or a value and a dimension"),
+        ({"pad_to_lengths": None}, "pad and buckets go together"),
+        ({"pad_values": None}, "pad and buckets go together"),
+        ({"pad_to_lengths": (0, 8)}, r"pad_to_lengths=\(0, 8\): they are the lengths"),
+        ({"pad_values": {"token": 0}}, "pad names token, which is no input: there are tokens, mask, labels"),
+        (
+            {"pad_values": {"tokens": "0"}},
+            r"pad\['tokens'\] is '0': give a value, or a value and a dimension",
+        ),
     ):
         with pytest.raises(memplan.InputError, match=message):
             planned(Model(), **wrong)
@@ -121,8 +131,8 @@ def test_rows_are_padded_in_another_dimension() -> None:
         loss_fn=functional.cross_entropy,
         budget="100%",
         solver="store-all",
-        pad=pad,
-        buckets=8,
+        pad_values=pad,
+        pad_to_lengths=8,
     )
     assert torch.allclose(
         step(x[:3], targets=labels[:3]), functional.cross_entropy(module(x[:3]), labels[:3])

@@ -70,7 +70,7 @@ def model() -> Scaled:
 
 
 def planned(module: nn.Module, loss_fn: Any = functional.cross_entropy, **options: Any) -> Any:
-    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False, "keep": False}
+    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False, "cache": False}
     given["plans"] = 1
     return memplan.optimize(module, X, targets=LABELS, loss_fn=loss_fn, **{**given, **options})
 
@@ -216,7 +216,7 @@ def test_autocast_around_optimize_and_all_that_it_compares() -> None:
     module = model()
     optimizer = torch.optim.SGD(module.parameters(), 0.5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        step = planned(module, optimizer=optimizer, compare=True)
+        step = planned(module, optimizer=optimizer, verify=True)
         step(X, targets=LABELS)
 
 

@@ -67,11 +67,11 @@ def test_clipped_updates_are_those_of_plain_pytorch(make, moved: bool) -> None:
         budget="70%",
         optimizer=optimizer,
         update="after" if moved else "in-backward",
-        clip_norm=NORMS[0],
+        max_grad_norm=NORMS[0],
         machine=Machine(links=Links(1e9, 1e9)) if moved else None,
         solver="joint" if moved else "rockmate",
         time_limit=0.5,
-        keep=False,
+        cache=False,
     )
     rates = OneCycleLR(optimizer, 0.02, total_steps=8)
     torch.manual_seed(11)
@@ -132,7 +132,7 @@ def test_the_norm_is_torchs_of_odd_sets_of_parameters(kinds) -> None:
     plain = copy.deepcopy(module)
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 0.1)
     step = memplan.optimize(
-        module, x, budget="100%", optimizer=optimizer, clip_norm=0.25, solver="store-all", keep=False
+        module, x, budget="100%", optimizer=optimizer, max_grad_norm=0.25, solver="store-all", cache=False
     )
     step(x)
     plain(x).backward()
@@ -149,7 +149,7 @@ def test_an_optimizer_that_steps_behind_the_plan_is_given_clipped_gradients() ->
     module, x = Odd("plain", "frozen", "plain"), torch.randn(5, 7)
     plain = copy.deepcopy(module)
     ours, theirs = torch.optim.Adafactor(module.parameters()), torch.optim.Adafactor(plain.parameters())
-    step = memplan.optimize(module, x, budget="200%", optimizer=ours, clip_norm=0.25, keep=False)
+    step = memplan.optimize(module, x, budget="200%", optimizer=ours, max_grad_norm=0.25, cache=False)
     for _turn in range(2):
         step(x)
         plain(x).backward()
@@ -172,12 +172,15 @@ def small_step(**options):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"clip_norm": 0}, "clip_norm=0: a norm is a number above 0; None does not clip"),
-        ({"clip_norm": float("nan")}, "clip_norm=nan"),
-        ({"clip_norm": "1.0"}, "clip_norm='1.0'"),
-        ({"clip_norm": True}, "clip_norm=True"),
-        ({"clip_norm": 1.0, "optimizer": None}, "clip_norm goes with optimizer=.*clip_grad_norm_"),
-        ({"clip_norm": 1.0, "first": 1}, "clip_norm: 0.weight has a gradient and is none of the optimizer's"),
+        ({"max_grad_norm": 0}, "max_grad_norm=0: a norm is a number above 0; None does not clip"),
+        ({"max_grad_norm": float("nan")}, "max_grad_norm=nan"),
+        ({"max_grad_norm": "1.0"}, "max_grad_norm='1.0'"),
+        ({"max_grad_norm": True}, "max_grad_norm=True"),
+        ({"max_grad_norm": 1.0, "optimizer": None}, "clip_norm goes with optimizer=.*clip_grad_norm_"),
+        (
+            {"max_grad_norm": 1.0, "first": 1},
+            "clip_norm: 0.weight has a gradient and is none of the optimizer's",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(wrong, message) -> None:
@@ -187,10 +190,10 @@ def test_wrong_arguments_are_named(wrong, message) -> None:
 
 def test_a_plan_without_clipping_is_not_taken_for_one_with_it(tmp_path) -> None:
     """Nor another way round; another norm needs no other plan. Without clipping there is none to set."""
-    steps = [small_step(keep=tmp_path, clip_norm=norm) for norm in (None, 1.0, 2.0, float("inf"))]
+    steps = [small_step(cache=tmp_path, max_grad_norm=norm) for norm in (None, 1.0, 2.0, float("inf"))]
     assert len(list(tmp_path.iterdir())) == 2
     assert [step.clip_norm for step in steps] == [None, 1.0, 2.0, float("inf")]
     with pytest.raises(memplan.MismatchError, match="the plan clips no gradients"):
         steps[0].clip_norm = 1.0
-    with pytest.raises(memplan.InputError, match="clip_norm=-1: a norm is"):
+    with pytest.raises(memplan.InputError, match="max_grad_norm=-1: a norm is"):
         steps[1].clip_norm = -1

@@ -71,7 +71,7 @@ def total(output: Tensor) -> Tensor:
 def start(folder: Path, module: nn.Module | None = None, loss_fn: Any = total, **options: Any) -> Any:
     module = module or Model()
     return memplan.optimize(
-        module, X, loss_fn=loss_fn, budget="100%", solver="store-all", keep=folder, **options
+        module, X, loss_fn=loss_fn, budget="100%", solver="store-all", cache=folder, **options
     )
 
 
@@ -82,7 +82,7 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
     forms: list[bool] = []
     monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or settled(*given))
     for compare, times in ((None, 1), (None, 1), (False, 2), (True, 3), (None, 3)):
-        start(tmp_path, compare=compare)
+        start(tmp_path, verify=compare)
         assert len(forms) == times
     start(tmp_path, loss_fn=counting)
     assert len(forms) == 4
@@ -104,11 +104,11 @@ def test_a_second_start_does_not_compare_and_says_so(tmp_path: Path, compared: l
 
 
 def test_true_compares_always_false_never(tmp_path: Path, compared: list[bool]) -> None:
-    start(tmp_path, compare=False)
+    start(tmp_path, verify=False)
     assert not compared
     start(tmp_path)  # False has vouched for nothing
     for compare, times in ((True, 2), (False, 2), (None, 2), (True, 3)):
-        start(tmp_path, compare=compare)
+        start(tmp_path, verify=compare)
         assert len(compared) == times
 
 

@@ -66,7 +66,7 @@ def batch(number: int, rows: int = ROWS) -> tuple[Tensor, Tensor]:
 def optimized(module: nn.Module, keep: Path | bool, **more: Any) -> Any:
     x, labels = batch(0)
     given: dict[str, Any] = {"budget": "85%", "solver": "rotor", "compile": True} | more
-    return memplan.optimize(module, x, targets=labels, loss_fn=functional.cross_entropy, keep=keep, **given)
+    return memplan.optimize(module, x, targets=labels, loss_fn=functional.cross_entropy, cache=keep, **given)
 
 
 def momentum(module: nn.Module) -> torch.optim.Optimizer:
@@ -171,7 +171,7 @@ LOSSES = {"rtol": 1e-4, "atol": 0}
 @pytest.mark.parametrize(
     ("more", "near"),
     [
-        pytest.param({"accumulate": 2, "clip_norm": 0.5}, LOSSES, id="accumulated"),
+        pytest.param({"gradient_accumulation_steps": 2, "max_grad_norm": 0.5}, LOSSES, id="accumulated"),
         pytest.param({"autocast": torch.bfloat16, "ema": 0.9}, {"rtol": 5e-3, "atol": 0}, id="bfloat16"),
         pytest.param(
             {"autocast": torch.float16, "scaler": 2.0**40}, {"rtol": 5e-3, "atol": 0}, id="scaled float16"

@@ -470,7 +470,7 @@ def test_values_that_can_not_be_replaced_refuse_until_a_load_ends_well(
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     x = torch.randn(4, 8)
     step = memplan.optimize(
-        module, x, loss_fn=Tensor.sum, budget="100%", optimizer=optimizer, keep=False, solver="store-all"
+        module, x, loss_fn=Tensor.sum, budget="100%", optimizer=optimizer, cache=False, solver="store-all"
     )
     step.save(tmp_path)
     with monkeypatch.context() as patch:

@@ -89,8 +89,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
 
 def optimized(module: nn.Module, told: list[Told], **options: Any) -> Any:
     chosen = {"machine": Machine(links=Links(RATE, RATE)), "solver": "l2l", "budget": "60%", **options}
-    given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": told.append, "compare": False}
-    return memplan.optimize(module, INPUTS, keep=chosen.pop("keep", False), **given, **chosen)
+    given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": told.append, "verify": False}
+    return memplan.optimize(module, INPUTS, cache=chosen.pop("keep", False), **given, **chosen)
 
 
 def taken(step: Any, turns: int) -> float:
@@ -125,7 +125,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(
 ) -> None:
     """The host has room for one plan alone: the next has what the first one leaves."""
     module, told = model(), list[Told]()
-    step = optimized(module, told, keep=tmp_path)
+    step = optimized(module, told, cache=tmp_path)
     planned = step.plan
     monkeypatch.setattr(places, "available_bytes", lambda: planned.figures.host_peak // 2)
     emulated.rate = RATE / 2
@@ -148,7 +148,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     assert all(line in str(step.report()) for line in said)
     assert_plain(step, module, step.report().plans[0].iterations)
     monkeypatch.undo()
-    again = optimized(model(), [], keep=tmp_path)  # the next start has the schedule and the rates
+    again = optimized(model(), [], cache=tmp_path)  # the next start has the schedule and the rates
     assert again.plan.figures == step.plan.figures
     assert again.plan.graph.machine.links == links
 
@@ -176,7 +176,7 @@ def test_a_plan_is_solved_again_in_the_background(
 
 def test_without_adapting_it_is_told_once_and_nothing_changes(emulated: Emulated) -> None:
     module, told = model(), list[Told]()
-    step = optimized(module, told, adapt=False)
+    step = optimized(module, told, replan_on_drift=False)
     schedule = step.plan.schedule
     emulated.rate = RATE / 2
     taken(step, ENOUGH + 2 + TURNS)

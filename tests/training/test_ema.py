@@ -29,7 +29,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
     x, labels = batches()[0]
     given: dict[str, Any] = {"targets": labels, "budget": "100%", "solver": "rotor", "time_limit": 0.5}
-    given |= {"loss_fn": nn.CrossEntropyLoss(), "optimizer": optimizer, "ema": DECAY, "keep": False}
+    given |= {"loss_fn": nn.CrossEntropyLoss(), "optimizer": optimizer, "ema": DECAY, "cache": False}
     return memplan.optimize(module, x, **(given | options))
 
 
@@ -45,7 +45,7 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
     ("make", "options"),
     [
         (adamw, {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "budget": "75%"}),
-        (sgd, {"clip_norm": 0.5}),
+        (sgd, {"max_grad_norm": 0.5}),
     ],
     ids=["adamw, moved", "sgd, clipped"],
 )
@@ -95,10 +95,10 @@ def test_of_weights_with_masters_the_masters_are_averaged() -> None:
         loss_fn=lambda output, labels: functional.cross_entropy(output.float(), labels),
         budget="100%",
         optimizer=optimizer,
-        masters=True,
+        master_weights=True,
         ema=DECAY,
         solver="store-all",
-        keep=False,
+        cache=False,
     )
     weight = module.get_parameter("0.weight")
     shadow = weight.detach().float()

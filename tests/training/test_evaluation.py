@@ -76,7 +76,7 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
     theirs, given = adamw(plain), batches(24, 10, 24)
     step = planned(
         module,
-        outputs="logits",
+        return_outputs="logits",
         budget="70%" if moved else "100%",
         optimizer=optimizer if updates else None,
         machine=LINKS if moved else None,
@@ -167,7 +167,7 @@ def test_batches_of_any_shape_are_planned_once_up_to_the_limit_and_kept(
     )
     (x, labels), (y, more), (z, most) = batches(24, 10, 5)
     for _start in range(2):
-        step = planned(Model(), keep=tmp_path, plans=2)
+        step = planned(Model(), cache=tmp_path, max_plans=2)
         for _ in range(2):
             step.evaluate(x, targets=labels)
             step.evaluate(y, targets=more)

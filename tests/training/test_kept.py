@@ -28,7 +28,7 @@ def step(keep: bool | str | Path, budget: str = "100%", width: int = 16):
         "loss_fn": functional.cross_entropy,
         "solver": "rotor",
     }
-    return memplan.optimize(module, torch.randn(32, 6), budget=budget, keep=keep, **given)
+    return memplan.optimize(module, torch.randn(32, 6), budget=budget, cache=keep, **given)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_gap_is_the_solver_s_and_part_of_the_question(
         "budget": "100%",
     }
     for gap in (None, "1%", "1%", 0.02):
-        memplan.optimize(module, torch.randn(32, 6), keep=tmp_path, compare=False, gap=gap, **given)
+        memplan.optimize(module, torch.randn(32, 6), cache=tmp_path, verify=False, gap=gap, **given)
     assert told == [{}, {"gap": "1%"}, {"gap": "0.02"}]
 
 
@@ -110,7 +110,7 @@ def test_when_weights_are_updated_is_part_of_the_question(tmp_path: Path, counte
             optimizer=torch.optim.AdamW(module.parameters()),
             update=update,
             solver="store-all",
-            keep=tmp_path,
+            cache=tmp_path,
         )
         orders.append([int(operation.phase) for operation in made.plans[0].program.operations])
     assert counted == ["measure_program", "solve"] * 2
@@ -193,7 +193,7 @@ def test_a_plan_that_pins_nothing_is_told_when_it_is_made_and_kept(tmp_path: Pat
         module = nn.Sequential(*(nn.Linear(16, 16) for _layer in range(4)))
         optimizer, batch = torch.optim.SGD(module.parameters(), 0.1), torch.randn(4, 16)
         given = {"optimizer": optimizer, "loss_fn": lambda output: output.square().mean(), "solver": "l2l"}
-        return memplan.optimize(module, batch, budget="90%", machine=machine, keep=tmp_path, **given)
+        return memplan.optimize(module, batch, budget="90%", machine=machine, cache=tmp_path, **given)
 
     with pytest.warns(UserWarning, match=r"fit host.pinned \(1 bytes\): this one pins nothing") as told:
         first = step()

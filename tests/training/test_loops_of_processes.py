@@ -40,7 +40,7 @@ def by_no_sync(rank: int, *, planned: bool) -> Trained:
     x, labels = data[0]
     call: Any = lambda x, targets: functional.cross_entropy(parallel(x), targets)  # noqa: E731
     if planned:
-        options: Any = {"targets": labels, "loss_fn": functional.cross_entropy, "keep": False}
+        options: Any = {"targets": labels, "loss_fn": functional.cross_entropy, "cache": False}
         call = memplan.optimize(parallel, x, budget="100%", solver="store-all", **options)
     first = True
     for (x, labels), last in zip(data, (False, True, True, True, False, True), strict=True):
@@ -77,9 +77,9 @@ def refused(rank: int) -> list[str]:
                 loss_fn=torch.sum,
                 budget="100%",
                 solver="store-all",
-                keep=False,
+                cache=False,
                 optimizer=optimizer,
-                accumulate=accumulate,
+                gradient_accumulation_steps=accumulate,
             )
             with parallel.no_sync():
                 step(x)
@@ -126,9 +126,9 @@ def test_what_ranks_can_not_do_is_refused(found: list[Any]) -> None:
         other, own = 3 - rank, 2 + rank
         assert result["refused"] == [
             "the step averages gradients and updates the weights with this batch: call it outside of "
-            "no_sync, or give optimize the number of batches of an update, accumulate=N",
-            f"rank {1 - rank} has accumulate={other}, this one {own}: all ranks must update at the same "
-            "batch",
+            "no_sync, or give optimize the number of batches of an update, gradient_accumulation_steps=N",
+            f"rank {1 - rank} has gradient_accumulation_steps={other}, this one {own}: all ranks must "
+            "update at the same batch",
             "accumulate and DistributedDataParallel: 0.weight has a gradient and is none of the optimizer's "
             "parameters: give it to the optimizer, or freeze it with requires_grad_(False)",
         ]

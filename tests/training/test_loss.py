@@ -48,7 +48,7 @@ def model() -> Tied:
 
 def planned(module: nn.Module, **options: Any) -> memplan.Step:
     words, labels = batch(0)
-    chosen: dict[str, Any] = {"budget": "100%", "solver": "rotor", "compare": False}
+    chosen: dict[str, Any] = {"budget": "100%", "solver": "rotor", "verify": False}
     return memplan.optimize(module, words, targets=labels, loss_fn=loss_fn, **{**chosen, **options})
 
 
@@ -236,7 +236,7 @@ def test_where_gradients_could_not_be_had_a_step_is_refused() -> None:
         with nobody(), pytest.raises(memplan.MismatchError, match=r"under torch.no_grad\(\)"):
             step(words, targets=labels)
     module = nn.Linear(3, 2)
-    step = memplan.optimize(module, torch.ones(4, 3), budget="100%", loss_fn=torch.sum, compare=False)
+    step = memplan.optimize(module, torch.ones(4, 3), budget="100%", loss_fn=torch.sum, verify=False)
     with pytest.raises(memplan.MismatchError, match=r"input 0 requires a gradient.*detach it"):
         step(torch.ones(4, 3, requires_grad=True))
 
@@ -245,7 +245,7 @@ def test_float16_is_not_scaled_afterwards() -> None:
     """What is 0 without the scale stays 0."""
     module = nn.Linear(3, 2).half()
     x = torch.ones(4, 3).half()
-    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False}
+    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False}
     step = memplan.optimize(module, x, loss_fn=lambda output: output.float().sum(), **options)
     step(x).backward()
     module.zero_grad()

@@ -68,7 +68,9 @@ def trained_by_hand(module: nn.Module, make: Any) -> torch.optim.Optimizer:
 def planned(module: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> memplan.Step:
     x, labels = batches()[0]
     given: dict[str, Any] = {"budget": "90%", "solver": "rotor", "loss_fn": functional.cross_entropy}
-    return memplan.optimize(module, x, targets=labels, optimizer=optimizer, masters=True, **(given | options))
+    return memplan.optimize(
+        module, x, targets=labels, optimizer=optimizer, master_weights=True, **(given | options)
+    )
 
 
 def assert_same(module: nn.Module, optimizer: Any, plain: nn.Module, other: Any) -> None:
@@ -92,14 +94,14 @@ def test_training_is_that_with_masters_by_hand(make: Any) -> None:
     expected = trained_by_hand(plain, make)
     optimizer, second = make(module.parameters()), make(other.parameters())
     moved = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "zero-offload", "budget": "100%"}
-    step = planned(module, optimizer, **(moved if make is adamw else {"clip_norm": CLIP}))
+    step = planned(module, optimizer, **(moved if make is adamw else {"max_grad_norm": CLIP}))
     for x, labels in batches()[:3]:
         step(x, targets=labels)
     file = io.BytesIO()
     torch.save([module.state_dict(), optimizer.state_dict()], file)
     file.seek(0)
     weights, states = torch.load(file)
-    step = planned(other, second, clip_norm=CLIP if make is momentum else None)
+    step = planned(other, second, max_grad_norm=CLIP if make is momentum else None)
     other.load_state_dict(weights)
     second.load_state_dict(states)
     for x, labels in batches()[3:]:
@@ -110,8 +112,8 @@ def test_training_is_that_with_masters_by_hand(make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "line"),
     [
-        (torch.optim.Adafactor, {}, "masters=True goes with optimizer= of Adam, AdamW, Lion or SGD"),
-        (lambda _p: None, {}, "masters=True goes with optimizer="),
+        (torch.optim.Adafactor, {}, "master_weights=True goes with optimizer= of Adam, AdamW, Lion or SGD"),
+        (lambda _p: None, {}, "master_weights=True goes with optimizer="),
     ],
 )
 def test_what_has_no_masters_is_refused(make: Any, options: dict[str, Any], line: str) -> None:

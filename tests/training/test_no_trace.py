@@ -166,7 +166,7 @@ def test_nothing_is_changed_accepted_or_refused(model, optimizer):
     options = {} if optimizer is None else {"optimizer": optimizer}
     before = digest(iteration)
     try:
-        memplan.optimize(module, batch, budget="100%", keep=False, time_limit=1, **options)
+        memplan.optimize(module, batch, budget="100%", cache=False, time_limit=1, **options)
     except memplan.MemplanError:
         assert model in (EverySecond, Own, PythonNumbers, NumpyNumbers, Asks, Frees)
     else:
@@ -174,7 +174,10 @@ def test_nothing_is_changed_accepted_or_refused(model, optimizer):
     assert differences(before, digest(iteration)) == []
 
 
-@pytest.mark.parametrize("options", [{"ema": 0.9}, {"masters": True}, {"accumulate": 2}, {"clip_norm": 0.1}])
+@pytest.mark.parametrize(
+    "options",
+    [{"ema": 0.9}, {"master_weights": True}, {"gradient_accumulation_steps": 2}, {"max_grad_norm": 0.1}],
+)
 def test_states_are_the_same_objects_in_the_midst_of_training(options):
     """Planned for another shape: masters and averages are there already, and only there."""
     module, optimizer = made(Clamped if "masters" not in options else Base, "adamw")
@@ -182,7 +185,7 @@ def test_states_are_the_same_objects_in_the_midst_of_training(options):
     if "masters" in options:
         module, batch = module.to(torch.bfloat16), X.to(torch.bfloat16)
     step = memplan.optimize(
-        module, batch, budget="100%", keep=False, time_limit=1, optimizer=optimizer, **options
+        module, batch, budget="100%", cache=False, time_limit=1, optimizer=optimizer, **options
     )
     step(batch)
     step.recall()
@@ -195,7 +198,7 @@ def test_states_are_the_same_objects_in_the_midst_of_training(options):
 
 def test_the_first_evaluation_and_another_shape_count_once():
     module, _ = made(Counter, None)
-    step = memplan.optimize(module, X, budget="100%", keep=False, time_limit=1)
+    step = memplan.optimize(module, X, budget="100%", cache=False, time_limit=1)
     for number, call in enumerate([step, step.evaluate, lambda x: step(x[:5]), step], start=1):
         call(X)
         assert module.count.item() == number
@@ -214,7 +217,7 @@ def test_a_counter_that_is_not_compared_equal_is_told():
             return x
 
     with pytest.raises(memplan.MemplanError, match="count differs from eager"):
-        memplan.optimize(Grows(), X, budget="100%", keep=False, time_limit=1)
+        memplan.optimize(Grows(), X, budget="100%", cache=False, time_limit=1)
 
 
 @pytest.mark.parametrize("when", range(2, 8, 2))
@@ -240,7 +243,7 @@ def test_ctrl_c_while_it_compares(when, monkeypatch):
     monkeypatch.setattr(eager, "run_eager", run_eager)
     monkeypatch.setattr("memplan.runtime.model.unchanged.SavedTensor", Interrupting)
     with pytest.raises(KeyboardInterrupt):
-        memplan.optimize(module, X, budget="100%", keep=False, time_limit=1, optimizer=optimizer)
+        memplan.optimize(module, X, budget="100%", cache=False, time_limit=1, optimizer=optimizer)
     assert differences(before, digest(iteration)) == []
 
 
@@ -258,7 +261,7 @@ class TrainedLoss(nn.Module):
 def test_gradients_of_a_loss_function_are_not_left():
     module, loss = nn.Linear(16, 16), TrainedLoss()
     with pytest.raises(memplan.MemplanError, match="needs a gradient and is no parameter of the module"):
-        memplan.optimize(module, X, loss_fn=TrainedLoss(), budget="100%", keep=False)
+        memplan.optimize(module, X, loss_fn=TrainedLoss(), budget="100%", cache=False)
     loss.weight.grad = there = torch.ones(16)
     iteration = Iteration(module, (X,), loss)
     with unchanged(iteration, torch.device("cpu")):
@@ -288,7 +291,7 @@ def test_a_graph_through_the_weights_goes_on_after_updates_were_compared():
     module, optimizer = made(Base, "adamw")
     x = X.clone().requires_grad_()
     loss = module(x)
-    memplan.optimize(module, X, budget="100%", optimizer=optimizer, keep=False, time_limit=1)
+    memplan.optimize(module, X, budget="100%", optimizer=optimizer, cache=False, time_limit=1)
     loss.backward()
     assert x.grad is not None
 
@@ -299,8 +302,8 @@ def test_an_input_that_requires_a_gradient_is_refused_as_a_step_refuses_it(train
     needy = X.clone().requires_grad_()
     line = "input 0 requires a gradient, which a plan does not compute: detach it before"
     with pytest.raises(memplan.MemplanError, match=line):
-        memplan.optimize(module, needy, budget="100%", keep=False)
-    step = memplan.optimize(module, X, budget="100%", keep=False, time_limit=1)
+        memplan.optimize(module, needy, budget="100%", cache=False)
+    step = memplan.optimize(module, X, budget="100%", cache=False, time_limit=1)
     if train:
         with pytest.raises(memplan.MemplanError, match=line):
             step(needy)
@@ -321,7 +324,7 @@ OVERLAPPING = {
 def test_batches_with_overlapping_rows_are_trained_on(kind):
     torch.manual_seed(0)
     batch, module = OVERLAPPING[kind](), Statistics()
-    step = memplan.optimize(module, batch, budget="100%", keep=False, time_limit=1)
+    step = memplan.optimize(module, batch, budget="100%", cache=False, time_limit=1)
     loss = step(batch)
     loss.backward()
     found = [not_none(p.grad).clone() for p in module.parameters()]

@@ -89,7 +89,7 @@ def test_outputs_in_training_are_plain_pytorchs(solver: str, updates: bool, move
     theirs = torch.optim.AdamW(plain.parameters(), lr=0.01)
     machine = Machine(links=Links(1e9, 1e9)) if moved else None
     more = {"machine": machine, "optimizer": optimizer if updates else None, "time_limit": 0.5}
-    step = planned(module, outputs=True, budget="75%", solver=solver, **more)
+    step = planned(module, return_outputs=True, budget="75%", solver=solver, **more)
     torch.manual_seed(11)
     seen: list[Returned] = []
     for x, labels in batches():
@@ -121,7 +121,7 @@ def test_outputs_are_part_of_the_plan_and_of_its_peak() -> None:
     (x, labels), *_ = batches()
     peaks: list[int] = []
     for wanted in (False, ("logits",), ("hidden", "logits")):
-        step = planned(Model(), outputs=wanted)
+        step = planned(Model(), return_outputs=wanted)
         peaks.append(step.plans[0].budget)
         step(x, targets=labels)
         results = step.plans[0].program.results
@@ -131,7 +131,7 @@ def test_outputs_are_part_of_the_plan_and_of_its_peak() -> None:
 
 def test_names_choose_and_what_is_not_chosen_is_none() -> None:
     (x, labels), *_ = batches()
-    step = planned(Model(), outputs=("logits", "hidden.1"))
+    step = planned(Model(), return_outputs=("logits", "hidden.1"))
     assert step.output is None
     step(x, targets=labels)
     output: Any = step.output
@@ -143,7 +143,7 @@ def test_names_choose_and_what_is_not_chosen_is_none() -> None:
 
 def test_outputs_go_when_the_next_iteration_starts() -> None:
     (x, labels), (y, more) = batches((40, 12))
-    step = planned(Model(), outputs="logits")
+    step = planned(Model(), return_outputs="logits")
     step(x, targets=labels).backward()
     gone = weakref.ref(step.output.logits)
     with pytest.raises(memplan.MemplanError):
@@ -163,7 +163,7 @@ def test_kept_plans_are_for_the_outputs_that_they_have(
     )
     (x, labels), *_ = batches()
     for wanted in (False, "logits", "hidden", "logits"):
-        step = planned(Model(), outputs=wanted, keep=tmp_path)
+        step = planned(Model(), return_outputs=wanted, cache=tmp_path)
         step(x, targets=labels)
         assert (step.output is None) == (wanted is False)
     assert len(done) == 3
@@ -191,7 +191,7 @@ class Odd(nn.Module):
 
 
 def odd(what: str, **options: Any) -> Any:
-    given: dict[str, Any] = {"budget": "100%", "solver": "rotor", "outputs": True, "loss_fn": None}
+    given: dict[str, Any] = {"budget": "100%", "solver": "rotor", "return_outputs": True, "loss_fn": None}
     return planned(
         Odd(what), targets=None, **{name: given[name] for name in given if name not in options}, **options
     )
@@ -219,7 +219,7 @@ def test_what_is_no_result_is_refused_and_the_rest_can_be_named(what: str, messa
     with pytest.raises(memplan.InputError, match=message):
         odd(what)
     (x, _labels), *_ = batches()
-    step = odd(what, outputs=["logits"])
+    step = odd(what, return_outputs=["logits"])
     step(x)
     assert step.output.keys() == {"logits", "loss", what}
     assert step.output[what] is None
@@ -229,13 +229,13 @@ def test_what_is_no_result_is_refused_and_the_rest_can_be_named(what: str, messa
     ("wanted", "message"),
     [
         ("logit", "the module returns no 'logit': it returns logits, loss, sum"),
-        ((), r"outputs=\(\): give True, or names"),
-        ((1,), r"outputs=\(1,\): give True, or names"),
+        ((), r"return_outputs=\(\): give True, or names"),
+        ((1,), r"return_outputs=\(1,\): give True, or names"),
     ],
 )
 def test_outputs_that_there_are_not_are_refused(wanted: Any, message: str) -> None:
     with pytest.raises(memplan.InputError, match=message):
-        odd("sum", outputs=wanted)
+        odd("sum", return_outputs=wanted)
 
 
 def test_a_loss_that_changes_the_output_in_place_changes_it_here_too() -> None:
@@ -244,7 +244,7 @@ def test_a_loss_that_changes_the_output_in_place_changes_it_here_too() -> None:
     def halved(output: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(output.div_(2), labels)
 
-    step = planned(module, loss_fn=halved, outputs=True)
+    step = planned(module, loss_fn=halved, return_outputs=True)
     step(x, targets=labels)
     with torch.no_grad():
         assert torch.equal(step.output, module(x) / 2)

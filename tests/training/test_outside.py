@@ -152,7 +152,11 @@ class Reading(Lion):
     [
         (torch.optim.LBFGS, {}, "LBFGS calls the model itself, in a closure"),
         (Reading, {}, "what Reading takes can't be counted.*plan without optimizer="),
-        (Lion, {"undo": True}, "undo=True is for planned updates: Lion steps behind the plan"),
+        (
+            Lion,
+            {"rollback_on_error": True},
+            "rollback_on_error=True is for planned updates: Lion steps behind the plan",
+        ),
         (Lion, {"budget": "40kB"}, "no schedule within 40,000 B"),
         (
             lambda p: torch.optim.Adadelta(p, foreach=True),

@@ -51,11 +51,11 @@ def both(rank: int) -> tuple[Found, Found]:
                 loss_fn=nn.CrossEntropyLoss(),
                 budget="75%",
                 optimizer=optimizer,
-                clip_norm=NORM,
+                max_grad_norm=NORM,
                 machine=Machine(links=Links(1e9, 1e9)),
                 solver="l2l",
                 time_limit=0.5,
-                keep=False,
+                cache=False,
             )
         seen: list[Tensor] = []
         norms: list[Tensor] = []
@@ -102,7 +102,7 @@ def one_fails(rank: int) -> None:
         loss_fn=torch.sum,
         budget="1%" if rank == 0 else "100%",
         solver="rotor",
-        keep=False,
+        cache=False,
     )
 
 

@@ -18,7 +18,7 @@ LINE = "a plan is measured with PyTorch's profiler, of which there is one, and y
 
 def made(**options):
     module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
-    given: dict[str, Any] = {"keep": False, **options}
+    given: dict[str, Any] = {"cache": False, **options}
     return memplan.optimize(
         module,
         torch.randn(32, 16),

@@ -98,7 +98,7 @@ def trained_alike(module: nn.Module, x: Tensor, **options: Any) -> memplan.Step:
     optimizers = [
         torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=0.01) for m in (module, plain)
     ]
-    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "keep": False}
+    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "cache": False}
     step = memplan.optimize(module, (x,), optimizer=optimizers[0], **(given | options))
     for _ in range(3):
         loss = plain(x)
@@ -178,7 +178,7 @@ def quantised(name: str) -> nn.Module:
     else:
         torchao.quantize_(base, getattr(torchao, name)())
     with pytest.raises(memplan.InputError, match=r"1.0.weight is a .*Tensor, a tensor that wraps others"):
-        memplan.optimize(torchao_net(base), torch.randn(8, 16), budget="1MB", keep=False)
+        memplan.optimize(torchao_net(base), torch.randn(8, 16), budget="1MB", cache=False)
     parametrize.register_parametrization(base[0], "weight", UnwrapTensorSubclass())
     return base.requires_grad_(False)
 

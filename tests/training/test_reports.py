@@ -22,7 +22,7 @@ from memplan.training.report import ENOUGH
 
 def test_every_phase_is_told_and_timed() -> None:
     module, told = model(), list[Told]()
-    step = optimized(module, adamw(module), progress=told.append, compare=True)
+    step = optimized(module, adamw(module), progress=told.append, verify=True)
     phases = list(dict.fromkeys(each.phase for each in told))
     assert phases == ["trace", "measure", "solve", "compare"]
     measured = [each for each in told if each.phase == "measure" and each.done]
@@ -81,7 +81,7 @@ def test_a_plan_is_there_to_be_read_and_saved(tmp_path: Path) -> None:
 
 def test_a_plan_with_moves_reports_its_host_memory() -> None:
     module = model()
-    options = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "undo": True}
+    options = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "rollback_on_error": True}
     told: list[Told] = []
     step = optimized(module, adamw(module), progress=told.append, **options)
     step(INPUTS)

@@ -48,7 +48,7 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
     module, plain = model(), model()
     optimizer, eager = adamw(module), adamw(plain)
     full = Full(monkeypatch)
-    options: dict[str, Any] = {"undo": undo}
+    options: dict[str, Any] = {"rollback_on_error": undo}
     if moved:
         options |= {
             "machine": Machine(links=Links(1e9, 1e9)),
@@ -82,7 +82,7 @@ def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for _ in range(2):
         module = model()
         full = Full(monkeypatch)
-        step = optimized(module, adamw(module), keep=tmp_path)
+        step = optimized(module, adamw(module), cache=tmp_path)
         full.at = {full.calls + 2}
         with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
             step(INPUTS)
@@ -95,7 +95,7 @@ def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch
     module, plain = model(), model()
     optimizer, eager = adamw(module), adamw(plain)
     full = Full(monkeypatch)
-    step = optimized(module, optimizer, accumulate=2)
+    step = optimized(module, optimizer, gradient_accumulation_steps=2)
     torch.manual_seed(1)
     for turn in range(4):
         if turn == 2 + batch:
@@ -105,7 +105,7 @@ def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch
         else:
             step(INPUTS)
         assert step.updated == bool(turn % 2)
-    assert_same(module, trained(plain, eager, 4, accumulate=2))
+    assert_same(module, trained(plain, eager, 4, gradient_accumulation_steps=2))
 
 
 def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_behind_the_plan_the_optimizer_steps_once_for_an_iteration_that_is_repea
     module = model()
     full = Full(monkeypatch)
     with pytest.warns(UserWarning, match="is not in the plan"):
-        step = optimized(module, adafactor(module), accumulate=accumulate, budget="130%")
+        step = optimized(module, adafactor(module), gradient_accumulation_steps=accumulate, budget="130%")
     budget = step.plans[0].budget
     torch.manual_seed(1)
     for turn in range(4):
@@ -176,7 +176,7 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     module = model()
     full = Full(monkeypatch)
     with pytest.warns(UserWarning, match="in the plan") if make is adafactor else nullcontext():
-        step = optimized(module, make(module), outputs=True)
+        step = optimized(module, make(module), return_outputs=True)
     torch.manual_seed(1)
     step(INPUTS)
     expected, output = step.evaluate(INPUTS)
@@ -206,7 +206,9 @@ def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch:
         monkeypatch.setattr(room, "device_of", lambda _name: device)
     module = model()
     options: dict[str, Any] = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "budget": "100%"}
-    step = optimized(module, adamw(module), undo=True, **(options if moved else {"budget": "150%"}))
+    step = optimized(
+        module, adamw(module), rollback_on_error=True, **(options if moved else {"budget": "150%"})
+    )
     torch.manual_seed(1)
     step(INPUTS)
     for turn, kind in enumerate(["allocation", "launch", "copy", "allocation"]):

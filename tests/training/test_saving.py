@@ -59,7 +59,7 @@ class Run:
         self.step = None
         if moved:
             options = {"optimizer": self.optimizer, **MOVING, **options}
-            self.step = memplan.optimize(self.module, x, targets=y, loss_fn=self.loss, keep=False, **options)
+            self.step = memplan.optimize(self.module, x, targets=y, loss_fn=self.loss, cache=False, **options)
         torch.manual_seed(1)
 
     def train(self, turns: int) -> list[Tensor]:

@@ -40,7 +40,7 @@ def scaler(first: float = 2.0**20, **options: Any) -> torch.amp.GradScaler:
 
 def planned(module: nn.Module, inputs: Tensor | None = None, **options: Any) -> memplan.Step:
     x, labels = batches(1)[0]
-    given: dict[str, Any] = {"budget": "95%", "solver": "rotor", "autocast": HALF, "keep": False}
+    given: dict[str, Any] = {"budget": "95%", "solver": "rotor", "autocast": HALF, "cache": False}
     given |= {"loss_fn": functional.cross_entropy}
     return memplan.optimize(module, x if inputs is None else inputs, targets=labels, **(given | options))
 
@@ -133,8 +133,8 @@ def test_accelerates_loop_over_two_batches_with_its_scaler() -> None:
                 budget="95%",
                 solver="rotor",
                 scaler=accelerator.scaler,
-                accumulate=2,
-                keep=False,
+                gradient_accumulation_steps=2,
+                cache=False,
             )
         torch.manual_seed(11)
         seen: list[Any] = []
@@ -198,7 +198,7 @@ def test_updates_of_a_scaled_loss_are_those_of_plain_pytorch(
     optimizer, other = make(module), make(plain)
     own, scales = scaler(), scaler()
     expected = loop(plain, other, scales, norm)
-    step = planned(module, scaler=own, optimizer=optimizer, clip_norm=norm, **options)
+    step = planned(module, scaler=own, optimizer=optimizer, max_grad_norm=norm, **options)
     assert own.state_dict() == scaler().state_dict()
     rates = OneCycleLR(optimizer, 0.02, total_steps=20)
     torch.manual_seed(11)
@@ -219,7 +219,7 @@ def test_a_skipped_update_leaves_all_as_it_is() -> None:
     """States that the first iteration would have made are not there; with an average and undo."""
     module = model()
     optimizer, own = adamw(module), scaler(2.0**30, growth_interval=100)
-    step = planned(module, scaler=own, optimizer=optimizer, ema=0.9, undo=True, **MOVED)
+    step = planned(module, scaler=own, optimizer=optimizer, ema=0.9, rollback_on_error=True, **MOVED)
     x, labels = batches(1)[0]
     known = copies(module, optimizer)
     while True:
@@ -250,7 +250,14 @@ def test_updates_behind_the_plan_share_a_scale_over_several_batches(tmp_path: Pa
     plain = copy.deepcopy(module)
     optimizer, other = radam(module), radam(plain)
     own, scales = scaler(2.0**21), scaler(2.0**21)
-    step = planned(module, scaler=own, optimizer=optimizer, accumulate=2, clip_norm=0.3, budget="400%")
+    step = planned(
+        module,
+        scaler=own,
+        optimizer=optimizer,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.3,
+        budget="400%",
+    )
     updated: list[bool] = []
     for number, (x, labels) in enumerate(batches(16), start=1):
         loss = step(x, targets=labels)
@@ -302,8 +309,8 @@ def test_float16_weights_with_masters_are_those_of_a_loop_by_hand() -> None:
         loss_fn=in_float,
         scaler=own,
         optimizer=optimizer,
-        masters=True,
-        clip_norm=0.3,
+        master_weights=True,
+        max_grad_norm=0.3,
     )
     for x, labels in given:
         loss = in_float(plain(x), labels)
@@ -357,7 +364,11 @@ def test_a_loss_scaled_otherwise_than_its_iteration() -> None:
 def test_evaluation_and_buckets_know_no_scale() -> None:
     module = model()
     step = planned(
-        module, scaler=scaler(2.0**10), outputs=True, pad={"0": (0.0, 0), "targets": (-100, 0)}, buckets=64
+        module,
+        scaler=scaler(2.0**10),
+        return_outputs=True,
+        pad_values={"0": (0.0, 0), "targets": (-100, 0)},
+        pad_to_lengths=64,
     )
     x, labels = batches(1)[0]
     with torch.no_grad(), torch.autocast("cpu", dtype=HALF):
@@ -387,8 +398,14 @@ def test_one_that_is_not_enabled_is_none() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"accumulate": 2}, "scaler and accumulate are not planned together: leave optimizer= out"),
-        ({"module": model().half(), "autocast": None}, "scaler: 0.weight is torch.float16, .* masters=True"),
+        (
+            {"gradient_accumulation_steps": 2},
+            "scaler and accumulate are not planned together: leave optimizer= out",
+        ),
+        (
+            {"module": model().half(), "autocast": None},
+            "scaler: 0.weight is torch.float16, .* master_weights=True",
+        ),
         ({"first": 1}, "scaler: 0.weight has a gradient and is none of the optimizer's"),
     ],
 )

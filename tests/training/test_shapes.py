@@ -97,7 +97,7 @@ def test_each_shape_is_planned_once_within_the_same_bytes() -> None:
 
 
 def test_shapes_beyond_the_limit_are_refused_with_the_way_out() -> None:
-    step = small_step(plans=2)
+    step = small_step(max_plans=2)
     (x, labels), (y, more) = batches((20, 10))
     step(x, targets=labels).backward()
     with pytest.raises(memplan.MismatchError, match=r"10, 6.*pad batches to fewer shapes, or .*plans=4"):
@@ -133,8 +133,8 @@ def test_a_larger_shape_that_does_not_fit_is_refused_and_the_others_go_on() -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"plans": 0}, "plans=0: it is the number of shapes"),
-        ({"plans": 2.5}, "plans=2.5"),
+        ({"max_plans": 0}, "max_plans=0: it is the number of shapes"),
+        ({"max_plans": 2.5}, "max_plans=2.5"),
         ({"machine": "rtx306"}, "no GPU or machine named 'rtx306' is known.*rtx3060"),
         ({"machine": "there-is-none.yaml"}, "there-is-none.yaml"),
     ],

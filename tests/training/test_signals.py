@@ -93,8 +93,8 @@ def handlers():
 
 WAYS = {
     "planned": {},
-    "undo": {"undo": True},
-    "after": {"update": "after", "clip_norm": 0.1},
+    "rollback_on_error": {"rollback_on_error": True},
+    "after": {"update": "after", "max_grad_norm": 0.1},
     "offloaded": {"machine": MACHINE, "budget": "85%"},
     "average": {"ema": 0.9},
     "outside": {},
@@ -106,7 +106,7 @@ def planned(way):
     module = Net()
     kind = torch.optim.Adagrad if way == "outside" else torch.optim.AdamW
     optimizer = kind(module.parameters(), lr=0.01, foreach=False)
-    options = {"budget": "100%", "keep": False, "time_limit": 1, "compare": False, **WAYS[way]}
+    options = {"budget": "100%", "cache": False, "time_limit": 1, "verify": False, **WAYS[way]}
     return module, optimizer, memplan.optimize(module, X[0], optimizer=optimizer, **options)
 
 
@@ -368,7 +368,7 @@ def test_a_timeout_while_a_model_is_traced_is_no_refusal_of_the_model(times_out)
     module = Late()
     before = copy.deepcopy(module.state_dict())
     with pytest.raises(TimedOutError):
-        memplan.optimize(module, X[0], budget="100%", keep=False)
+        memplan.optimize(module, X[0], budget="100%", cache=False)
     assert same(module.state_dict(), before)
     assert module.training
 
@@ -382,7 +382,7 @@ def test_a_timeout_while_a_new_shape_is_planned_leaves_all_as_it_was(times_out, 
 
     module = Net()
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, foreach=False)
-    step = memplan.optimize(module, X[0], budget="100%", optimizer=optimizer, keep=False, time_limit=1)
+    step = memplan.optimize(module, X[0], budget="100%", optimizer=optimizer, cache=False, time_limit=1)
     step(X[0])
     before = state_of(module, optimizer)
     monkeypatch.setattr("memplan.training.plan.trace", late)

@@ -45,7 +45,7 @@ def losses(make: Make, *, planned: bool) -> Iterator[float]:
     module, given = Model(), batches()
     module.read = make(module)
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
-    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False, "keep": False}
+    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False, "cache": False}
     step = memplan.optimize(module, given[0], optimizer=optimizer, **options) if planned else None
     for x in given:
         if step is not None:
@@ -92,7 +92,7 @@ def test_a_model_that_has_run_once_is_settled(name: str) -> None:
         module, x = Model(), batches()[0]
         module.read = REFUSED[name](module)
         module(x)
-        options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False, "keep": False}
+        options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False, "cache": False}
         run: Any = memplan.optimize(module, x, **options) if planned else module
         results.append([run(x).item() for x in batches()])
     assert results[0] == results[1]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-OPTIONS: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False, "keep": False}
+OPTIONS: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False, "cache": False}
 
 
 class Model(nn.Module):

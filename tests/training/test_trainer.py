@@ -18,7 +18,7 @@ AcceleratorState: Any = pytest.importorskip("accelerate.state").AcceleratorState
 transformers: Any = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-PLAN: dict[str, Any] = {"budget": "120kB", "solver": "rotor", "compare": False}
+PLAN: dict[str, Any] = {"budget": "120kB", "solver": "rotor", "verify": False}
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ def on_meta(kind: type[nn.Module]) -> nn.Module:
 
 def options(module: nn.Module, **others: Any) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
-    return {"optimizer": optimizer, "solver": "l2l", "keep": False, **others}
+    return {"optimizer": optimizer, "solver": "l2l", "cache": False, **others}
 
 
 def test_a_model_that_never_was_whole_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,9 @@ def test_a_model_that_never_was_whole_on_the_device(tmp_path: Path, monkeypatch:
     assert torch.equal(module.get_buffer("scale"), real.get_buffer("scale"))
 
 
-@pytest.mark.parametrize("extra", [{"masters": True}, {"ema": 0.9}, {"masters": True, "ema": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "extra", [{"master_weights": True}, {"ema": 0.9}, {"master_weights": True, "ema": 0.9}], ids=str
+)
 def test_masters_and_averages_begin_as_the_weights_of_the_files(
     tmp_path: Path, extra: dict[str, Any]
 ) -> None:
@@ -213,7 +215,7 @@ def test_planning_leaves_weights_in_their_files(tmp_path: Path) -> None:
         budget=3 * size,
         machine=Machine(links=Links(1e9, 1e9)),
         weights=saved(Layers(), tmp_path),
-        compare=False,
+        verify=False,
         **options(module),
     )
     assert all(is_unmade(weight) for weight in module.parameters())
@@ -230,4 +232,4 @@ def test_typos_in_weights_are_refused(tmp_path: Path) -> None:
     ]
     for given, weights, line in cases:
         with pytest.raises(InputError, match=line):
-            memplan.optimize(given, x, budget="100%", weights=weights, keep=False)
+            memplan.optimize(given, x, budget="100%", weights=weights, cache=False)

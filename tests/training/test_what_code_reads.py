@@ -116,7 +116,7 @@ def test_a_rarer_value_that_changes_is_noticed(name: str) -> None:
 def test_a_weight_in_the_place_of_one_that_plain_sgd_updates() -> None:
     """It has no states by which the step would know its weights."""
     module = model()
-    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "compare": False, "keep": False}
+    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False, "cache": False}
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     step = memplan.optimize(module, X, optimizer=optimizer, **options)
     step(X)
@@ -139,7 +139,7 @@ def test_a_value_that_no_trace_can_take(name: str) -> None:
 def test_another_plan_follows(name: str) -> None:
     module = model()
     module.read, change = KINDS[name](module)
-    planned = memplan.optimize(module, X, budget="100%", solver="store-all", compare=False, keep=False)
+    planned = memplan.optimize(module, X, budget="100%", solver="store-all", verify=False, cache=False)
     planned(X)
     change()
     for _turn in range(2):
@@ -155,7 +155,7 @@ def test_a_plan_for_each_value_up_to_the_limit() -> None:
         losses[module.alpha] = module(X).detach()
     module.alpha = 0.1
     planned = memplan.optimize(
-        module, X, budget="100%", solver="store-all", compare=False, keep=False, plans=2
+        module, X, budget="100%", solver="store-all", verify=False, cache=False, max_plans=2
     )
     for module.alpha in (0.1, 0.2, 0.1, 0.2):
         assert torch.equal(planned(X).detach(), losses[module.alpha])
@@ -222,7 +222,7 @@ def test_a_default_dtype_that_nothing_reads() -> None:
     """`torch.ones(3)` in forward depends on it: another plan follows."""
     module = model()
     module.read = lambda self: (torch.ones(3) / 3).to(torch.float64)
-    planned = memplan.optimize(module, X, budget="100%", solver="store-all", compare=False, keep=False)
+    planned = memplan.optimize(module, X, budget="100%", solver="store-all", verify=False, cache=False)
     losses = []
     try:
         for dtype in (torch.float32, torch.float64, torch.float32):
@@ -594,7 +594,7 @@ def test_a_count_in_a_buffer_is_followed() -> None:
     eager = model()
     eager.register_buffer("n", torch.tensor(0))
     eager.read = read
-    planned = memplan.optimize(module, X, budget="100%", solver="store-all", compare=False, keep=False)
+    planned = memplan.optimize(module, X, budget="100%", solver="store-all", verify=False, cache=False)
     for _turn in range(6):
         assert torch.equal(planned(X).detach(), eager(X))
     assert len(planned.plans) == 2
@@ -673,7 +673,7 @@ def test_a_trace_that_fails_lets_go_of_what_was_there():
             return self.layer(x).square().mean() * random.random()
 
     with pytest.raises(memplan.MemplanError) as refused:
-        memplan.optimize(Draws(), X, budget="100%", keep=False, time_limit=1)
+        memplan.optimize(Draws(), X, budget="100%", cache=False, time_limit=1)
     recordings = [each for each in gc.get_objects() if type(each) is Recording]
     assert refused.value is not None
     assert all(not vars(each)["_old"] and not vars(each)["_nodes"] for each in recordings)
@@ -692,7 +692,7 @@ def test_a_loss_that_holds_the_batch_means_each_batch(place):
     def loss_fn(output):
         return nn.functional.mse_loss(output, x if place == "closure" else HELD)
 
-    step = memplan.optimize(module, x, loss_fn=loss_fn, budget="100%", keep=False, time_limit=1)
+    step = memplan.optimize(module, x, loss_fn=loss_fn, budget="100%", cache=False, time_limit=1)
     for _ in range(2):
         x = HELD = torch.randn(4, 3)
         assert step(x).item() == loss_fn(module(x)).item()

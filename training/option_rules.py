@@ -1,0 +1,75 @@
+"""Rules between the options of `optimize`, its module and its inputs: which go together."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..graphs.errors import InputError
+from ..runtime.fusion.kernel import check_compiler
+from ..runtime.model.iteration import Inputs, tensors_in
+from ..runtime.model.processes import Processes
+from ..runtime.updates.averaged import validate_average
+from ..runtime.updates.masters import prepare_masters
+from .options import Options
+from .weights import check_weights
+
+
+def validate_options(
+    options: Options, module: nn.Module, inputs: Inputs, processes: Processes | None, *, planned: bool
+) -> None:
+    """Raise InputError, one line, for options that do not go together.
+
+    processes: the ranks of a DistributedDataParallel, None for a single process.
+    planned: whether the optimizer's updates are part of the plan.
+    """
+    _validate_precision(options)
+    _validate_updates(options, planned=planned)
+    check_weights(module, options.weights)
+    if options.master_weights:
+        prepare_masters(module, options.optimizer if planned else None)
+    if options.ema is not None:
+        validate_average(module, planned=planned, masters=options.master_weights)
+    if options.compile:
+        _validate_compiler(inputs, processes)
+
+
+def _validate_precision(options: Options) -> None:
+    if options.autocast is None:
+        return
+    if options.autocast == torch.float16 and options.scaler is None:
+        raise InputError(
+            "autocast=torch.float16 needs a scaled loss: give scaler=torch.amp.GradScaler(device), or use "
+            "torch.bfloat16"
+        )
+    if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):  # without a name: GPUs
+        raise InputError(
+            "autocast= is given, and optimize is called under torch.autocast: leave one of them out"
+        )
+
+
+def _validate_updates(options: Options, *, planned: bool) -> None:
+    several = options.gradient_accumulation_steps > 1
+    scaled = options.enabled_scaler is not None
+    if several and options.optimizer is None and not scaled:
+        raise InputError(
+            "gradient_accumulation_steps goes with optimizer=: without updates in the step your loop "
+            "accumulates, with (loss / N).backward()"
+        )
+    if several and scaled and planned:
+        raise InputError(
+            "scaler and gradient_accumulation_steps are not planned together: leave optimizer= out, and let "
+            "your loop accumulate, with gradient_accumulation_steps=N and scaler.scale(loss / N).backward()"
+        )
+    if options.max_grad_norm is not None and options.optimizer is None:
+        raise InputError(
+            "max_grad_norm goes with optimizer=: without updates in the step your loop clips, with "
+            "torch.nn.utils.clip_grad_norm_"
+        )
+
+
+def _validate_compiler(inputs: Inputs, processes: Processes | None) -> None:
+    if processes is not None:
+        raise InputError("compile=True: each rank of a DistributedDataParallel would have kernels of its own")
+    for tensor in tensors_in(inputs).values():
+        check_compiler(tensor.device)

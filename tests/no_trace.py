@@ -107,7 +107,7 @@ def watched(function: Any, position: int) -> Any:
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         before = digest(arguments[position])
-        moves = getattr(arguments[0], "machine", None) is not None
+        moves = isinstance(arguments[0], plan.Planner) and arguments[0].options.machine is not None
         try:
             return function(*arguments, **keywords)
         finally:

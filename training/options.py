@@ -17,6 +17,7 @@ from ..graphs.units import FEW_BYTES, bare_number
 from ..planner.budget import Budget, parse_budget
 from ..runtime.model.clipping import Clipping, parse_norm
 from ..runtime.program.outputs import Wanted
+from ..runtime.updates.catalogue import titles
 from ..solvers.registry.catalogue import check_solver
 from ..solvers.registry.run import chosen_settings
 from .option import OptionsBase, UnfitError, option
@@ -34,7 +35,7 @@ def _budget(budget: int | str) -> Budget:
     number = bare_number(parsed.text)
     if number is not None and parsed.size is not None and parsed.size < FEW_BYTES:
         raise UnfitError(
-            f"{parsed.size} bytes are meant? Write '{number:g}%' for a share of the baseline's peak, or a "
+            f"this is {parsed.size} bytes: write '{number:g}%' for a share of the baseline's peak, or a "
             f"unit, like '{number:g}GB'"
         )
     return parsed
@@ -283,7 +284,7 @@ class Options(PlanningOptions):
     optimizer: Optimizer | None = option(
         converter=_optimizer,
         text=(
-            "Optimizer, if the step is to update the weights. Updates by Adam, AdamW, Lion and SGD are part "
+            f"Optimizer, if the step is to update the weights. Updates by {titles('and')} are part "
             "of the plan; others run after it, and their states are subtracted "
             "from the budget. Without an optimizer, `loss.backward()` adds the gradients to `.grad` as "
             "usual."

@@ -172,7 +172,7 @@ def small_step(**options):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_grad_norm": 0}, "max_grad_norm=0: a norm is a number above 0; None does not clip"),
+        ({"max_grad_norm": 0}, "max_grad_norm=0: give a number above 0; None does not clip"),
         ({"max_grad_norm": float("nan")}, "max_grad_norm=nan"),
         ({"max_grad_norm": "1.0"}, "max_grad_norm='1.0'"),
         ({"max_grad_norm": True}, "max_grad_norm=True"),
@@ -195,5 +195,5 @@ def test_a_plan_without_clipping_is_not_taken_for_one_with_it(tmp_path) -> None:
     assert [step.clip_norm for step in steps] == [None, 1.0, 2.0, float("inf")]
     with pytest.raises(memplan.MismatchError, match="the plan clips no gradients"):
         steps[0].clip_norm = 1.0
-    with pytest.raises(memplan.InputError, match="max_grad_norm=-1: a norm is"):
+    with pytest.raises(memplan.InputError, match="max_grad_norm=-1: give a number"):
         steps[1].clip_norm = -1

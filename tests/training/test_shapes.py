@@ -133,7 +133,7 @@ def test_a_larger_shape_that_does_not_fit_is_refused_and_the_others_go_on() -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_plans": 0}, "max_plans=0: it is the number of shapes"),
+        ({"max_plans": 0}, "max_plans=0: give a whole number, 1 or more"),
         ({"max_plans": 2.5}, "max_plans=2.5"),
         ({"machine": "rtx306"}, "no GPU or machine named 'rtx306' is known.*rtx3060"),
         ({"machine": "there-is-none.yaml"}, "there-is-none.yaml"),

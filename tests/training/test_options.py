@@ -1,0 +1,98 @@
+"""Options stand once: signature, docstring, checks and what planners see are of one declaration."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import memplan
+import pytest
+from memplan.graphs.errors import InputError
+from memplan.training.option import OptionsBase, UnfitError, option, takes
+from memplan.training.options import Options, PlanningOptions
+
+
+def half(number: int) -> float:
+    if number < 0:
+        raise UnfitError("give a number, 0 or more")
+    return number / 2
+
+
+class Few(OptionsBase):
+    """Options of `halved`."""
+
+    size: float = option(converter=half, text="Size in units.")
+    other: float = option(converter=half, text="Another size.", default=4)
+
+
+class More(Few):
+    """Options with one more."""
+
+    third: float = option(converter=half, text="A third.", default=10)
+
+
+@takes(Few)
+def halved(first: int, second: int, options: Few) -> tuple[int, int, float, float]:
+    """Return all that is given.
+
+    Args:
+        first: a number.
+
+    Returns:
+        Four numbers.
+    """
+    return first, second, options.size, options.other
+
+
+def test_values_are_read_by_the_converters_defaults_too() -> None:
+    assert halved(1, 2, size=3) == (1, 2, 1.5, 2.0)
+    assert halved(1, second=2, size=3, other=0) == (1, 2, 1.5, 0.0)
+
+
+def test_values_that_have_been_read_are_not_read_a_second_time() -> None:
+    more = Few(size=8).extended(More, third=6)
+    assert (more.size, more.other, more.third) == (4.0, 2.0, 3.0)
+    assert Few(size=8).extended(More).third == 5.0
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "line"),
+    [
+        ({"size": -1}, InputError, r"^size=-1: give a number, 0 or more$"),
+        ({"size": 1, "other": -7}, InputError, r"^other=-7: give a number"),
+        ({"sise": 1}, TypeError, r"halved\(\) has no argument 'sise'\. Did you mean 'size'\?"),
+        ({"size": 1, "x": 1}, TypeError, r"halved\(\) has no argument 'x'$"),
+        ({}, TypeError, "size"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, Any], error: type[Exception], line: str) -> None:
+    with pytest.raises(error, match=line):
+        halved(1, 2, **given)
+
+
+def test_options_are_not_given_by_position() -> None:
+    with pytest.raises(InputError, match="halved takes first, second by position"):
+        halved(1, 2, 3)  # pyright: ignore
+
+
+def test_help_lists_them_between_arguments_and_returns() -> None:
+    assert str(inspect.signature(halved)).startswith(
+        "(first: 'int', second: 'int', *, size: int, other: int = 4)"
+    )
+    lines = (inspect.getdoc(halved) or "").splitlines()
+    assert lines.index("    size (int, required): Size in units.") > lines.index("    first: a number.")
+    assert lines.index("    other (int, default 4): Another size.") < lines.index("Returns:")
+
+
+@pytest.mark.parametrize(
+    ("function", "options"), [(memplan.optimize, Options), (memplan.optimize_trainer, PlanningOptions)]
+)
+def test_public_functions_list_every_option(function: Any, options: type) -> None:
+    names = set(inspect.get_annotations(options)) | set(inspect.get_annotations(PlanningOptions))
+    signature = inspect.signature(function)
+    keywords = {x.name for x in signature.parameters.values() if x.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert keywords == names
+    text = inspect.getdoc(function) or ""
+    for name in names:
+        assert f"    {name} (" in text
+    assert text.index("Args:") < text.index("Returns:") < text.index("Raises:")

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from memplan.training.progress import Told
+from memplan.training.progress import ProgressEvent
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "training")]
@@ -30,7 +30,7 @@ MOST = 2000
 
 
 def row(solver: str, budget: str, link: float, slower: float) -> list[str]:
-    module, told = emulation.model(), list[Told]()
+    module, told = emulation.model(), list[ProgressEvent]()
     with pytest.MonkeyPatch.context() as patch:
         emulated = emulation.Emulated(patch)
         step: Any = emulation.optimized(module, told, solver=solver, budget=budget, time_limit=5)

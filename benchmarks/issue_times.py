@@ -80,7 +80,7 @@ def _issued(made: Case, *, alone: bool) -> Issued:
         if step.cycle is not None:
             step.cycle.end_jobs()
         measured = list(found)
-        step.recall()
+        step.restore_to_device()
     return measured
 
 

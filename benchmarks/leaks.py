@@ -121,7 +121,7 @@ def evaluation() -> None:
 def offloaded() -> None:
     step = planned(Net(), solver="auto", machine=MACHINE)
     step(batch()).backward()
-    step.recall()
+    step.restore_to_device()
 
 
 def refused_budget() -> None:

@@ -199,7 +199,7 @@ def planned(task: Task, iterations: int, budget: str, seconds: float) -> Planned
             share = measured(step, run, part)
             most = max(most, share)
             over += len(part) * (share > 1)
-    step.recall()
+    step.restore_to_device()
     there = step.plans[0]
     return Planned(run, set_up, len(step.plans), there.budget or 0, there.cycle is not None, most, over)
 

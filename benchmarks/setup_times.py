@@ -29,7 +29,7 @@ def start(budget: str, solver: str, tokens: int, threads: int, compare: bool | N
     import memplan
     import torch
     from gpt2 import build
-    from memplan.training.progress import Told
+    from memplan.training.progress import ProgressEvent
 
     torch.set_num_threads(threads)
     model, batch = build(layers=12, width=768, heads=12, vocabulary=50257, batch=2, length=tokens)
@@ -43,7 +43,7 @@ def start(budget: str, solver: str, tokens: int, threads: int, compare: bool | N
         phase, clock = at.phase, now
 
     memplan.optimize(model, batch, budget=budget, solver=solver, verify=compare, progress=told)
-    told(Told(""))
+    told(ProgressEvent(""))
     print(json.dumps(times))
 
 

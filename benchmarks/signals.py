@@ -265,7 +265,7 @@ class Trial:
                 first = {"before": where, "update anew": 0}.get(found, first)
             for each in xs[first:]:
                 planned.call(each)
-            planned.step.recall()
+            planned.step.restore_to_device()
         except memplan.MemplanError:
             self.ended["refused"] += 1
             eager.load(saved)
@@ -299,7 +299,7 @@ class Trial:
 
     def _state_after(self, where: int, before: State, after: State) -> str:
         """The state in which an interrupted call has left training. Raises MemplanError if it is refused."""
-        self.planned.step.recall()
+        self.planned.step.restore_to_device()
         if same(now := self.planned.state(), after):
             return "after"
         added = self.planned.batches_added()

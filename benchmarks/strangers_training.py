@@ -180,7 +180,7 @@ def planned(make, batches, budget, *, compare, in_plan, time_limit):
             raise LaterError(number, len(run.plans), error) if number else error from error
         if not in_plan:
             training.optimizer.step()
-    run.recall()
+    run.restore_to_device()
     result = training.kept(gradients=not in_plan)
     training.optimizer.zero_grad()
     predicted = run.plan.figures.peak

@@ -145,7 +145,7 @@ def train(case: Case, step: PlannedStep, device: SimulatedDevice, turns: int = T
         gradients = {name: _read(tensor, device) for name, tensor in outcome.gradients.items()}
         outcomes.append(Outcome(_read(outcome.loss, device), gradients, {}))
         del outcome  # results on the host are held by who has them
-    step.recall()
+    step.restore_to_device()
     device.synchronize()
     return outcomes, everything(case.iteration)
 
@@ -191,7 +191,7 @@ def check_case(name, optimizer, made: Case, late: Lateness, turns: int = TURNS) 
             assert pinned <= (made.machine.pinned or pinned), f"pinned memory: {pinned}"
             assert device.pinned.held == 0, "pinned memory beside the plan's"
             assert step.cycle.disk is None or step.cycle.disk.count.peak <= figures.disk_peak, "disk"
-        step.recall()
+        step.restore_to_device()
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
         try:
             for turn in range(2, FAULT_TURNS):
                 _turn(made, step, turn)
-            step.recall()
+            step.restore_to_device()
             return "the error did not reach the iterations"
         except BaseException as error:
             if not _is_by_choice(error):
@@ -254,7 +254,7 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
         turns = [turn for turn, state in enumerate(states) if same(found, state)]
         assert turns, "the tensors are of no iteration's end"
         outcomes = [_turn(made, step, turn) for turn in range(turns[0], FAULT_TURNS)]
-        step.recall()
+        step.restore_to_device()
         device.synchronize()
         assert same(everything(made.iteration), states[-1]), "the iterations that followed went wrong"
         return f"{len(outcomes)} turns followed"
@@ -263,7 +263,7 @@ def check_fault(name, optimizer, number: int, kind: str) -> str:
 def _held(step: PlannedStep, device: SimulatedDevice) -> int:
     """Bytes on the device once all is back there, without what an iteration leaves to the next to delete.
     In whole blocks: a tensor may lie in one that another has left."""
-    step.recall()
+    step.restore_to_device()
     device.synchronize()
     pending = () if step.cycle is None else sum(step.cycle.pending(), ())
     leaving = blocks_of(copy for copy in pending if isinstance(copy, torch.Tensor))

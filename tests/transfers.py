@@ -106,7 +106,7 @@ def train_by_plan(iteration, step, turns):
     for turn in range(turns):
         torch.manual_seed(turn)
         outcomes.append(step.run(iteration.inputs))
-    step.recall()
+    step.restore_to_device()
     return outcomes, everything(iteration)
 
 

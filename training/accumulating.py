@@ -30,14 +30,14 @@ class AccumulatingStep(Step):
                 plan = self.plans[0]
                 updating = self._planner.parts[plan].updating
                 with updating.together(begins=False):
-                    plan.norm = updating.iterate(()).norm
+                    plan.grad_norm = updating.iterate(()).grad_norm
 
-    def recall(self) -> None:
-        super().recall()
+    def restore_to_device(self) -> None:
+        super().restore_to_device()
         for plan in self.plans:
             parts = self._planner.parts[plan]
-            parts.adding.recall()
-            parts.updating.recall()
+            parts.adding.restore_to_device()
+            parts.updating.restore_to_device()
 
     def report(self) -> Report:
         """Of each shape the last batch of an update, then those before it."""
@@ -58,7 +58,7 @@ class AccumulatingStep(Step):
         last = self._waiting + 1 == self._iteration.accumulate
         part = plan if last else self._planner.parts[plan].adding
         outcome = super()._iterate(inputs, part)
-        plan.output, plan.norm = part.output, part.norm
+        plan.output, plan.grad_norm = part.output, part.grad_norm
         if part is not plan:
             part.output = None
         return outcome

@@ -53,7 +53,7 @@ class Forward:
         beside = max(_beside(step) for step in self._training.steps)
         with evaluating(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
             if beside > self._beside:
-                self.recall()
+                self.restore_to_device()
                 self._beside = beside
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
@@ -65,9 +65,9 @@ class Forward:
         iteration = self._iteration._replace(inputs=inputs)
         return self.plans.replace(step, self._smaller(iteration, step, budget))
 
-    def recall(self) -> None:
+    def restore_to_device(self) -> None:
         for step in self.plans.steps:
-            step.recall()
+            step.restore_to_device()
 
     def _none(self) -> Plans:
         return self._training.alike(self._iteration, partial(self._plan, less=self._beside))

@@ -17,7 +17,7 @@ from .option_rules import validate_options
 from .options import Options
 from .outside import OutsideStep
 from .plan import Planner
-from .report import Book
+from .report import TrainingLog
 from .step import Step
 from .weights import read_weights
 
@@ -81,7 +81,7 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     )
     if options.weights is not None:
         read_weights(module, options.weights, next(iter(tensors_in(given).values())).device)
-    planner = Planner(options, Book(options.progress))
+    planner = Planner(options, TrainingLog(options.progress))
     if buckets is not None and planner.verify is not False:
         check_ignored(iteration, buckets)
     together = nullcontext() if processes is None else processes.planning(steps)

@@ -62,7 +62,7 @@ class OutsideStep(Step):
 
     @property
     def updated(self) -> bool:
-        return self._waiting == 0 and super().updated
+        return self._waiting == 0 and super().optimizer_stepped
 
     def update(self) -> None:
         with self._alone, deferred_signals():
@@ -102,7 +102,7 @@ class OutsideStep(Step):
             self._scaling.scaler.unscale_(self._outside)
         if self._clipping is not None:
             parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
-            self.plans[0].norm = nn.utils.clip_grad_norm_(parameters, most)
+            self.plans[0].grad_norm = nn.utils.clip_grad_norm_(parameters, most)
         if self._scaling is None:
             self._outside.step()
         else:

@@ -37,7 +37,7 @@ from ..solvers.problem import InfeasibleError, Problem
 from ..solvers.registry.run import solve_or_unpin as solve
 from .kept import Plan, find, keep, vouch, vouched
 from .options import Options
-from .report import Book
+from .report import TrainingLog
 
 FORWARD = "auto"
 """Forward alone has no backward that solvers for training look for."""
@@ -72,7 +72,7 @@ class Planner:
     """
 
     options: Options
-    book: Book
+    book: TrainingLog
     links: Links | None = None
     bytes: int | None = None
     beside: int = 0

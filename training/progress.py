@@ -20,7 +20,7 @@ _SECONDS_BETWEEN = 0.2
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressEvent:
     """phase: trace, measure, compile, solve, compare or train. done: of `total` operations that are
     measured, kernels, or iterations. text: the solver's line. loss: of the last iteration; to read it waits
     for the device. seconds: of an iteration. planned: bytes on the device, and on the host. used: the most so
@@ -70,7 +70,7 @@ def _of(used: int | None, planned: int) -> str:
     return f"{number if same else format_bytes(used)} of {format_bytes(planned)}"
 
 
-Progress = Callable[[Told], None]
+Progress = Callable[[ProgressEvent], None]
 
 
 def progress_callback(progress: bool | Progress) -> Progress:
@@ -91,7 +91,7 @@ class Line:
     def __init__(self) -> None:
         self._last, self._phase = 0.0, ""
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: ProgressEvent) -> None:
         stays = told.phase == "train" and bool(told.text)
         if stays or told.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
             self._phase = told.phase
@@ -101,5 +101,5 @@ class Line:
             self._last = monotonic()
 
 
-def _nothing(_told: Told) -> None:
+def _nothing(_told: ProgressEvent) -> None:
     pass

@@ -24,7 +24,7 @@ from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.device.device import Stamp
 from ..runtime.run.execute import PlannedStep
 from .kept import Plan, save
-from .progress import Progress, Told
+from .progress import Progress, ProgressEvent
 
 _KEPT = 100
 """Times of the last iterations."""
@@ -131,7 +131,7 @@ class Record:
         return self.figures.time * self.slower
 
 
-class Book:
+class TrainingLog:
     """Of all plans of a step: what its set-up took, and its iterations. tell: is told of all."""
 
     def __init__(self, tell: Progress) -> None:
@@ -143,7 +143,7 @@ class Book:
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
         """A part of a plan's set-up."""
-        self.tell(Told(name))
+        self.tell(ProgressEvent(name))
         begun = perf_counter()
         try:
             yield
@@ -151,17 +151,17 @@ class Book:
             self._setup[name] = self._setup.get(name, 0.0) + perf_counter() - begun
 
     def measured(self, done: int, total: int, _name: str) -> None:
-        self.tell(Told("measure", done, total))
+        self.tell(ProgressEvent("measure", done, total))
 
     def compiled(self, done: int, total: int, _name: str) -> None:
-        self.tell(Told("compile", done, total))
+        self.tell(ProgressEvent("compile", done, total))
 
     def solving(self, line: str) -> None:
-        self.tell(Told("solve", text=line))
+        self.tell(ProgressEvent("solve", text=line))
 
     def compared_before(self) -> None:
         self._compared_before = True
-        self.tell(Told("compare", text="compared before"))
+        self.tell(ProgressEvent("compare", text="compared before"))
 
     def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """It is made, by the phases since the last one."""
@@ -199,7 +199,7 @@ class Book:
         done = self._iterations()
         planned = (figures.peak, figures.host_peak)
         used = (step.measured_peak, _host_peak(step))
-        self.tell(Told("train", done, loss=loss.detach(), seconds=time, planned=planned, used=used))
+        self.tell(ProgressEvent("train", done, loss=loss.detach(), seconds=time, planned=planned, used=used))
 
     def drift(self, step: PlannedStep) -> tuple[float, float] | None:
         """Seconds of an iteration, measured and expected, where enough are measured and they differ."""
@@ -211,7 +211,7 @@ class Book:
 
     def note(self, step: PlannedStep, text: str) -> None:
         self._records[step].notes.append(text)
-        self.tell(Told("train", self._iterations(), text=text))
+        self.tell(ProgressEvent("train", self._iterations(), text=text))
 
     def replanned(self, step: PlannedStep, plan: Plan, machine: Machine | None, measured: float) -> Figures:
         """The same schedule by other times, with which its iterations took `measured` seconds."""

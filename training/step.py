@@ -164,7 +164,7 @@ class Step:
         return self.plans[0].output
 
     @property
-    def updated(self) -> bool:
+    def optimizer_stepped(self) -> bool:
         """Whether the last call has updated the weights: with accumulation not every one does, nor one whose
         scaled loss had a gradient that is not finite."""
         return self._scaling is None or not self._scaling.skipped
@@ -174,18 +174,18 @@ class Step:
         where there are some, as at an epoch's end."""
 
     @property
-    def norm(self) -> Tensor | None:
+    def grad_norm(self) -> Tensor | None:
         """Of all gradients of the last iteration, before clipping, on the device; None where none are clipped
         by it."""
-        return self.plans[0].norm
+        return self.plans[0].grad_norm
 
     @property
-    def clip_norm(self) -> float | None:
+    def max_grad_norm(self) -> float | None:
         """What gradients are clipped to; may be set between steps where the plan clips."""
         return None if self._clipping is None else self._clipping.max_norm
 
-    @clip_norm.setter
-    def clip_norm(self, norm: float) -> None:
+    @max_grad_norm.setter
+    def max_grad_norm(self, norm: float) -> None:
         if self._clipping is None:
             raise MismatchError("the plan clips no gradients: plan anew, with max_grad_norm=")
         self._clipping.max_norm = parse_norm(norm)
@@ -198,12 +198,12 @@ class Step:
             raise MismatchError("the plan has no averages of the weights: plan anew, with ema=")
         return averages(self._iteration.module, updates.optimizer)
 
-    def recall(self) -> None:
+    def restore_to_device(self) -> None:
         """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
         with self._alone:
             for kind in (self._plans.steps, *(forward.plans.steps for forward in self._forward.values())):
                 for step in kind:
-                    step.recall()
+                    step.restore_to_device()
 
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
@@ -220,7 +220,7 @@ class Step:
         with self._alone:
             return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
 
-    def at_home(self) -> AbstractContextManager[None]:
+    def state_on_cpu(self) -> AbstractContextManager[None]:
         """A block in which `state_dict()` and pickles have weights and states where they lie, on the CPU."""
         return at_home()
 

@@ -204,7 +204,7 @@ def _planned(
     with _alone(iteration, step, [each.program for each in turns]):
         outcomes = [each.run(iteration.inputs) for each in turns]
         for each in {*turns}:
-            each.recall()
+            each.restore_to_device()
         return _everything(iteration, step.program, outcomes), outcomes, {*changing(iteration)}
 
 
@@ -332,7 +332,7 @@ def _everything(
     """changed: names of parameters that have changed, beside those that the program changes."""
     *before, last = outcomes
     named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
-    norms = [outcome.norm for outcome in outcomes if outcome.norm is not None]
+    norms = [outcome.grad_norm for outcome in outcomes if outcome.grad_norm is not None]
     named |= {"loss": last.loss, "the norm of the gradients": norms[-1] if norms else None}
     losses = {name: tensor for name, tensor in named.items() if tensor is not None}
     there = dict(iteration.module.named_buffers())

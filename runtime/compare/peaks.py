@@ -40,7 +40,7 @@ class Peaks(NamedTuple):
 
 
 def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
-    """Those of the first iterations after a recall."""
+    """Those of the first iterations after restore_to_device."""
 
     def run() -> None:
         for _ in range(1 if step.cycle is None else TURNS):
@@ -50,7 +50,10 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
 
 
 def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
-    """Those while `run` runs iterations of the step, after a recall. The optimizer's states are there."""
+    """Return the peaks of `run`, which runs iterations of the step, after restore_to_device.
+
+    The optimizer's states exist.
+    """
     cycle = step.cycle
     if cycle is None:
         step.place()  # what another step has would count twice: as there, and as it comes
@@ -62,7 +65,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
             constant=step.device.constant_bytes(),
             reserved=_reserved(step.device),
         )
-    step.recall()
+    step.restore_to_device()
     step.place()
     known = _known(cycle)
     start = resident_bytes(step.program, without=cycle.moved) + sum(known.values())

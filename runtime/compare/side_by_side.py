@@ -68,7 +68,7 @@ def side_by_side(
     with unchanged(iteration, device, [step.program]):
         loss = step.run(iteration.inputs).loss
         assert loss is not None
-        step.recall()
+        step.restore_to_device()
     comparison = compare_if_it_fits(iteration, step, compiled=compiled)
 
     def eager() -> None:
@@ -90,10 +90,10 @@ def side_by_side(
     with unchanged(iteration, device):
         if iteration.updates is not None:
             planned()  # the first iteration makes the optimizer's states
-            step.recall()
+            step.restore_to_device()
         most = [peaks_of(run) for run in runs]
-        times = periods([(run, step.recall) for run in runs], repeats, step)
-        step.recall()
+        times = periods([(run, step.restore_to_device) for run in runs], repeats, step)
+        step.restore_to_device()
     measured = [Measured(seconds, peak) for seconds, peak in zip(times, most, strict=True)]
     return SideBySide(comparison, float(loss), measured[0] if comparison else None, measured[-1])
 
@@ -108,7 +108,7 @@ def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
         for _ in range(AHEAD):
             step.run(iteration.inputs)
         times = step.end_timing()
-        step.recall()
+        step.restore_to_device()
     assert times is not None
     return times.spans
 

@@ -45,7 +45,7 @@ def worse_than_eager(iteration: Iteration, step: PlannedStep, peak: int, eager: 
         for _ in range(rounds + 1):
             one = _seconds(lambda: run_eager(iteration), count, step)
             times.append((one, _seconds(planned, count, step)))
-            step.recall()
+            step.restore_to_device()
     del times[0]  # it makes what is made once
     ratios = sorted(ours / theirs for theirs, ours in times)
     if ratios[1] < 1 + (SLOWER - 1) / 2 or median(ratios) < SLOWER:

@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     loss: Tensor | None
     gradients: dict[str, Tensor]
     outputs: dict[str, Tensor]
-    norm: Tensor | None = None
+    grad_norm: Tensor | None = None
     infinite: bool = False
 
 
@@ -70,7 +70,7 @@ class PlannedStep:
     with the tensors that are wanted, detached; it is let go of when the next one starts.
 
     Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
-    who reads one has it back first (custody.py), and `recall` fetches all.
+    who reads one has it back first (custody.py), and `restore_to_device` fetches all.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PlannedStep:
         self._gradients_counted = iteration.accumulate > 1 and iteration.updates is None  # in the budget
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
-        self.norm: Tensor | None = None
+        self.grad_norm: Tensor | None = None
         kept = _changed(program) if undo else 0
         self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
@@ -152,9 +152,9 @@ class PlannedStep:
         self.output = None
         with deferred_signals():
             outcome = self.run(inputs)
-            self.norm = outcome.norm
+            self.grad_norm = outcome.grad_norm
             if outcome.gradients:
-                self.recall()
+                self.restore_to_device()
             tensors = self._owners.tensors()
             gradients = {name: each.to(tensors[name].device) for name, each in outcome.gradients.items()}
             self.output = self.program.output.nest(outcome.outputs)
@@ -329,7 +329,7 @@ class PlannedStep:
         stays = {value.storage for value in self.program.values} - self._moved
         bring_back(owner() for _name, owner in self._owners.of(stays).values())
 
-    def recall(self) -> None:
+    def restore_to_device(self) -> None:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
         if self.cycle is not None:
             self._custody.give_back()

@@ -65,7 +65,8 @@ class Away:
         away = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Away)]
         if not away:
             raise MemplanError(
-                f"{full_name(function)} is given a weight that a planned step holds: recall() it"
+                f"{full_name(function)} is given a weight that a planned step holds: call "
+                "restore_to_device() first"
             )
         bring_back(away)
         return function(*arguments, **keywords)

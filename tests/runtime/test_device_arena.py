@@ -55,7 +55,7 @@ def test_everything_lies_where_it_was_planned(seed, monkeypatch):
         assert sum(map(bool, outside)) <= TURNS * sum(value is not None for value in scalars)
         assert max(outside, default=0) <= BLOCK
         assert not_none(step.rooms).missed == 0
-        step.recall()
+        step.restore_to_device()
 
 
 @pytest.mark.parametrize("seed", [1, 5, 9])
@@ -75,7 +75,7 @@ def test_no_more_is_reserved_than_the_arena_and_what_is_always_there(seed):
     for _turn in range(TURNS):
         step.run(made.iteration.inputs)
     assert device.allocator.reserved_peak <= arena + 2 * others
-    step.recall()
+    step.restore_to_device()
 
 
 def test_what_is_still_in_a_place_sends_others_elsewhere():
@@ -105,7 +105,7 @@ def test_gradients_that_are_kept_are_not_overwritten():
         assert all(torch.equal(gradients[name], before[name]) for name in gradients)
     pointers = [tensor.data_ptr() for gradients in kept for tensor in gradients.values()]
     assert len(set(pointers)) == len(pointers)
-    step.recall()
+    step.restore_to_device()
 
 
 @pytest.mark.parametrize("theirs", ["", "max_split_size_mb:64"])

@@ -169,8 +169,8 @@ def test_compare_and_recall():
     storages = {program.values[value].storage for value in program.parameters.values()}
     moved = storages & not_none(step.cycle).moved
     assert sum(isinstance(parameter, Away) for parameter in objects.values()) == len(moved) > 0
-    step.recall()
-    step.recall()
+    step.restore_to_device()
+    step.restore_to_device()
     for name, tensor in iteration.module.state_dict().items():
         assert torch.equal(tensor, before[name])
     assert all(objects[name] is parameter for name, parameter in iteration.module.named_parameters())

@@ -58,7 +58,7 @@ def test_offloading(name):
         assert compare(iteration, step).equal
         figures = simulate(graph, schedule, machine=MACHINE).figures
         assert peaks(step, iteration.inputs)[:3] == (figures.peak, figures.host_peak, figures.disk_peak)
-        step.recall()
+        step.restore_to_device()
 
 
 @pytest.mark.parametrize("name", ["lstm", "points"])

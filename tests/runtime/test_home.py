@@ -81,7 +81,7 @@ def test_on_a_device_of_its_own_nothing_of_it_is_taken(number: int) -> None:
             if type(x) is not torch.Tensor
         }
         assert device.requested_peak_bytes() == taken
-        step.recall()
+        step.restore_to_device()
         device.synchronize()
         found = everything(made.iteration)
     expected = hostile.eagerly(name, optimizer, 3)[1]

@@ -329,7 +329,7 @@ def test_weights_that_have_come_to_lie_in_one_memory_have_their_own_again_on_the
     for turn in range(3):
         torch.manual_seed(turn)
         outcomes.append(step.run(made.iteration.inputs))
-        step.recall()
+        step.restore_to_device()
         weights = list(made.iteration.module.parameters())
         room, start = device.room(sum(weight.nbytes for weight in weights)), 0
         for weight in weights:
@@ -372,7 +372,7 @@ def test_iterations_within_their_plan_are_silent(name):
             with warnings.catch_warnings(action="error", category=UserWarning):
                 step.run(made.iteration.inputs)
             del others[0]
-        step.recall()
+        step.restore_to_device()
         device.synchronize()
 
 
@@ -427,5 +427,5 @@ def test_what_libraries_keep_on_the_device_is_measured_and_counts():
         found = peaks(step, made.iteration.inputs)
     assert device.constant_bytes() == found.constant == 8 * 2**20
     assert found.device == device.peak_bytes() == figures.peak + found.constant
-    step.recall()
+    step.restore_to_device()
     assert SimulatedDevice().constant_bytes() == 0

@@ -147,7 +147,7 @@ def test_weights_are_those_of_an_eager_loop(model, way):
     )
     for x in BATCHES:
         step(x)
-    step.recall()
+    step.restore_to_device()
     wanted = {key: way[key] for key in ("accumulate", "clip_norm") if key in way}
     for key, tensor in trained_eagerly(model, name, **wanted).items():
         assert torch.equal(tensor, module.state_dict()[key]), key
@@ -173,7 +173,7 @@ def test_shared_weights_are_shared_in_the_plan_of_another_shape():
         other(x).backward()
         eager.step()
         eager.zero_grad()
-    step.recall()
+    step.restore_to_device()
     for key, tensor in other.state_dict().items():
         assert torch.equal(tensor, module.state_dict()[key]), key
     assert module.a.weight.data_ptr() == module.c.weight.data_ptr()

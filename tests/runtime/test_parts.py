@@ -115,11 +115,11 @@ def test_parts_of_random_schedules(seed: int) -> None:
         assert outcome.loss is not None
         assert eager.loss is not None
         assert torch.equal(outcome.loss.cpu(), eager.loss)
-        assert (outcome.norm is None) == (eager.norm is None)
-        assert outcome.norm is None or torch.equal(outcome.norm.cpu(), not_none(eager.norm))
+        assert (outcome.grad_norm is None) == (eager.grad_norm is None)
+        assert outcome.grad_norm is None or torch.equal(outcome.grad_norm.cpu(), not_none(eager.grad_norm))
         del outcome  # the plan may count on the room of the loss
     for step in steps.values():
-        step.recall()
+        step.restore_to_device()
     device.synchronize()
     for name, weight in plain.module.named_parameters():
         assert torch.equal(iteration.module.get_parameter(name), weight), name
@@ -130,5 +130,5 @@ def test_parts_of_random_schedules(seed: int) -> None:
         step.run(() if name == "rest" else iteration.inputs)
         device.synchronize()
         assert device.peak_bytes() <= peaks[name], name
-        step.recall()
+        step.restore_to_device()
         device.synchronize()

@@ -126,7 +126,7 @@ def test_the_machines_limit_holds_for_all_plans_together() -> None:
         second = planned_step(made._replace(machine=replace(made.machine, pinned=limit)), SimulatedDevice(0))
     assert second.cycle is not None
     assert second.cycle.host.arena is None
-    first.recall()
+    first.restore_to_device()
 
 
 def test_with_little_to_pin_late_copies_keep_their_places() -> None:
@@ -208,6 +208,6 @@ def test_a_step_in_the_place_of_another_has_its_pinned_memory(seed: int, fails: 
         if memory == Memory.HOST and not_none(step.cycle.addresses).initial(storage) is not None:
             assert step.cycle.held[f"h{storage}"].is_pinned
     turn(step, 2)
-    step.recall()
+    step.restore_to_device()
     device.synchronize()
     assert_equal((outcomes, everything(first.iteration)), eagerly(*BLOCKS, 3))

@@ -111,7 +111,7 @@ def test_on_an_emulated_device_with_weights_in_host_memory() -> None:
         assert infinite == run_eager(plain._replace(inputs=inputs)).infinite
     device.synchronize()
     assert device.peak_bytes() <= budget
-    step.recall()
+    step.restore_to_device()
     device.synchronize()
     assert all(map(torch.equal, weights(iteration.module), weights(plain.module)))
 

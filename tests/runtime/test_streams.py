@@ -99,6 +99,6 @@ def test_the_thread_that_trains_gives_all_copies_between_device_and_host(device,
         for _turn in range(2):
             step.run(made.iteration.inputs)
     copies = len(not_none(step.cycle)._now)
-    step.recall()
+    step.restore_to_device()
     assert copies >= 12
     assert handed == []

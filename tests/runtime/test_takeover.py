@@ -63,7 +63,7 @@ def test_a_step_takes_over_from_another(number: int) -> None:
             device.reset_peak()
             turn(after, 2)
             assert device.peak_bytes() <= max(there, peak)
-            after.recall()
+            after.restore_to_device()
             device.synchronize()
     finally:
         gc.enable()

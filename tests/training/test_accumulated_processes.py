@@ -82,15 +82,15 @@ def by_plan(rank: int, make: Callable[..., torch.optim.Optimizer], options: dict
     torch.manual_seed(11 + rank)
     for number, (x, labels) in enumerate(data):
         seen.append(step(x, targets=labels))
-        if step.updated and step.norm is not None:
-            norms.append(step.norm.clone())
+        if step.optimizer_stepped and step.grad_norm is not None:
+            norms.append(step.grad_norm.clone())
         if number == rank:  # whatever the other ranks do
             seen.append(step.evaluate(x, targets=labels).loss)
     step.update()
-    assert step.updated
-    if step.norm is not None:
-        norms.append(step.norm.clone())
-    step.recall()
+    assert step.optimizer_stepped
+    if step.grad_norm is not None:
+        norms.append(step.grad_norm.clone())
+    step.restore_to_device()
     return state(module, optimizer, seen, norms)
 
 
@@ -236,8 +236,8 @@ def test_a_rank_that_loses_its_sums_does_not_begin_anew_alone(
             step(x, targets=labels)
         step.load(tmp_path)
         step(x, targets=labels)
-        assert not step.updated
+        assert not step.optimizer_stepped
         step(x, targets=labels)
-        assert step.updated
+        assert step.optimizer_stepped
     finally:
         dist.destroy_process_group()

@@ -79,14 +79,14 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
     seen: list[Any] = []
     for x, labels in data:
         seen.append(step(x, targets=labels))
-        assert step.updated or step.norm is None
-        if step.updated:
-            seen.append(step.norm)
+        assert step.optimizer_stepped or step.grad_norm is None
+        if step.optimizer_stepped:
+            seen.append(step.grad_norm)
             rates.step()
-    assert not step.updated
+    assert not step.optimizer_stepped
     step.update()
-    assert step.updated
-    seen.append(step.norm)
+    assert step.optimizer_stepped
+    seen.append(step.grad_norm)
 
     torch.manual_seed(11)
     expected: list[Any] = []
@@ -101,7 +101,7 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
             other.zero_grad()
             if number % MANY == 0:
                 others.step()
-    step.recall()
+    step.restore_to_device()
     for mine, theirs in zip(seen, expected, strict=True):
         assert mine is theirs if theirs is None else torch.equal(mine, theirs)
     assert all(map(torch.equal, module.parameters(), plain.parameters()))
@@ -118,7 +118,7 @@ def test_a_batch_that_is_refused_adds_nothing() -> None:
         if number == 0:
             with pytest.raises(memplan.MismatchError):
                 step(x[:20], targets=labels[:20])
-    assert step.updated
+    assert step.optimizer_stepped
     torch.manual_seed(11)
     for x, labels in whole:
         (functional.cross_entropy(plain(x), labels) / MANY).backward()
@@ -217,11 +217,11 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
         if waiting == MANY:
             waiting = 0
             if options["clip_norm"]:
-                assert torch.equal(step.norm, nn.utils.clip_grad_norm_(plain.parameters(), 0.3))  # pyright: ignore[reportArgumentType]
+                assert torch.equal(step.grad_norm, nn.utils.clip_grad_norm_(plain.parameters(), 0.3))  # pyright: ignore[reportArgumentType]
             other.step()
             other.zero_grad()
-        assert step.updated == (waiting == 0)
-    step.recall()
+        assert step.optimizer_stepped == (waiting == 0)
+    step.restore_to_device()
     assert all(map(torch.equal, module.parameters(), plain.parameters()))
     assert set(notes) == {UNDONE} if options.get("undo") else {UNDONE, BEGINS_ANEW}
 
@@ -236,7 +236,7 @@ def test_a_run_goes_on_in_the_midst_of_an_update(options: Any, tmp_path: Path) -
         step(x, targets=labels)
         if number == 1:
             step.save(tmp_path)
-    step.recall()
+    step.restore_to_device()
     for at in ("in the midst", "between updates"):
         module = model()
         optimizer = sgd(module)
@@ -248,7 +248,7 @@ def test_a_run_goes_on_in_the_midst_of_an_update(options: Any, tmp_path: Path) -
             second(given[number][0], targets=given[number][1])
             if number == 2:
                 second.save(tmp_path)
-        second.recall()
+        second.restore_to_device()
         assert all(map(torch.equal, module.parameters(), whole.parameters()))
         assert "accumulated" in optimizer.param_groups[0]
 
@@ -279,7 +279,7 @@ def test_parts_hand_over_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delattr(Cycle, way)
     for _ in range(2 * MANY):
         step(x, targets=labels)
-        own, other = (plan, adding) if step.updated else (adding, plan)
+        own, other = (plan, adding) if step.optimizer_stepped else (adding, plan)
         assert own.held
         assert own.host.count.bytes
         assert not other.held
@@ -333,9 +333,9 @@ def test_all_that_updates_can(
         (expected / MANY).backward()
         if number == len(lengths):
             step.update()
-        if step.updated:
+        if step.optimizer_stepped:
             if clip is not None:
-                assert torch.equal(step.norm, nn.utils.clip_grad_norm_(weights, clip))  # pyright: ignore[reportArgumentType]
+                assert torch.equal(step.grad_norm, nn.utils.clip_grad_norm_(weights, clip))  # pyright: ignore[reportArgumentType]
             with torch.no_grad():
                 for weight, master in zip(weights, masters, strict=True):
                     assert weight.grad is not None
@@ -357,6 +357,6 @@ def test_all_that_updates_can(
         found = step.ema_state_dict()
         for (name, _), average in zip(plain.named_parameters(), averages, strict=True):
             assert torch.equal(found[name], average.to(dtype)), name
-    step.recall()
+    step.restore_to_device()
     for name, tensor in plain.state_dict().items():
         assert torch.equal(module.state_dict()[name], tensor), name

@@ -198,7 +198,7 @@ def test_a_change_just_when_another_plan_takes_over(
     monkeypatch.setattr(adapt, "TURNS", 1)
     monkeypatch.setattr(adapt, "WORTH", float("inf"))
     monkeypatch.setattr(adapt, "_moved", lambda plan, _machine, _seconds: plan)
-    monkeypatch.setattr(report.Book, "drift", lambda _book, _step: (2.0, 1.0))
+    monkeypatch.setattr(report.TrainingLog, "drift", lambda _book, _step: (2.0, 1.0))
     module = model()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     step = planned(module, optimizer=optimizer)

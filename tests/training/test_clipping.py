@@ -77,8 +77,8 @@ def test_clipped_updates_are_those_of_plain_pytorch(make, moved: bool) -> None:
     torch.manual_seed(11)
     seen = []
     for (x, labels), norm in zip(given, NORMS, strict=True):
-        step.clip_norm = norm
-        seen += [step(x, targets=labels), step.norm]
+        step.max_grad_norm = norm
+        seen += [step(x, targets=labels), step.grad_norm]
         rates.step()
     expected = trained_plainly(plain, other, given)
     assert [norm > most for norm, most in zip(expected[1::2], NORMS, strict=True)] == [
@@ -138,8 +138,8 @@ def test_the_norm_is_torchs_of_odd_sets_of_parameters(kinds) -> None:
     plain(x).backward()
     norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.25)
     torch.optim.SGD(plain.parameters(), 0.1).step()
-    assert step.norm is not None
-    assert torch.equal(step.norm, norm)
+    assert step.grad_norm is not None
+    assert torch.equal(step.grad_norm, norm)
     assert norm > 0.25
     assert all(map(torch.equal, module.parameters(), plain.parameters()))
 
@@ -156,8 +156,8 @@ def test_an_optimizer_that_steps_behind_the_plan_is_given_clipped_gradients() ->
         norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.25)
         theirs.step()
         theirs.zero_grad()
-        assert step.norm is not None
-        assert torch.equal(step.norm, norm)
+        assert step.grad_norm is not None
+        assert torch.equal(step.grad_norm, norm)
     assert all(map(torch.equal, module.parameters(), plain.parameters()))
 
 
@@ -192,8 +192,8 @@ def test_a_plan_without_clipping_is_not_taken_for_one_with_it(tmp_path) -> None:
     """Nor another way round; another norm needs no other plan. Without clipping there is none to set."""
     steps = [small_step(cache=tmp_path, max_grad_norm=norm) for norm in (None, 1.0, 2.0, float("inf"))]
     assert len(list(tmp_path.iterdir())) == 2
-    assert [step.clip_norm for step in steps] == [None, 1.0, 2.0, float("inf")]
+    assert [step.max_grad_norm for step in steps] == [None, 1.0, 2.0, float("inf")]
     with pytest.raises(memplan.MismatchError, match="the plan clips no gradients"):
-        steps[0].clip_norm = 1.0
+        steps[0].max_grad_norm = 1.0
     with pytest.raises(memplan.InputError, match="max_grad_norm=-1: give a number"):
-        steps[1].clip_norm = -1
+        steps[1].max_grad_norm = -1

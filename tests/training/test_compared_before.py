@@ -18,7 +18,7 @@ import torch
 from memplan.runtime.compare import grounds, verdict
 from memplan.runtime.trace.settle import settled
 from memplan.training import plan as planning
-from memplan.training.progress import Told
+from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
 
 X = torch.randn(8, 6)
@@ -90,7 +90,7 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
 
 
 def test_a_second_start_does_not_compare_and_says_so(tmp_path: Path, compared: list[bool]) -> None:
-    first, told = start(tmp_path), list[Told]()
+    first, told = start(tmp_path), list[ProgressEvent]()
     assert not first.report().plans[0].compared_before
     second = start(tmp_path, progress=told.append)
     assert len(compared) == 1

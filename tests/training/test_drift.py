@@ -29,7 +29,7 @@ from memplan.training import adapt, report
 from memplan.training import plan as planning
 from memplan.training.adapt import TURNS
 from memplan.training.drift import remeasured, unevenness
-from memplan.training.progress import Told
+from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
 
 WIDTH, SECONDS = 96, 0.002
@@ -87,7 +87,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
     return Emulated(monkeypatch)
 
 
-def optimized(module: nn.Module, told: list[Told], **options: Any) -> Any:
+def optimized(module: nn.Module, told: list[ProgressEvent], **options: Any) -> Any:
     chosen = {"machine": Machine(links=Links(RATE, RATE)), "solver": "l2l", "budget": "60%", **options}
     given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": told.append, "verify": False}
     return memplan.optimize(module, INPUTS, cache=chosen.pop("keep", False), **given, **chosen)
@@ -103,7 +103,7 @@ def taken(step: Any, turns: int) -> float:
     return median(seconds)
 
 
-def lines(told: list[Told]) -> list[str]:
+def lines(told: list[ProgressEvent]) -> list[str]:
     return [each.text for each in told if each.phase == "train" and each.text]
 
 
@@ -115,7 +115,7 @@ def assert_plain(step: Any, module: nn.Module, turns: int) -> None:
         optimizer.zero_grad()
         loss_of(plain(INPUTS)).backward()
         optimizer.step()
-    step.recall()
+    step.restore_to_device()
     for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -124,7 +124,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host has room for one plan alone: the next has what the first one leaves."""
-    module, told = model(), list[Told]()
+    module, told = model(), list[ProgressEvent]()
     step = optimized(module, told, cache=tmp_path)
     planned = step.plan
     monkeypatch.setattr(places, "available_bytes", lambda: planned.figures.host_peak // 2)
@@ -158,7 +158,7 @@ def test_a_plan_is_solved_again_in_the_background(
 ) -> None:
     """Though the transfers can't be moved, by a fault that is told."""
     monkeypatch.setattr(adapt, "place_prefetches", lambda *_given: {}["fault"])
-    module, told = model(), list[Told]()
+    module, told = model(), list[ProgressEvent]()
     step = optimized(module, told, time_limit=1)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
@@ -175,7 +175,7 @@ def test_a_plan_is_solved_again_in_the_background(
 
 
 def test_without_adapting_it_is_told_once_and_nothing_changes(emulated: Emulated) -> None:
-    module, told = model(), list[Told]()
+    module, told = model(), list[ProgressEvent]()
     step = optimized(module, told, replan_on_drift=False)
     schedule = step.plan.schedule
     emulated.rate = RATE / 2

@@ -154,7 +154,7 @@ def test_a_budget_below_the_weights_evaluates_layer_by_layer() -> None:
     assert figures.peak <= plan.budget <= int(0.8 * weights)
     there = [type(parameter).__name__ == "ParameterAway" for parameter in module.parameters()]
     assert sum(there) > 5
-    step.recall()
+    step.restore_to_device()
     assert torch.equal(here.loss, loss_of(plainly(module, x), labels))
 
 
@@ -201,7 +201,7 @@ def test_generation_takes_weights_back_and_training_goes_on() -> None:
     ours: list[Tensor] = []
     for _ in range(2):
         step(**batch)
-        step.recall()
+        step.restore_to_device()
         module.eval()
         ours.append(module.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0))
         module.train()

@@ -188,7 +188,7 @@ def test_states_are_the_same_objects_in_the_midst_of_training(options):
         module, batch, budget="100%", cache=False, time_limit=1, optimizer=optimizer, **options
     )
     step(batch)
-    step.recall()
+    step.restore_to_device()
     iteration = Iteration(module, (batch,), updates=Updates(not_none(optimizer)))
     before = digest(iteration)
     with torch.random.fork_rng():

@@ -65,7 +65,7 @@ def both(rank: int) -> tuple[Found, Found]:
                 loss = nn.functional.cross_entropy(parallel(x), labels)
             else:
                 loss = step(x, targets=labels)
-            norm = step and step.norm
+            norm = step and step.grad_norm
             seen.append(loss.detach())
             if step is None:
                 loss.backward()

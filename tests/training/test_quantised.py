@@ -106,7 +106,7 @@ def trained_alike(module: nn.Module, x: Tensor, **options: Any) -> memplan.Step:
         optimizers[1].step()
         optimizers[1].zero_grad()
         assert torch.equal(step(x), loss)
-    step.recall()
+    step.restore_to_device()
     for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours.float(), theirs.float())
     return step

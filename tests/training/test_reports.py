@@ -16,12 +16,12 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
 from memplan.runtime.device.cpu import Cpu
-from memplan.training.progress import Told
+from memplan.training.progress import ProgressEvent
 from memplan.training.report import ENOUGH
 
 
 def test_every_phase_is_told_and_timed() -> None:
-    module, told = model(), list[Told]()
+    module, told = model(), list[ProgressEvent]()
     step = optimized(module, adamw(module), progress=told.append, verify=True)
     phases = list(dict.fromkeys(each.phase for each in told))
     assert phases == ["trace", "measure", "solve", "compare"]
@@ -82,7 +82,7 @@ def test_a_plan_is_there_to_be_read_and_saved(tmp_path: Path) -> None:
 def test_a_plan_with_moves_reports_its_host_memory() -> None:
     module = model()
     options = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "rollback_on_error": True}
-    told: list[Told] = []
+    told: list[ProgressEvent] = []
     step = optimized(module, adamw(module), progress=told.append, **options)
     step(INPUTS)
     plan = step.report().plans[0]
@@ -105,7 +105,7 @@ def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> N
     made: dict[str, Any] = {"fused": True} if fused else {"foreach": False}
     mine, other = model(), model()
     optimizer, plain = (torch.optim.AdamW(m.parameters(), 0.01, **made) for m in (mine, other))
-    told: list[Told] = []
+    told: list[ProgressEvent] = []
     options = {"machine": Machine(links=Links(1e12, 1e12)), "solver": "zero-offload", "budget": "100%"}
     step = optimized(mine, optimizer, progress=told.append, **options)
     line = "12 weights are updated on the host: AdamW(…, fused=True) does that"
@@ -122,7 +122,7 @@ def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> N
 
 
 def test_a_time_that_is_not_the_plan_s_is_told_once() -> None:
-    module, told = model(), list[Told]()
+    module, told = model(), list[ProgressEvent]()
     step = optimized(module, adamw(module), progress=told.append)
     book = step._book
     record = next(iter(book._records.values()))

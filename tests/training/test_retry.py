@@ -70,7 +70,7 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
         step(INPUTS)
     assert step.plans[0].budget == int(0.9 * int(0.95 * budget))
     assert step.report().plans[0].iterations == 1
-    step.recall()
+    step.restore_to_device()
     assert_same(module, trained(plain, eager, 3))
 
 
@@ -104,7 +104,7 @@ def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch
                 step(INPUTS)
         else:
             step(INPUTS)
-        assert step.updated == bool(turn % 2)
+        assert step.optimizer_stepped == bool(turn % 2)
     assert_same(module, trained(plain, eager, 4, gradient_accumulation_steps=2))
 
 
@@ -194,7 +194,7 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     assert module.training
     step(INPUTS[:7])
     assert step.plans[0].budget == training
-    step.recall()
+    step.restore_to_device()
     assert step.predict(INPUTS).shape == output.shape
 
 
@@ -216,7 +216,7 @@ def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch:
         with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
             step(INPUTS)
     device.synchronize()
-    step.recall()
+    step.restore_to_device()
     device.synchronize()
     plain = model()
     assert_same(module, trained(plain, adamw(plain), 5))

@@ -135,7 +135,7 @@ def test_plain_ways_save_the_true_values(tmp_path: Path) -> None:
             run.train(1)
         moved = ours.away()
         assert moved > 10
-        with ours.step.at_home():
+        with ours.step.state_on_cpu():
             assert same(way(ours.module, tmp_path), plain.module.state_dict())
             states = torch.load(saved(ours.optimizer.state_dict()))
         assert ours.away() == moved
@@ -161,7 +161,7 @@ def test_what_is_written_at_home_is_what_training_goes_on_with(tmp_path: Path) -
     ours.train(2)
     assert ours.step is not None
     moved = ours.away()
-    with ours.step.at_home():
+    with ours.step.state_on_cpu():
         state = {"model": ours.module.state_dict()}
         save({"model": plain.module.state_dict()}, checkpoint_id=tmp_path)
         load(state, checkpoint_id=tmp_path)

@@ -206,8 +206,8 @@ def test_updates_of_a_scaled_loss_are_those_of_plain_pytorch(
     for x, labels in batches():
         before = own.get_scale()
         loss = step(x, targets=labels)
-        assert step.updated == (own.get_scale() >= before)
-        seen += [*([] if norm is None else [step.norm]), loss, own.get_scale()]
+        assert step.optimizer_stepped == (own.get_scale() >= before)
+        seen += [*([] if norm is None else [step.grad_norm]), loss, own.get_scale()]
         rates.step()
     assert_falls_and_grows(seen[2 if norm else 1 :: 3 if norm else 2])
     assert same(seen, expected)
@@ -225,7 +225,7 @@ def test_a_skipped_update_leaves_all_as_it_is() -> None:
     while True:
         step(x, targets=labels)
         now = copies(module, optimizer)
-        if step.updated:
+        if step.optimizer_stepped:
             break
         assert now.keys() == known.keys()
         assert all(torch.equal(now[name], known[name]) for name in now)
@@ -237,7 +237,7 @@ def test_a_skipped_update_leaves_all_as_it_is() -> None:
         "step",
     }
     step(x * torch.inf, targets=labels)
-    assert not step.updated
+    assert not step.optimizer_stepped
     after = copies(module, optimizer)
     assert all(torch.equal(after[name], now[name]) for name in now)
     assert step.ema_state_dict().keys() == module.state_dict().keys()
@@ -272,9 +272,9 @@ def test_updates_behind_the_plan_share_a_scale_over_several_batches(tmp_path: Pa
             scales.step(other)
             scales.update()
             other.zero_grad()
-            updated.append(step.updated)
-            assert step.updated == (scales.get_scale() >= before)
-            assert same([step.norm], [norm])
+            updated.append(step.optimizer_stepped)
+            assert step.optimizer_stepped == (scales.get_scale() >= before)
+            assert same([step.grad_norm], [norm])
         assert own.state_dict() == scales.state_dict()
         if number == 14:
             step.save(tmp_path, extra={"scaler": own})
@@ -327,7 +327,7 @@ def test_float16_weights_with_masters_are_those_of_a_loop_by_hand() -> None:
                 weight.copy_(master)
         assert torch.equal(step(x, targets=labels), loss)
         assert own.state_dict() == scales.state_dict()
-        assert same([step.norm], [total])
+        assert same([step.grad_norm], [total])
     assert scales.get_scale() < 2.0**20
     for ours, theirs, master in zip(module.parameters(), plain.parameters(), masters, strict=True):
         assert torch.equal(ours, theirs)

@@ -119,7 +119,7 @@ def test_the_state_is_never_in_between(way, number):
     counter = RaisingAt((), number)
     with counter:
         step(X[0])
-    step.recall()
+    step.restore_to_device()
     eager = copy.deepcopy(module)
     other = type(optimizer)(eager.parameters(), lr=0.01, foreach=False)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -142,7 +142,7 @@ def test_the_state_is_never_in_between(way, number):
         except (TimedOutError, KeyboardInterrupt) as error:
             raised = error
         try:
-            step.recall()
+            step.restore_to_device()
             now = state_of(module, optimizer)
         except memplan.MemplanError as error:
             refused.append(str(error))

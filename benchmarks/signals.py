@@ -115,10 +115,10 @@ class Eager(Training):
 
     def __init__(self, mode: str) -> None:
         super().__init__(mode)
-        self.parts = MODES[mode].get("accumulate", 1)
+        self.parts = MODES[mode].get("gradient_accumulation_steps", 1)
         self.masters: list[Tensor] | None = None
         self.averages: list[Tensor] = []
-        if "masters" in MODES[mode]:
+        if "master_weights" in MODES[mode]:
             self.masters = [nn.Parameter(p.detach().float()) for p in self.module.parameters()]
             self.averages = [master.detach().clone() for master in self.masters]
             self.optimizer = self.optimizer_of(self.masters)
@@ -240,7 +240,7 @@ class Trial:
         self.batches = [
             torch.randn(16, 16, generator=torch.Generator().manual_seed(each)) for each in range(5)
         ]
-        if "masters" in MODES[mode]:
+        if "master_weights" in MODES[mode]:
             self.batches = [each.bfloat16() for each in self.batches]
         self.eager, self.planned = Eager(mode), Planned(mode, self.batches[0])
         self.ended = Counter[str]()
@@ -282,7 +282,7 @@ class Trial:
 
     def _batch(self, number: int) -> Tensor:
         """The first call with another shape plans for it."""
-        if "plans" in MODES[self.mode]:
+        if "max_plans" in MODES[self.mode]:
             return torch.randn(17 + number, 16, generator=torch.Generator().manual_seed(number))
         return self.random.choice(self.batches)
 

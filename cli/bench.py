@@ -96,7 +96,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     default=BUDGETS,
     show_default=True,
     metavar="B,B",
-    help="Each as --budget of `plan solve`: bytes, 60% of the plain peak, 60%a of its activations.",
+    help="Each as --budget of `plan solve`: bytes, 60% of the baseline's peak, 60%a of its activations.",
 )
 @click.option(
     "--time-limit",
@@ -151,7 +151,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     "DASK_SCHEDULER_ADDRESS, else one started here).",
 )
 @click.option("-o", "--output", "destination", type=FILE, callback=table_argument, help="The rows: a .csv.")
-@click.option("--again", is_flag=True, help="Solve anew what the .csv has already.")
+@click.option("--rerun", is_flag=True, help="Solve rows anew that the .csv already has.")
 @click.option("--published", "published_path", type=FILE, help="Published results to stand beside ours.")
 @click.option(
     "--compare",
@@ -176,7 +176,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     help="Write performance profile and times to a gap there, as .svg.",
 )
 @click.option(
-    "--page",
+    "--html",
     "page",
     type=FILE,
     callback=writable_as(*PAGES),
@@ -206,7 +206,7 @@ def bench(
     workers: int | None,
     backend: str,
     destination: Path | None,
-    again: bool,
+    rerun: bool,
     published_path: Path | None,
     earlier: list[Row] | None,
     tolerance: float,
@@ -242,7 +242,7 @@ def bench(
     asked = trials(on, budgets, contenders, time_limit)
     if destination:
         prepare(destination)
-    left = [trial for trial in asked if again or trial.key not in known]
+    left = [trial for trial in asked if rerun or trial.key not in known]
     rows = {trial.key: known[trial.key] for trial in asked if trial.key in known}
     if destination and len(left) < len(asked):
         output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")

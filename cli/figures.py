@@ -31,17 +31,17 @@ def report_rows(report: Report, budget: int | None, machine: Machine | None) -> 
     """machine: it names the memories."""
     figures, plain = report.figures, report.baseline
     of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
-    yield "time", f"{duration(figures.time)}, {signed(report.overhead)} against plain"
+    yield "time", f"{duration(figures.time)}, {signed(report.overhead)} vs. baseline"
     yield "peak", f"{spelled(figures.peak)}{of_budget}"
     if figures.least_budget != figures.peak:
-        yield "least budget", spelled(figures.least_budget)
-    yield "plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
+        yield "min. budget", spelled(figures.least_budget)
+    yield "baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
     if figures.host_peak:
         yield "host peak", spelled(figures.host_peak)
     if figures.pinned_peak:
         yield "pinned peak", spelled(figures.pinned_peak)
     if figures.least_pinned != figures.pinned_peak:
-        yield "least pinned", spelled(figures.least_pinned)
+        yield "min. pinned", spelled(figures.least_pinned)
     names = (machine or Machine()).hierarchy.names
     for name, peak in zip(names[Memory.DISK :], figures.peaks[Memory.DISK :], strict=True):
         if peak:

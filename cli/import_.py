@@ -110,7 +110,7 @@ def import_(
         labelled(
             [
                 graph_row(graph),
-                ("plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
+                ("baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
                 *([("written", written.name)] if written.name else []),
             ]
         ),

@@ -170,7 +170,7 @@ budget_option = click.option(
     "--budget",
     callback=budget_argument,
     metavar="12GB|11.5GiB|60%|60%a",
-    help="Device memory. 60% is of the plain schedule's peak; 60%a is all that stays throughout an "
+    help="Device memory. 60% is of the baseline's peak; 60%a is all that stays throughout an "
     "iteration, and 60 % of what the peak has above that.",
 )
 solver_option = click.option(

@@ -92,7 +92,7 @@ def profile(
         labelled(
             [
                 graph_row(graph),
-                ("plain", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
+                ("baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
                 *_source_rows(graph.source),
                 *([("written", written.name)] if written.name else []),
             ]

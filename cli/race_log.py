@@ -16,7 +16,7 @@ from ..solvers.race import Standing
 _EVERY_SECONDS = 0.5
 """Lines are no closer than this, but for the last."""
 
-_HEADS = ("seconds", "best", "bound", "gap", "found by")
+_HEADS = ("seconds", "best", "bound", "gap", "source")
 _WIDTHS = (7, 10, 10, 8)
 
 

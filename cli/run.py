@@ -48,14 +48,23 @@ if TYPE_CHECKING:
     help="Where to put what is offloaded to the disk; by default where temporary files are.",
 )
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Timed windows of each."
+    "--timing-repeats",
+    "repeats",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of timing repetitions, planned and eager each.",
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Train: so many iterations in all.")
 @click.option(
     "--checkpoint", type=FILE, metavar="FOLDER", help="Where a training run is saved, and resumed from."
 )
 @click.option(
-    "--every", type=click.IntRange(min=1), metavar="K", help="Iterations between checkpoints.  [10 minutes]"
+    "--save-every",
+    "every",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Iterations between checkpoints.  [default: 10 minutes]",
 )
 @trace_option
 @output_options
@@ -89,7 +98,7 @@ def run(
     plan run schedule.json --graph graph.yaml --model model.py --steps 1000 --checkpoint run
     """
     if (steps is None) != (checkpoint is None) or (every is not None and steps is None):
-        raise click.UsageError("--steps N and --checkpoint FOLDER go together, --every K with both")
+        raise click.UsageError("--steps N and --checkpoint FOLDER go together, --save-every K with both")
     if steps is not None and trace_path is not None:
         raise click.UsageError("--trace is of a run beside eager PyTorch: leave --steps away")
     held = open_schedule(schedule, graph_path)

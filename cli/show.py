@@ -108,7 +108,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
         for row in accounts["phases"]
     ]
     words = [row["phase"] for row in accounts["phases"]]
-    heads = ["operations", "runs", "time", "run again", "phase"]
+    heads = ["operations", "runs", "time", "recomputed", "phase"]
     yield from table(heads, [[*row, word] for row, word in zip(rows, words, strict=True)])
     yield from _repeats(accounts["recomputed"])
     copied = accounts["transfers"]
@@ -123,7 +123,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
 def _repeats(recomputed: list[dict[str, Any]]) -> Iterator[Text]:
     yield Text("")
     seconds = sum(float(row["again"]) for row in recomputed)
-    yield Text(f"{len(recomputed):,} operations run again, {duration(seconds)} in all", style="bold")
+    yield Text(f"{len(recomputed):,} operations recomputed, {duration(seconds)} in all", style="bold")
     listed = recomputed[:_LISTED]
     yield from table(
         [], [[f"×{row['runs']}", duration(row["again"]), row["operation"]] for row in listed], indent=2

@@ -80,7 +80,8 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     "--batch", "batches", callback=batches_argument, metavar="1,2,4", help="Try these.  [default: search]"
 )
 @click.option(
-    "--length",
+    "--seq-len",
+    "length",
     type=click.IntRange(1),
     metavar="TOKENS",
     help="Of a sample, for a CONFIG.  [default: what the model has positions for, up to 1,024]",
@@ -147,7 +148,7 @@ def size(
 
     \b
     plan size model.py --gpu rtx3060
-    plan size config.json --gpu all --length 512 -o size.html
+    plan size config.json --gpu all --seq-len 512 -o size.html
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     """
     chosen = _presets(gpu)
@@ -200,7 +201,9 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     if budget is not None:
         budget.check_meant(FEW_BYTES, shares=False)
     if budget is not None and budget.size is None:
-        raise InputError(f"{budget.text!r}: a percentage is of a plain peak, which is another for each batch")
+        raise InputError(
+            f"{budget.text!r}: a percentage is of the baseline's peak, which each batch has another of"
+        )
     if budget is None or budget.size is None:
         if capacity is None:
             raise InputError("the machine has no device capacity: give a --budget, like 12GB")

@@ -41,7 +41,7 @@ def open_subject(
         tokens = "" if made.length is None else f", {made.length:,} tokens a sample"
         what = f"{made.model}, weights in {made.dtype}{tokens}"
     elif length is not None or dtype is not None:
-        option = "--length" if length is not None else "--dtype"
+        option = "--seq-len" if length is not None else "--dtype"
         raise InputError(f"{option} is for a Hugging Face configuration: a model file decides it itself")
     else:
         file = load_model_file(model)

@@ -147,7 +147,7 @@ def _speed(one: Trial, found: Found) -> str:
     assert one.figures is not None
     most = " at most" if one is found.least or one.batch in found.hasty else ""
     overhead = signed(Report(one.figures, one.plain).overhead)
-    return f"{duration(one.figures.time)}{most}, {overhead} against plain, {rate(one)} samples/s"
+    return f"{duration(one.figures.time)}{most}, {overhead} vs. baseline, {rate(one)} samples/s"
 
 
 def pinning(found: Found) -> str | None:

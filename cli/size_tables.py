@@ -25,7 +25,7 @@ _MODULES = 12
 def batch_table(found: Found) -> Cells:
     heads = [
         "batch",
-        "plain peak",
+        "baseline peak",
         "low",
         "expected",
         "high",

@@ -94,7 +94,8 @@ _CLAIMS = {
     help="Seconds for lower bounds at most, after solving; 0 for none. Those for --gap are beside it.",
 )
 @click.option(
-    "--addresses/--no-addresses",
+    "--static-layout/--no-static-layout",
+    "addresses",
     default=None,
     help="The budget holds an arena with an address for each tensor, not live bytes alone. Default: as the "
     "graph was measured, with addresses on CUDA.",

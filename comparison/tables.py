@@ -52,13 +52,13 @@ _WORDS = {
     Outcome.NOT_FOUND: "none",
     Outcome.NOT_ACCEPTED: "n/a",
     Outcome.TIMEOUT: "timeout",
-    Outcome.FAULT: "fault",
+    Outcome.FAULT: "failed",
 }
 _UNFOUND = (Outcome.INFEASIBLE, Outcome.NOT_FOUND)
 LEGEND = (
-    "overhead in % of the plain time, of seeds best/median/worst; * best; - infeasible for the solver; "
-    "x proven impossible; xb unless a backward operation runs twice; none: not found in time; "
-    "n/a: graph not accepted"
+    "overhead in % of the baseline's time, of seeds best/median/worst; * best; - none by this solver; "
+    "x infeasible (proven); xb infeasible (proven) unless a backward operation runs twice; none: not found "
+    "in time; n/a: graph not accepted"
 )
 
 
@@ -67,7 +67,7 @@ _SECONDS = tuple(digit * 10.0**k for k in range(-1, 6) for digit in (1, 3))
 NODES_SHIFT = 10.0
 """Nodes of search trees: as for seconds, so that trees of one node do not count for all."""
 _CHANGES = 20
-"""Most rows of a verdict that are told."""
+"""Most rows of a verdict that are printed."""
 
 
 def matrices(rows: Sequence[Row]) -> Iterator[Table]:
@@ -94,10 +94,11 @@ def solver_table(rows: Sequence[Row]) -> Table:
         ]
         for one in found
     ]
-    heads = ["rows", "solved", "best", f"overhead ({common})", "sgm", "gap", "time", "sgm", "solver"]
+    mean = "geo. mean"
+    heads = ["rows", "solved", "best", f"overhead ({common})", mean, "gap", "time", mean, "solver"]
     hint = (
         f"overhead: the mean of the {common} problems that every one of them solved; "
-        "gap, time: means of its own; sgm: geometric means of the column before, shifted by "
+        "gap, time: means of its own; geo. mean: geometric mean of the column before, shifted by "
         f"{OVERHEAD_SHIFT:g} points and {SECONDS_SHIFT:g} s; with several seeds the median's row counts"
     )
     return Table("", heads, cells, hint)

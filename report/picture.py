@@ -221,7 +221,7 @@ def _plain_curve(at: Floats, sizes: Ints, ceiling: int) -> Iterator[str]:
         x = _LEFT + COLUMNS * min(share, 1.0)
         path += f"{'H' if path else 'M'}{x:.1f}{'V' if path else ' '}{_y(size, ceiling):.1f}"
     if path:
-        yield f'<path class="plain" d="{path}"><title>the plain schedule</title></path>'
+        yield f'<path class="plain" d="{path}"><title>baseline: everything kept</title></path>'
 
 
 def _budget(budget: int | None, ceiling: int) -> Iterator[str]:

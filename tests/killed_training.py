@@ -54,7 +54,7 @@ class Killed:
     def train(self, name: str, chance: Random, kills: int) -> Ended:
         """Until it ends, after so many kills: each at a random moment of its own, mostly near a save."""
         words = ("run", "s.json", "--graph", "g.json", "--model", "m.py", "--steps", f"{STEPS}", "--json")
-        words = (*words, "--checkpoint", name, "--every", "1")
+        words = (*words, "--checkpoint", name, "--save-every", "1")
         done = 0
         while done < kills and self._saved(name) <= STEPS:
             process = self._start(words)

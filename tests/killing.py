@@ -85,7 +85,7 @@ ALL = {
     "moccasin": _solve("moccasin", "g.json"),
     "partition": Command(("partition", "long.json")),
     "profile": Command(("profile", "m.py", "-o", "out.yaml"), "out.yaml"),
-    "run": Command(("run", "m-s.json", "--graph", "m.json", "--model", "m.py", "--repeats", "3")),
+    "run": Command(("run", "m-s.json", "--graph", "m.json", "--model", "m.py", "--timing-repeats", "3")),
     "size": Command(("size", "m.py", "--gpu", "rtx3060", "--solver", "rotor", "--time-limit", "2")),
     "machine": Command(("machine", "--device", "cpu", "--disk", ".", "-o", "out.yaml"), "out.yaml"),
 }

@@ -21,7 +21,7 @@ from .step import Step
 
 class AccumulatingStep(Step):
     @property
-    def updated(self) -> bool:
+    def optimizer_stepped(self) -> bool:
         return self._waiting == 0
 
     def update(self) -> None:

@@ -161,8 +161,8 @@ def _argument_lines(options: type) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value's text, or its class for what has a long one."""
-    if isinstance(value, bool | str | int | float | tuple | list | None):
-        text = repr(value)
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    return f"a {f'class {value.__name__}' if isinstance(value, type) else type(value).__name__}"
+    """Return a value's text if it is short and says more than its class, else its class."""
+    text = repr(value)
+    if isinstance(value, type) or text.startswith("<") or "\n" in text:
+        return f"a {f'class {value.__name__}' if isinstance(value, type) else type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

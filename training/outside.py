@@ -61,7 +61,7 @@ class OutsideStep(Step):
         warn_user(f"{kind} is not in the plan: {held} {taken}; {titles('and')} would be planned")
 
     @property
-    def updated(self) -> bool:
+    def optimizer_stepped(self) -> bool:
         return self._waiting == 0 and super().optimizer_stepped
 
     def update(self) -> None:

@@ -11,9 +11,9 @@ function head() {
   put("verdict", element("b", fits), `, ${beside}${proof}.`);
   const share = figures.budget ? `${(100 * figures.peak / figures.budget).toFixed(1)} % of the budget` : "no budget";
   const rows = [
-    ["time", seconds(figures.time), `plain ${seconds(figures.baseline_time)}`],
+    ["time", seconds(figures.time), `baseline ${seconds(figures.baseline_time)}`],
     ["peak on the device", bytes(figures.peak), share],
-    ["plain peak", bytes(figures.baseline_peak), `saved ${bytes(figures.baseline_peak - figures.peak)}`],
+    ["baseline peak", bytes(figures.baseline_peak), `saved ${bytes(figures.baseline_peak - figures.peak)}`],
     ["lower bound", figures.lower_bound === null ? "none" : seconds(figures.lower_bound), data.gap === null ? "" : `gap ${percent(data.gap)}, any order`],
   ];
   data.fates.forEach((word, fate) => {

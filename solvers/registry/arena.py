@@ -44,8 +44,8 @@ class ArenaError(InfeasibleError):
     def _verdict(self) -> str:
         return (
             f"no addresses within {spelled(self.budget)}: the smallest arena found has "
-            f"{spelled(self.least or 0)}; give a larger budget, or --no-addresses to have the budget hold "
-            "live bytes alone"
+            f"{spelled(self.least or 0)}; give a larger budget, or --no-static-layout "
+            "to have the budget hold live bytes alone"
         )
 
 

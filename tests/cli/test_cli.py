@@ -60,7 +60,7 @@ def test_the_figures_for_people(plan: Plan) -> None:
     assert "gap" in result.stdout
     solved()
     shown = plan("show", "s.json", "--graph", "chain.json").stdout
-    assert "operations run again" in shown
+    assert "operations recomputed" in shown
     assert "budget" in shown
     assert max(len(line) for line in shown.splitlines() if "│" in line) <= 80
 

@@ -21,7 +21,7 @@ def plan(tmp_path, monkeypatch):
 
 @pytest.fixture
 def solved(plan):
-    call = ("solve", "dag.json", "--budget", "75%", "--solver", "tw-remat", "--addresses", "-o", "s.json")
+    call = ("solve", "dag.json", "--budget", "75%", "--solver", "tw-remat", "--static-layout", "-o", "s.json")
     result = plan(*call, "--bound-time", "0", "--json")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
@@ -49,7 +49,7 @@ def test_a_graph_of_a_cuda_device_has_addresses(plan):
     Path("dag.json").write_text(json.dumps(document))
     call = ("solve", "dag.json", "--budget", "75%", "--solver", "tw-remat", "--json")
     assert json.loads(plan(*call).stdout)["arena"] is not None
-    assert json.loads(plan(*call, "--no-addresses").stdout)["arena"] is None
+    assert json.loads(plan(*call, "--no-static-layout").stdout)["arena"] is None
 
 
 def _changed(change):
@@ -93,7 +93,7 @@ def test_the_reserve_is_left_free(plan):
         "100%",
         "--solver",
         "tw-remat",
-        "--addresses",
+        "--static-layout",
         "--bound-time",
         "0",
     )
@@ -131,7 +131,7 @@ def test_where_no_arena_fits_it_is_said():
     """store-all has one schedule, whose copies have no layout within its peak."""
     graph = layered(40, seed=1)
     peak = solve("store-all", Problem(graph, 10**9), bound_seconds=0).figures.peak
-    with pytest.raises(InfeasibleError, match=r"no addresses within .*--no-addresses") as error:
+    with pytest.raises(InfeasibleError, match=r"no addresses within .*--no-static-layout") as error:
         solve("store-all", Problem(graph, peak), bound_seconds=0, addresses=True)
     least = error.value.least
     assert least is not None

@@ -70,7 +70,7 @@ def test_the_once_floor() -> None:
         draft.operation(name, time=1, reads=[x], writes=[gradient], workspace=workspace, phase=Phase.BACKWARD)
     draft.operation("U", time=1, reads=made, phase=Phase.UPDATE)
     save_graph(draft.graph([]), "once.json")
-    command = ["solve", "once.json", "--budget", "1100B", "--no-addresses"]
+    command = ["solve", "once.json", "--budget", "1100B", "--no-static-layout"]
 
     refused = CliRunner().invoke(main, [*command, "--solver", "store-all", "--json"])
     assert refused.exit_code == 3

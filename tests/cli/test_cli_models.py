@@ -103,7 +103,7 @@ def ready(plan: Plan) -> None:
 @pytest.mark.usefixtures("ready")
 def test_from_a_model_to_a_run_equal_to_eager(plan: Plan) -> None:
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py")
-    result = plan(*run, "--json", "--repeats", "2")
+    result = plan(*run, "--json", "--timing-repeats", "2")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["equal"] is True
@@ -112,7 +112,7 @@ def test_from_a_model_to_a_run_equal_to_eager(plan: Plan) -> None:
     assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.01)
     assert found["eager"]["peak"] > found["measured"]["peak"]
     assert min(found["eager"]["time"], found["measured"]["time"]) > 0
-    assert "bitwise equal" in plan(*run, "--repeats", "1").stdout
+    assert "bitwise equal" in plan(*run, "--timing-repeats", "1").stdout
 
 
 def test_profile_says_what_it_measured(plan: Plan) -> None:
@@ -148,7 +148,9 @@ def test_a_graph_that_was_changed_by_hand_is_a_mismatch(plan: Plan) -> None:
     Path("graph.json").write_text(json.dumps(document))
     solve = ("solve", "graph.json", "--budget", "100%", "--solver", "store-all", "-o", "schedule.json")
     assert plan(*solve).exit_code == 0
-    result = plan("run", "schedule.json", "--graph", "graph.json", "--model", "model.py", "--repeats", "1")
+    result = plan(
+        "run", "schedule.json", "--graph", "graph.json", "--model", "model.py", "--timing-repeats", "1"
+    )
     assert result.exit_code == 6
     assert "graph.json: the graph was changed since it was profiled" in result.stderr
 
@@ -160,7 +162,17 @@ def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
     result = plan(
-        *("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--json", "--repeats", "1")
+        *(
+            "run",
+            "schedule.json",
+            "--graph",
+            "graph.yaml",
+            "--model",
+            "model.py",
+            "--json",
+            "--timing-repeats",
+            "1",
+        )
     )
     assert result.exit_code == 5
     found = json.loads(result.stdout)
@@ -177,7 +189,7 @@ def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
     from memplan.runtime.compare.peaks import peaks
 
     monkeypatch.setattr(side_by_side, "peaks", lambda *run: peaks(*run)._replace(host=7))
-    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
+    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--timing-repeats", "1")
     result = plan(*run)
     assert result.exit_code == 1
     line = "a fault of ours: the planned run took 7 bytes on the host, 7 more than planned"
@@ -193,7 +205,7 @@ def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: p
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(eager, "run_eager", too_large)
-    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--repeats", "1")
+    run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--timing-repeats", "1")
     found = json.loads(plan(*run, "--json").stdout)
     assert (found["eager"], found["equal"]) == (None, None)
     assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.01)
@@ -229,7 +241,9 @@ def test_a_loss_that_is_no_number(plan: Plan) -> None:
     name = "model.py:without_a_loss_to_speak_of"
     assert plan("profile", name, "-o", "graph.yaml").exit_code == 0
     assert plan("solve", "graph.yaml", "--budget", "80%", "--solver", "rotor", "-o", "s.json").exit_code == 0
-    result = plan("run", "s.json", "--graph", "graph.yaml", "--model", name, "--json", "--repeats", "1")
+    result = plan(
+        "run", "s.json", "--graph", "graph.yaml", "--model", name, "--json", "--timing-repeats", "1"
+    )
     found = json.loads(result.stdout)
     assert (found["equal"], found["measured"]["loss"]) == (True, None)
 

@@ -29,7 +29,7 @@ def test_planned_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     assert plan("profile", "model.py", "-o", "g.json").exit_code == 0
     assert plan("solve", "g.json", "--budget", "80%", "--solver", "rotor", "-o", "s.json").exit_code == 0
-    run = ("run", "s.json", "--graph", "g.json", "--model", "model.py", "--repeats", "1")
+    run = ("run", "s.json", "--graph", "g.json", "--model", "model.py", "--timing-repeats", "1")
     ended = plan(*run, "--trace", "t.json", "--json")
     assert ended.exit_code == 0, ended.stderr
     rows = json.loads(Path("t.json").read_text())["traceEvents"]

@@ -172,7 +172,7 @@ def test_show_fills_the_terminal(width: int, tmp_path: Path, monkeypatch: pytest
     save_schedule("s.json", graph, plain_schedule(graph))
     shown = CliRunner().invoke(main, ["show", "s.json", "--graph", "graph.json"])
     assert shown.exit_code == 0, shown.stderr
-    assert "0 operations run again" in shown.stdout
+    assert "0 operations recomputed" in shown.stdout
     longest = max(len(line) for line in shown.stdout.splitlines() if "│" in line)
     assert longest <= max(width, 26)
     assert longest >= min(width, 80) * 0.6

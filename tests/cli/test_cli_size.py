@@ -299,7 +299,7 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch
         (["model.py", "--gpu", "a100", "--batch", "1,,2"], "'1,,2' is no list of batches"),
         (["model.py", "--gpu", "a100", "--batch", "two"], "'two' is no list of batches"),
         (["model.py", "--gpu", "a100", "--batch", ""], "'' is no list of batches"),
-        (["model.py", "--gpu", "a100", "--budget", "60%"], "a percentage is of a plain peak"),
+        (["model.py", "--gpu", "a100", "--budget", "60%"], "a percentage is of the baseline's peak"),
         (["model.py", "--gpu", "a100", "--solver", "magic"], "magic"),
         (["model.py", "--gpu", "a100", "--set", "speed=1"], "speed"),
         (["model.py", "--gpu", "a100", "--time-limit", "0"], "is no time"),
@@ -309,7 +309,7 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch
         (["model.py", "--gpu", "a100", "--machine", "any.yaml"], "has no device capacity: give a --budget"),
         (["model.py", "--gpu", "a100,rtx306"], "no GPU or machine named 'rtx306' is known"),
         (["model.py", "--gpu", "all", "--machine", "a100"], "it goes with one --gpu"),
-        (["model.py", "--gpu", "a100", "--length", "8"], "--length is for a Hugging Face configuration"),
+        (["model.py", "--gpu", "a100", "--seq-len", "8"], "--seq-len is for a Hugging Face configuration"),
         (["model.py", "--gpu", "a100", "--dtype", "float16"], "--dtype is for a Hugging Face configuration"),
         (["no.json", "--gpu", "a100"], "no.json: no such file"),
         (["model.py", "--gpu", "a100", "--reserve", "900GiB"], "leaves nothing of"),
@@ -350,10 +350,10 @@ CONFIG = {
 
 def test_a_configuration_instead_of_a_model_file(plan: Plan) -> None:
     Path("config.json").write_text(json.dumps(CONFIG))
-    told = sized(plan, "--batch", "2,4", "--length", 32, "--dtype", "bfloat16", model="config.json")
+    told = sized(plan, "--batch", "2,4", "--seq-len", 32, "--dtype", "bfloat16", model="config.json")
     assert told["model"] == "GPT2LMHeadModel, weights in bfloat16, 32 tokens a sample"
     assert [one["fits"] for one in told["batches"]] == [True, True]
-    folder = sized(plan, "--batch", "2,4", "--length", 32, "--dtype", "bfloat16", model=".")
+    folder = sized(plan, "--batch", "2,4", "--seq-len", 32, "--dtype", "bfloat16", model=".")
     assert folder["batches"] == told["batches"]
     longer = sized(plan, "--batch", "2,4", model="config.json")
     assert longer["model"] == "GPT2LMHeadModel, weights in float32, 64 tokens a sample"
@@ -446,6 +446,6 @@ def test_the_page_has_what_the_terminal_has(plan: Plan) -> None:
     result = plan(*words, "-o", "size.html")
     assert "written: size.html" in result.stderr
     page = Path("size.html").read_text()
-    for words_there in ("It fits. Train with batch 4,096", "optimizer states", "plain peak", "in reserve"):
+    for words_there in ("It fits. Train with batch 4,096", "optimizer states", "baseline peak", "in reserve"):
         assert words_there in page or words_there in result.stdout
     assert "<svg" in page

@@ -25,7 +25,7 @@ def build():
     return nn.Sequential(*layers), (torch.randn(8, 16),), lambda output: output.square().mean()
 """
 
-RUN = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py", "--repeats", "2")
+RUN = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py", "--timing-repeats", "2")
 
 
 @pytest.fixture

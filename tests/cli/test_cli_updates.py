@@ -74,7 +74,7 @@ def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) ->
     solve = ("solve", "graph.json", "--budget", "75%", "--solver", "rotor")
     assert plan(*solve, "-o", "schedule.json").exit_code == 0
     run = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
-    result = plan(*run, "--json", "--repeats", "2")
+    result = plan(*run, "--json", "--timing-repeats", "2")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["equal"] is True
@@ -89,7 +89,7 @@ def test_all_states_on_the_host_and_updated_there(plan: Plan) -> None:
     result = plan(*solve, "-o", "schedule.json")
     assert result.exit_code == 0, result.stderr
     run = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py")
-    result = plan(*run, "--json", "--repeats", "1")
+    result = plan(*run, "--json", "--timing-repeats", "1")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["equal"] is True
 

@@ -64,7 +64,16 @@ def test_a_run_is_lengthened(place: Killed, tmp_path: Path) -> None:
     model, folder = str(place.folder / "m.py"), str(tmp_path / "c")
     for steps, before in ((7, 0), (13, 7), (13, 13), (5, 13)):
         ended = run(
-            place, "--model", model, "--json", "--steps", str(steps), "--checkpoint", folder, "--every", "4"
+            place,
+            "--model",
+            model,
+            "--json",
+            "--steps",
+            str(steps),
+            "--checkpoint",
+            folder,
+            "--save-every",
+            "4",
         )
         assert ended.exit_code == 0, ended.stderr
         found = json.loads(ended.stdout)
@@ -98,7 +107,7 @@ def test_batches_that_are_no_batches_are_refused(line: str, place: Killed, tmp_p
 
 def test_bad_usage(place: Killed, tmp_path: Path) -> None:
     model = str(place.folder / "m.py")
-    for words in (["--steps", "3"], ["--checkpoint", "c"], ["--every", "2"]):
+    for words in (["--steps", "3"], ["--checkpoint", "c"], ["--save-every", "2"]):
         ended = run(place, "--model", model, *words)
         assert ended.exit_code == 2
         assert "go together" in ended.stderr

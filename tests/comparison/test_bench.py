@@ -94,7 +94,7 @@ def test_what_the_table_has_is_not_solved_again(bench: Callable[..., Result]) ->
     assert (solved(), len(table())) == (3, 3)
     run("100%", "--time-limit", "50")  # another limit is another trial
     assert (solved(), len(table())) == (4, 4)
-    run("120%", "--again")
+    run("120%", "--rerun")
     assert (solved(), len(table())) == (5, 4)
     whole = Path("rows.csv").read_bytes()
     Path("rows.csv").write_bytes(whole[:-40])  # killed while it wrote

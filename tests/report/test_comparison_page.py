@@ -77,7 +77,7 @@ def test_bench_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     save_graph(chain(6), "g.json")
     words = ["bench", "g.json", "--solvers", "rotor,store-all", "--budgets", "100%,80%", "-o", "r.csv"]
     for name in ("run.html", "run.md"):
-        result = CliRunner().invoke(main, [*words, "--page", name])
+        result = CliRunner().invoke(main, [*words, "--html", name])
         assert result.exit_code == 0, result.stderr
         assert f"written: {name}" in result.stderr
     page, text = Path("run.html").read_text(), Path("run.md").read_text()
@@ -87,6 +87,6 @@ def test_bench_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert page.count("<svg") == 3
     assert "0 of 4 rows solved by this run; the others, maybe elsewhere, before" in text
     assert this_machine() in words_there
-    refused = CliRunner().invoke(main, [*words, "--page", "run.txt"])
+    refused = CliRunner().invoke(main, [*words, "--html", "run.txt"])
     assert refused.exit_code == 2
     assert "run.txt: the suffix must be .html or .md" in refused.stderr

@@ -132,7 +132,7 @@ def trained_eagerly(model, name, gradient_accumulation_steps=1, max_grad_norm=No
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)) or "in-backward")
 @pytest.mark.parametrize("model", MODELS)
 def test_weights_are_those_of_an_eager_loop(model, way):
-    name = "momentum" if "accumulate" in way else "adamw"
+    name = "momentum" if "gradient_accumulation_steps" in way else "adamw"
     module, optimizer = fresh(model, name)
     budget = "99%" if "machine" in way else "100%"
     step = memplan.optimize(

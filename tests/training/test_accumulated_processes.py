@@ -106,8 +106,8 @@ def by_no_sync(rank: int, make: Callable[..., torch.optim.Optimizer], options: d
             (loss / MANY).backward()
         seen.append(loss.detach())
         if last:
-            if "clip_norm" in options:
-                norms.append(nn.utils.clip_grad_norm_(module.parameters(), options["clip_norm"]))
+            if "max_grad_norm" in options:
+                norms.append(nn.utils.clip_grad_norm_(module.parameters(), options["max_grad_norm"]))
             optimizer.step()
             optimizer.zero_grad()
         if number == rank:

@@ -95,7 +95,7 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
         (loss / MANY).backward()
         expected.append(loss.detach())
         if number % MANY == 0 or number == len(data):
-            clipped = options.get("clip_norm", 0.3) is not None
+            clipped = options.get("max_grad_norm", 0.3) is not None
             expected.append(nn.utils.clip_grad_norm_(plain.parameters(), 0.3) if clipped else None)
             other.step()
             other.zero_grad()
@@ -132,14 +132,17 @@ def test_a_batch_that_is_refused_adds_nothing() -> None:
     [
         (
             {"gradient_accumulation_steps": 0},
-            "gradient_accumulation_steps=0: it is the number of batches of an update, 1 or more",
+            "gradient_accumulation_steps=0: give a whole number, 1 or more",
         ),
         ({"gradient_accumulation_steps": 2.0}, r"gradient_accumulation_steps=2\.0"),
         ({"gradient_accumulation_steps": True}, "gradient_accumulation_steps=True"),
-        ({"optimizer": None, "max_grad_norm": None}, "accumulate goes with optimizer=.*loss / N"),
+        (
+            {"optimizer": None, "max_grad_norm": None},
+            "gradient_accumulation_steps goes with optimizer=.*loss / N",
+        ),
         (
             {"rollback_on_error": True, "optimizer": nadam(model())},
-            "rollback_on_error=True is for planned updates",
+            "rollback_on_error=True needs planned updates",
         ),
     ],
 )
@@ -194,7 +197,7 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
             updates = [n for n, each in enumerate(runs.program.operations) if each.phase == Phase.UPDATE]
             last = (
                 updates[0]
-                if waiting == MANY - 1 and not options.get("undo")
+                if waiting == MANY - 1 and not options.get("rollback_on_error")
                 else len(runs.program.operations)
             )
             fault.left = numbers.randint(1, last)
@@ -216,14 +219,14 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
         waiting += 1
         if waiting == MANY:
             waiting = 0
-            if options["clip_norm"]:
+            if options["max_grad_norm"]:
                 assert torch.equal(step.grad_norm, nn.utils.clip_grad_norm_(plain.parameters(), 0.3))  # pyright: ignore[reportArgumentType]
             other.step()
             other.zero_grad()
         assert step.optimizer_stepped == (waiting == 0)
     step.restore_to_device()
     assert all(map(torch.equal, module.parameters(), plain.parameters()))
-    assert set(notes) == {UNDONE} if options.get("undo") else {UNDONE, BEGINS_ANEW}
+    assert set(notes) == {UNDONE} if options.get("rollback_on_error") else {UNDONE, BEGINS_ANEW}
 
 
 @pytest.mark.parametrize("options", [{"max_grad_norm": None}, {**MOVED, "budget": "85%"}])

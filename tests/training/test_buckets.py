@@ -106,13 +106,16 @@ def test_padding_that_is_not_ignored_is_refused(length: int) -> None:
 
 def test_what_is_wrong_with_pad_and_buckets_is_told() -> None:
     for wrong, message in (
-        ({"pad_to_lengths": None}, "pad and buckets go together"),
-        ({"pad_values": None}, "pad and buckets go together"),
+        ({"pad_to_lengths": None}, "pad_values and pad_to_lengths go together"),
+        ({"pad_values": None}, "pad_values and pad_to_lengths go together"),
         ({"pad_to_lengths": (0, 8)}, r"pad_to_lengths=\(0, 8\): they are the lengths"),
-        ({"pad_values": {"token": 0}}, "pad names token, which is no input: there are tokens, mask, labels"),
+        (
+            {"pad_values": {"token": 0}},
+            "pad_values names token, which is not an input: there are tokens, mask, labels",
+        ),
         (
             {"pad_values": {"tokens": "0"}},
-            r"pad\['tokens'\] is '0': give a value, or a value and a dimension",
+            r"pad_values\['tokens'\] is '0': give a value, or a value and a dimension",
         ),
     ):
         with pytest.raises(memplan.InputError, match=message):

@@ -71,7 +71,7 @@ def model() -> Scaled:
 
 def planned(module: nn.Module, loss_fn: Any = functional.cross_entropy, **options: Any) -> Any:
     given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "verify": False, "cache": False}
-    given["plans"] = 1
+    given["max_plans"] = 1
     return memplan.optimize(module, X, targets=LABELS, loss_fn=loss_fn, **{**given, **options})
 
 

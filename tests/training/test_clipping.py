@@ -176,7 +176,7 @@ def small_step(**options):
         ({"max_grad_norm": float("nan")}, "max_grad_norm=nan"),
         ({"max_grad_norm": "1.0"}, "max_grad_norm='1.0'"),
         ({"max_grad_norm": True}, "max_grad_norm=True"),
-        ({"max_grad_norm": 1.0, "optimizer": None}, "clip_norm goes with optimizer=.*clip_grad_norm_"),
+        ({"max_grad_norm": 1.0, "optimizer": None}, "max_grad_norm goes with optimizer=.*clip_grad_norm_"),
         (
             {"max_grad_norm": 1.0, "first": 1},
             "clip_norm: 0.weight has a gradient and is none of the optimizer's",

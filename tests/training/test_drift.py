@@ -90,7 +90,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
 def optimized(module: nn.Module, told: list[ProgressEvent], **options: Any) -> Any:
     chosen = {"machine": Machine(links=Links(RATE, RATE)), "solver": "l2l", "budget": "60%", **options}
     given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": told.append, "verify": False}
-    return memplan.optimize(module, INPUTS, cache=chosen.pop("keep", False), **given, **chosen)
+    return memplan.optimize(module, INPUTS, cache=chosen.pop("cache", False), **given, **chosen)
 
 
 def taken(step: Any, turns: int) -> float:

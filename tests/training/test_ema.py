@@ -59,8 +59,8 @@ def test_averages_are_those_of_a_loop(make: Any, options: dict[str, Any]) -> Non
     torch.manual_seed(11)
     for x, labels in batches():
         functional.cross_entropy(plain(x), labels).backward()
-        if "clip_norm" in options:
-            nn.utils.clip_grad_norm_(plain.parameters(), options["clip_norm"])
+        if "max_grad_norm" in options:
+            nn.utils.clip_grad_norm_(plain.parameters(), options["max_grad_norm"])
         theirs.step()
         theirs.zero_grad()
         for name, p in plain.named_parameters():
@@ -112,7 +112,7 @@ def test_of_weights_with_masters_the_masters_are_averaged() -> None:
 def test_wrong_ones_are_refused() -> None:
     module = model()
     cases: list[tuple[nn.Module, Any, dict[str, Any], str]] = [
-        (module, adamw(module), {"ema": 1}, "ema=1: give the share of the average that each update leaves"),
+        (module, adamw(module), {"ema": 1}, "ema=1: give the share of the average that each update keeps"),
         (module, adamw(module), {"ema": 1.5}, "ema=1.5: give the share"),
         (module, None, {}, "ema= goes with planned updates"),
         (module, torch.optim.RMSprop(module.parameters()), {}, "ema= goes with planned updates"),

@@ -180,9 +180,9 @@ def test_nothing_is_changed_accepted_or_refused(model, optimizer):
 )
 def test_states_are_the_same_objects_in_the_midst_of_training(options):
     """Planned for another shape: masters and averages are there already, and only there."""
-    module, optimizer = made(Clamped if "masters" not in options else Base, "adamw")
+    module, optimizer = made(Clamped if "master_weights" not in options else Base, "adamw")
     batch = X
-    if "masters" in options:
+    if "master_weights" in options:
         module, batch = module.to(torch.bfloat16), X.to(torch.bfloat16)
     step = memplan.optimize(
         module, batch, budget="100%", cache=False, time_limit=1, optimizer=optimizer, **options

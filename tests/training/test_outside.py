@@ -155,7 +155,7 @@ class Reading(Lion):
         (
             Lion,
             {"rollback_on_error": True},
-            "rollback_on_error=True is for planned updates: Lion steps behind the plan",
+            "rollback_on_error=True needs planned updates: Lion steps after the plan",
         ),
         (Lion, {"budget": "40kB"}, "no schedule within 40,000 B"),
         (

@@ -381,7 +381,7 @@ def test_evaluation_and_buckets_know_no_scale() -> None:
 
 @pytest.mark.parametrize("kind", [torch.amp.GradScaler, object])
 def test_what_is_no_scaler_is_refused(kind: Any) -> None:
-    with pytest.raises(memplan.InputError, match=r"scaler is a .*: give a torch.amp.GradScaler"):
+    with pytest.raises(memplan.InputError, match=r"scaler=a .*: give a torch.amp.GradScaler"):
         planned(model(), scaler=kind if kind is torch.amp.GradScaler else kind())
 
 
@@ -400,7 +400,7 @@ def test_one_that_is_not_enabled_is_none() -> None:
     [
         (
             {"gradient_accumulation_steps": 2},
-            "scaler and accumulate are not planned together: leave optimizer= out",
+            "scaler and gradient_accumulation_steps are not planned together: leave optimizer= out",
         ),
         (
             {"module": model().half(), "autocast": None},

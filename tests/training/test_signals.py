@@ -115,7 +115,7 @@ def planned(way):
 @pytest.mark.parametrize("way", WAYS)
 def test_the_state_is_never_in_between(way, number):
     module, optimizer, step = planned(way)
-    clip = WAYS[way].get("clip_norm")
+    clip = WAYS[way].get("max_grad_norm")
     counter = RaisingAt((), number)
     with counter:
         step(X[0])

@@ -109,7 +109,7 @@ def test_masters_and_averages_begin_as_the_weights_of_the_files(
 ) -> None:
     """A plan that moves them all trains as one of the model with its values does."""
     torch.manual_seed(1)
-    real = Layers().to(torch.bfloat16 if "masters" in extra else torch.float32)
+    real = Layers().to(torch.bfloat16 if "master_weights" in extra else torch.float32)
     x = [torch.randn(4, 8).to(real.first.weight.dtype) for _ in range(4)]
     folder, module = saved(real, tmp_path), on_meta(Layers).to(real.first.weight.dtype)
     size = sum(p.nbytes for p in real.parameters())
@@ -227,7 +227,7 @@ def test_typos_in_weights_are_refused(tmp_path: Path) -> None:
         (module, None, "first.weight is on meta, without values: give weights="),
         (module, tmp_path, "there is no file of safetensors in it"),
         (module, tmp_path / "none.safetensors", "no such file"),
-        (module, 3, "weights is a int: give a safetensors file or a folder of them"),
+        (module, 3, "weights=3: give a safetensors file or a folder of them"),
         (Layers(), tmp_path, "weights are for a module on meta; this one has its own"),
     ]
     for given, weights, line in cases:

@@ -266,5 +266,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "compiled" in profiled
     assert load_graph(Path(graph)).source["compiled"]
     plan("solve", graph, "--budget", "95%", "--solver", "search", "-o", schedule)
-    ran = json.loads(plan("run", schedule, "--graph", graph, "--model", model, "--repeats", "1", "--json"))
+    ran = json.loads(
+        plan("run", schedule, "--graph", graph, "--model", model, "--timing-repeats", "1", "--json")
+    )
     assert ran["equal"]

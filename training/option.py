@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import wraps
+from pathlib import Path
 from textwrap import fill
 from typing import Any, Concatenate, ParamSpec, TypeVar, dataclass_transform, get_type_hints, overload
 
@@ -162,6 +163,8 @@ def _argument_lines(options: type) -> Iterator[str]:
 
 def _shown(value: Any) -> str:
     """Return a value's text if it is short and says more than its class, else its class."""
+    if isinstance(value, Path):
+        return str(value)
     text = repr(value)
     if isinstance(value, type) or text.startswith("<") or "\n" in text:
         return f"a {f'class {value.__name__}' if isinstance(value, type) else type(value).__name__}"

@@ -43,9 +43,7 @@ def _validate_precision(options: Options) -> None:
             "torch.bfloat16"
         )
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):  # without a name: GPUs
-        raise InputError(
-            "autocast= is given, and optimize is called under torch.autocast: leave one of them out"
-        )
+        raise InputError("autocast= is given, and optimize is called under torch.autocast: leave one out")
 
 
 def _validate_updates(options: Options, *, planned: bool) -> None:

@@ -148,7 +148,7 @@ def _outputs(outputs: bool | str | Sequence[str]) -> Wanted:
     return names
 
 
-def _pad_values(pad_values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _pad_values(pad_values: Mapping[Any, Any] | None) -> Mapping[str, Any] | None:
     return pad_values
 
 
@@ -226,7 +226,7 @@ class PlanningOptions(OptionsBase):
         ),
         default=True,
     )
-    pad_values: Mapping[str, Any] | None = option(
+    pad_values: Mapping[Any, Any] | None = option(
         converter=_pad_values,
         text=(
             "Value per input that padding fills in along dimension 1, or (value, dimension), which model "

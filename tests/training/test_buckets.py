@@ -108,7 +108,7 @@ def test_what_is_wrong_with_pad_and_buckets_is_told() -> None:
     for wrong, message in (
         ({"pad_to_lengths": None}, "pad_values and pad_to_lengths go together"),
         ({"pad_values": None}, "pad_values and pad_to_lengths go together"),
-        ({"pad_to_lengths": (0, 8)}, r"pad_to_lengths=\(0, 8\): they are the lengths"),
+        ({"pad_to_lengths": (0, 8)}, r"pad_to_lengths=\(0, 8\): give the lengths"),
         (
             {"pad_values": {"token": 0}},
             "pad_values names token, which is not an input: there are tokens, mask, labels",

@@ -177,7 +177,7 @@ def test_the_default_is_the_users_cache_and_false_is_nowhere(
 
 def test_a_folder_that_is_a_file_and_things_that_are_no_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cache=.*file: plans are kept in a folder, and this is a file"):
+    with pytest.raises(InputError, match=r"cache=.*file: plans are kept in a folder, and this is a file"):
         step(tmp_path / "file")
     with pytest.raises(InputError, match="cache=3: give a folder"):
         step(3)  # pyright: ignore[reportArgumentType]

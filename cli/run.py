@@ -111,9 +111,8 @@ def run(
             document, rows = trained(*made[:4], steps, checkpoint, every, predicted, output)
         output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
         return
-    from ..runtime.compare.cost import Cost
+    from ..runtime.compare.cost import Cost, worse_in_both
     from ..runtime.compare.side_by_side import side_by_side, spans
-    from ..runtime.compare.worse import worse_in_both
 
     with _planned(held, graph_path, model, device, disk, layout, output) as (
         _file,

@@ -15,10 +15,9 @@ from ..planner.plain import baseline, plain_schedule
 from ..planner.simulator.part import part_of
 from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
-from ..runtime.compare.cost import Cost, below_baseline
+from ..runtime.compare.cost import Cost, below_baseline, worse_than_eager
 from ..runtime.compare.grounds import grounds
 from ..runtime.compare.verdict import as_source, compared, warning
-from ..runtime.compare.worse import worse_than_eager
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
 from ..runtime.model.iteration import Iteration

@@ -1,4 +1,4 @@
-"""A planned iteration beside plain PyTorch's.
+"""Planned iterations compared with eager PyTorch's: bits, memory, time.
 
-Doors: accuracy, compiled, cost, eager, grounds, peaks, side_by_side, verdict, worse.
+Doors: accuracy, compiled, cost, eager, grounds, peaks, side_by_side, verdict.
 """

@@ -15,7 +15,7 @@ from ..program.program import Program
 from ..run.execute import PlannedStep
 from ..updates.parts import adding
 from .accuracy import accuracy
-from .eager import CYCLE, Comparison, between, compare
+from .comparison import CYCLE, Comparison, between, compare
 
 
 class Compiled(NamedTuple):

@@ -1,27 +1,46 @@
-"""What an iteration of eager PyTorch takes, beside a plan of it.
+"""What an iteration of eager PyTorch costs, compared with a plan of it.
 
 A budget's share is one of the baseline: the traced program that keeps everything. Eager PyTorch may take
 less than that: a model's own checkpoints are left out of a trace, packed sequences are traced step by step.
-It runs when a plan is compared, so it is measured then.
+It runs when a plan is compared, so it is measured then. A plan that is worse in both memory and time is
+refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from ...planner.budget import spelled
 from ..device.choice import device_of
 from ..measuring.live_bytes import live_peak
+from ..model.iteration import Iteration
+from ..model.unchanged import unchanged
 from ..program.program import Program
+from ..run.execute import PlannedStep
 from ..torch_internals import profiler_is_on
+from .eager import run_eager
 from .peaks import resident_bytes
+from .timing import Run, windows
 
 T = TypeVar("T")
 
 LESS = 0.95
 """Eager takes less than the baseline if it takes so much of it at most."""
+
+MORE = 1.01
+"""A plan takes more memory than eager if it takes so much of it at least: sizes are rounded."""
+
+SLOWER = 1.1
+"""And more time, if in the middle of several rounds, and in all but one by half of that."""
+
+FIXED_SECONDS = 0.002
+"""And by more than this: what a step costs whatever the model (checks, one call per operation) is no reason
+to refuse a toy model, for which it is most of the time."""
+
+ROUNDS, ROUND_SECONDS, MOST_IN_A_ROUND = 7, 0.03, 1000
 
 
 class Cost(NamedTuple):
@@ -64,11 +83,49 @@ class EagerCost:
 
 
 def below_baseline(eager: Mapping[str, Any], baseline: int) -> str | None:
-    """A line where eager takes less than the baseline. eager: as in a graph's `source`."""
+    """Return a line if eager takes less than the baseline. eager: as in a graph's `source`."""
     peak: int | None = eager.get("peak")
     if peak is None or peak > LESS * baseline:
         return None
     return (
         f"eager PyTorch takes {spelled(peak)}, {peak / baseline:.0%} of the baseline of {spelled(baseline)} "
         "that a budget's share is a share of: only a plan below that saves memory"
+    )
+
+
+def worse_than_eager(iteration: Iteration, step: PlannedStep, peak: int, eager: Cost) -> str | None:
+    """Return a line if the plan is worse than eager in memory and in time. peak: the plan's, as simulated.
+
+    Memory is exact. Time is measured anew, in rounds in which the two take turns: only a plan that is slower
+    in nearly all of them counts as slower.
+    """
+    if peak < MORE * eager.peak_bytes:
+        return None
+    runs = (
+        Run(lambda: run_eager(iteration), lambda: None),
+        Run(lambda: step.run(iteration.inputs), step.restore_to_device),
+    )
+    rounds = ROUNDS if eager.seconds < 1 else 3
+    with unchanged(iteration, step.program.device):
+        of_eager, of_plan = windows(runs, rounds, step, ROUND_SECONDS, MOST_IN_A_ROUND)
+    if not is_slower(of_plan, of_eager):
+        return None
+    return worse_in_both(peak, median(of_plan), eager._replace(seconds=median(of_eager)))
+
+
+def is_slower(of_plan: Sequence[float], of_eager: Sequence[float]) -> bool:
+    """Return whether a plan is slower than eager beyond doubt, by seconds of an iteration in each round."""
+    ratios = sorted(plan / eager for plan, eager in zip(of_plan, of_eager, strict=True))
+    return ratios[1] >= 1 + (SLOWER - 1) / 2 and median(ratios) >= SLOWER
+
+
+def worse_in_both(peak: int, seconds: float, eager: Cost) -> str | None:
+    """Return a line if both are more than eager's. peak, seconds: the plan's."""
+    if peak < MORE * eager.peak_bytes or seconds < max(SLOWER * eager.seconds, eager.seconds + FIXED_SECONDS):
+        return None
+    ours, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))
+    return (
+        f"the plan is worse than eager PyTorch in both memory and time: it takes {spelled(peak)} and {ours}, "
+        f"eager {spelled(eager.peak_bytes)} and {theirs}: train with eager PyTorch as it is, or give a "
+        f"budget below {eager.peak_bytes:,} bytes"
     )

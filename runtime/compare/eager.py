@@ -1,100 +1,28 @@
-"""A planned iteration beside plain PyTorch's, bit by bit, from the same random state."""
+"""An iteration of eager PyTorch: the training loop that planned iterations are compared with.
+
+Updates are one tensor after the other, clipped, scaled, on master weights: as planned updates are defined.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from math import isfinite, sqrt
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..below_autograd import without_autocast
-from ..model.accumulated import SUM, note_accumulated
-from ..model.iteration import Iteration, Scaled, differentiated, forward, scale_of, unscaled
-from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState
-from ..model.unchanged import Before, changed_by, changing, copies, unchanged
-from ..program.program import Program
-from ..run.execute import Outcome, PlannedStep
+from ..model.iteration import Iteration, Updates, differentiated, forward, scale_of
+from ..run.execute import Outcome
 from ..torch_internals import uncompiled
 from ..trace.joint import residents
-from ..trace.pretence import compiling, without_checkpoints
-from ..updates.averaged import first_values
-from .cost import Cost, EagerCost
-from .updates import scaled_update, update
+from ..updates.averaged import Way, averaging, first_values
+from ..updates.masters import step_on_masters
 
-CYCLE = 3
-"""How many iterations are compared: what one leaves behind, the others show."""
-
-REPEATS = 2
-"""How often eager runs again where it differs from the plan: is it equal to itself?"""
-
-MOST_REPEATS = 8
-"""Where it is not, so often at most: a number may come out alike now and then."""
-
-STEADY = 4
-"""Differences up to so many times eager's own from run to run are taken for its own."""
-
-
-class Comparison(NamedTuple):
-    """first: the first tensor that differs: `loss`, or a name among all that it makes or changes; or None.
-
-    largest: the largest difference of any element in `first`.  compared: how many tensors.
-    compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
-    plain: eager ran the functions of the model's own checkpoints once, as the trace did.
-    spreads: the tensors in which eager differs from itself, the same iteration run again, and by how much at
-    most; the largest first.
-    suspects: what may make the difference.
-    steady: eager drew no random numbers but PyTorch's, and changed nothing in Python's state any more once it
-    had run: as far as it can be seen, its later iterations are like these.
-    compiled: of compiled operations, how exact they are; they are compared with themselves without a plan.
-    eager: what an iteration of eager takes, None where that was not measured.
-    """
-
-    first: str | None
-    largest: float
-    compared: int
-    compiling: bool = False
-    plain: bool = False
-    spreads: tuple[tuple[str, float], ...] = ()
-    suspects: tuple[str, ...] = ()
-    steady: bool = False
-    compiled: str | None = None
-    eager: Cost | None = None
-
-    @property
-    def equal(self) -> bool:
-        return self.first is None
-
-    @property
-    def spread(self) -> float:
-        """The largest of these."""
-        return self.spreads[0][1] if self.spreads else 0.0
-
-    @property
-    def difference(self) -> str:
-        """`loss differs from plain PyTorch's by up to 0.1 (suspects: …)`."""
-        by = f"by up to {self.largest:.3g}" if isfinite(self.largest) else "beyond measure"
-        why = f" (suspects: {'; '.join(self.suspects)})" if self.suspects else ""
-        return f"{self.first} differs from eager {by}{why}"
-
-    def __str__(self) -> str:
-        if self.first is not None:
-            return self.difference
-        if self.compiled is not None:
-            return f"{self.compared} tensors bitwise equal to the same without a plan; {self.compiled}"
-        where = " on the path for torch.compile" if self.compiling else ""
-        where += " without the model's own checkpoints" if self.plain else ""
-        if self.spreads:
-            named = ", ".join(f"{name} by {spread:.3g}" for name, spread in self.spreads[:_MOST_NAMED])
-            more = f" and {len(self.spreads) - _MOST_NAMED} more" if len(self.spreads) > _MOST_NAMED else ""
-            return (
-                f"{self.compared} tensors equal to eager{where}, {len(self.spreads)} of them within its own "
-                f"differences from run to run: {named}{more}"
-            )
-        return f"{self.compared} tensors bitwise equal to eager{where}"
+Firsts = Mapping[Tensor, Tensor]
+"""Per weight the first value of its average, see updates/averaged.py."""
 
 
 def run_eager(
@@ -104,12 +32,14 @@ def run_eager(
     *,
     last: bool = True,
 ) -> Outcome:
-    """One iteration by `loss.backward()`, and `optimizer.step()` where the iteration has updates, behind
-    `clip_grad_norm_` where it clips; or forward alone, without gradients.
+    """Run one iteration of a training loop of eager PyTorch, or its forward alone if it does not train.
 
-    sums: the gradients of the batches before it in its update, to which this adds its own; none behind the
-    last, which updates. firsts: what averages of weights begin with, where the iteration is not the first of
-    its update. The `.grad` that were there are put back; buffers, and what is updated, change.
+    It is `loss.backward()`; then, if the iteration has updates, `clip_grad_norm_` if it clips, and
+    `optimizer.step()`. `.grad` is put back as it was; buffers, and what is updated, change.
+
+    sums: gradients of the earlier batches of its update, to which this one adds its own; emptied by the last.
+    firsts: first values of the averages of weights, if the iteration is not the first of its update.
+    last: whether the iteration is the last of its update, and updates.
     """
     parameters, _buffers, inputs = residents(iteration)
     tensors = [*parameters.values(), *inputs.values()]
@@ -140,218 +70,72 @@ def run_eager(
         if not last:
             sums.update(gradients)
         elif iteration.updates is not None and scale is None:
-            norm = update(iteration.updates, parameters.values(), firsts)
+            norm = _update(iteration.updates, parameters.values(), firsts)
         elif iteration.updates is not None and scale is not None:
-            norm = scaled_update(iteration.updates, parameters.values(), firsts, scale, infinite=infinite)
+            norm = _scaled_update(iteration.updates, parameters.values(), firsts, scale, infinite=infinite)
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
     return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm, infinite)
 
 
-def compare(
-    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep] | None = None
-) -> Comparison:
-    """Run `CYCLE` iterations of both from one random state, which goes on from each to the next, and compare
-    losses, gradients and buffers bitwise, with updates weights and states too.
+def _update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts) -> Tensor | None:
+    """Update the weights. Returns the norm of the gradients if they are clipped."""
+    norm = None
+    if updates.clipping is not None:
+        norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
+    way = step_on_masters if updates.masters else None
+    _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way, firsts))
+    return norm
 
-    turns: the iterations, where they are not all the step's: those of an update over several batches. Only
-    the step itself updates; what is left in the sums at the end is compared too.
 
-    All that the iterations can change is afterwards as it was (model/unchanged.py). Where plain eager
-    differs, it is compared on the path for `torch.compile` if the trace took it, and without the model's own
-    checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
-    count as equal. A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
+def _scaled_update(
+    updates: Updates, parameters: Collection[Tensor], firsts: Firsts, scale: Tensor, *, infinite: bool
+) -> Tensor | None:
+    """Update the weights by a GradScaler of this scale, as `_update`.
+
+    infinite: whether a gradient is not finite, so that the scaler skips the step.
     """
-    turns = (step,) * CYCLE if turns is None else turns
-    planned, outcomes, of_updates = _planned(iteration, step, turns)
-    scale = scale_of(iteration.inputs)
-    if scale is not None and scale > 1 and any(outcome.infinite for outcome in outcomes):
-        inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
-        return compare(iteration._replace(inputs=inputs), step, turns)
-    plainly = partial(_eager, iteration, step, [each is step for each in turns])
-    measuring = EagerCost(step.program) if set(turns) == {step} else None
-    found: Comparison | None = None
-    for flag in (False, True) if step.program.compiling else (False,):
-        for plain in (False, True):
-            with compiling(flag), without_checkpoints() if plain else nullcontext():
-                eager, changes, steady = plainly(None if flag or plain else measuring)
-            comparison = _difference(eager, planned)._replace(
-                compiling=flag, plain=plain, steady=steady, eager=measuring and measuring.cost
-            )
-            if comparison.equal:
-                return comparison
-            found = found or comparison._replace(suspects=_suspects(iteration, changes))
-            if not plain:
-                found = _within_its_own(lambda: plainly()[0], eager, planned, of_updates) or found
-                if found.equal:
-                    cost = measuring and measuring.cost
-                    return found._replace(compiling=flag, steady=steady, eager=cost)
-    assert found is not None
-    return found
+    scaler = torch.amp.GradScaler(scale.device.type, init_scale=float(scale))
+    scaler.scale(scale)  # now it has its scale
+    norm = None
 
+    def step(optimizer: Optimizer) -> None:
+        nonlocal norm
+        if updates.clipping is not None:
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
+        scaler.step(optimizer)
 
-def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[PlannedStep]) -> Comparison:
-    """As `compare`, of the turns of two plans of one program."""
-    first, second = (_planned(iteration, turns[-1], turns)[0] for turns in (one, other))
-    return _difference(first, second)
-
-
-def _planned(
-    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep]
-) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
-    """What the turns make, the outcome of each, and the names of what updates change."""
-    with _alone(iteration, step, [each.program for each in turns]):
-        outcomes = [each.run(iteration.inputs) for each in turns]
-        for each in {*turns}:
-            each.restore_to_device()
-        return _everything(iteration, step.program, outcomes), outcomes, {*changing(iteration)}
-
-
-def _eager(
-    iteration: Iteration,
-    step: PlannedStep,
-    updating: Sequence[bool],
-    measuring: EagerCost | None = None,
-) -> tuple[dict[str, Tensor], list[str], bool]:
-    """What eager makes, the paths of all that it changes in Python's state, and whether it is `steady`.
-    updating: by iteration."""
-    sums: dict[str, Tensor] = {}
-    firsts: dict[Tensor, Tensor] = {}
-    outcomes: list[Outcome] = []
-    since: PythonState | None = None
-    with _alone(iteration, step) as before:
-        for last in updating:
-            run = partial(run_eager, iteration, sums, firsts, last=last)
-            outcome = run() if measuring is None else measuring.run(run)
-            outcomes.append(_left(iteration, step.program, outcome))
-            for name in [name for name in sums if (name, SUM) not in step.program.states]:
-                del sums[name]
-            since = since or PythonState(iteration, tensors=True)
-        everything = _everything(iteration, step.program, outcomes, before.changed())
-        everything |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
-        steady = since is not None and not since.changes() and not before.state.drawn()
-        return everything, before.state.changes(), steady
+    way: Way = partial(step_on_masters, step=step) if updates.masters else step
+    averages = updates.ema is not None and not infinite
+    with _no_new_states(updates.optimizer) if infinite else nullcontext():
+        _step(updates.optimizer, averaging(updates.ema or 0.0, way, firsts) if averages else way)
+    return norm
 
 
 @contextmanager
-def _alone(iteration: Iteration, step: PlannedStep, programs: Collection[Program] = ()) -> Generator[Before]:
-    """Iterations that leave no trace, the first of them the first of its update. programs: theirs; none for
-    eager's."""
-    with unchanged(iteration, step.program.device, programs) as before:
-        if iteration.updates is not None:
-            note_accumulated(iteration.updates.optimizer, None)
-        yield before
+def _no_new_states(optimizer: Optimizer) -> Generator[None]:
+    """Fused ones make theirs though they update nothing."""
+    known = {parameter: set(row) for parameter, row in optimizer.state.items()}
+    yield
+    for parameter, row in list(optimizer.state.items()):
+        for state in row.keys() - known.get(parameter, set()):
+            del row[state]
+        if not row:
+            del optimizer.state[parameter]
 
 
-def _within_its_own(
-    again: Callable[[], Mapping[str, Tensor]],
-    eager: Mapping[str, Tensor],
-    planned: Mapping[str, Tensor],
-    of_updates: Collection[str],
-) -> Comparison | None:
-    """The two are equal as far as eager is equal to itself, run again; None where it is, or they are not.
+def _step(optimizer: Optimizer, way: Way | None) -> None:
+    """Step one tensor after the other, as updates are defined, if the optimizer has a choice.
 
-    In a tensor that comes out alike each time the plan's must be the same bits. Rounding alone makes small
-    differences from run to run: a large one is another computation, not a spread. of_updates: weights and
-    states, in which a small one may become large, since Adam divides by it.
+    way: a step in place of the optimizer's own.
     """
-    spreads = dict.fromkeys(eager, 0.0)
-    for repeat in range(1, MOST_REPEATS + 1):
-        other = again()
-        if other.keys() != eager.keys() or planned.keys() != eager.keys():
-            return None
-        for name, tensor in eager.items():
-            if not _same_bits(tensor, other[name]):
-                spreads[name] = max(spreads[name], _largest_difference(tensor, other[name]))
-        if repeat < REPEATS:
-            continue
-        if not any(spreads.values()):
-            return None
-        if all(_close(tensor, planned[name], STEADY * spreads[name]) for name, tensor in eager.items()):
-            break
-    else:
-        return None
-    rounded = {name: tensor for name, tensor in eager.items() if name not in of_updates}
-    if not all(map(isfinite, spreads.values())) or not all(
-        spreads[name] <= most for name, most in _roundings(rounded).items()
-    ):
-        return None
-    by_size = sorted(((name, spread) for name, spread in spreads.items() if spread), key=lambda one: -one[1])
-    return Comparison(None, 0.0, len(eager), spreads=tuple(by_size))
-
-
-def _roundings(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """How large differences by rounding may be. Gradients are measured by the largest of all: one that should
-    be zero is nothing but roundings."""
-    sizes = {name: float(x.double().abs().max()) if x.numel() else 0.0 for name, x in tensors.items()}
-    steepest = max((size for name, size in sizes.items() if name.endswith(_GRADIENT)), default=0.0)
-    return {
-        name: (sqrt(torch.finfo(tensor.dtype).eps) if tensor.dtype.is_floating_point else 0.0)
-        * (steepest if name.endswith(_GRADIENT) else sizes[name])
-        for name, tensor in tensors.items()
-    }
-
-
-def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    return _same_bits(one, other) or _largest_difference(one, other) <= tolerance
-
-
-def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
-    """What an iteration does that a plan of it does not."""
-    draws = [f"it draws {numbers}" for numbers in (PYTHON_NUMBERS, NUMPY_NUMBERS) if numbers in changes]
-    changed = [change for change in changes if change not in (PYTHON_NUMBERS, NUMPY_NUMBERS)]
-    more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-    named = [f"it changes {', '.join(changed[:_MOST_NAMED])}{more}"] if changed else []
-    return (*draws, *named)
-
-
-_MOST_NAMED = 3
-_GRADIENT = ".grad"
-
-
-def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Comparison:
-    if unmatched := sorted(eager.keys() ^ planned.keys()):
-        return Comparison(unmatched[0], float("inf"), len(eager))
-    for name, tensor in eager.items():
-        if not _same_bits(tensor, planned[name]):
-            return Comparison(name, _largest_difference(tensor, planned[name]), len(eager))
-    return Comparison(None, 0.0, len(eager))
-
-
-def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
-    """Without the gradients that updates use up: eager keeps them for the next `zero_grad`."""
-    if iteration.updates is None:
-        return eager
-    return eager._replace(gradients={name: eager.gradients[name] for name in program.gradients})
-
-
-def _everything(
-    iteration: Iteration, program: Program, outcomes: list[Outcome], changed: Sequence[str] = ()
-) -> dict[str, Tensor]:
-    """changed: names of parameters that have changed, beside those that the program changes."""
-    *before, last = outcomes
-    named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
-    norms = [outcome.grad_norm for outcome in outcomes if outcome.grad_norm is not None]
-    named |= {"loss": last.loss, "the norm of the gradients": norms[-1] if norms else None}
-    losses = {name: tensor for name, tensor in named.items() if tensor is not None}
-    there = dict(iteration.module.named_buffers())
-    buffers = {name: there[name].clone() for name in program.buffers}
-    parameters = dict(iteration.module.named_parameters())
-    of_forward = {name: parameters[name] for name in (*changed_by(program), *changed) if name in parameters}
-    named = {f"{name}{_GRADIENT}": tensor for name, tensor in last.gradients.items()}
-    outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
-    return losses | outputs | named | buffers | copies(of_forward | changing(iteration))
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
-    return torch.equal(first, second)
-
-
-def _largest_difference(one: Tensor, other: Tensor) -> float:
-    if one.shape != other.shape or one.numel() == 0:
-        return float("inf")
-    return float((one.double() - other.double()).abs().max())
+    choosing = [(group, group["foreach"]) for group in optimizer.param_groups if "foreach" in group]
+    for group, _foreach in choosing:
+        group["foreach"] = False
+    try:
+        optimizer.step() if way is None else way(optimizer)
+    finally:
+        for group, foreach in choosing:
+            group["foreach"] = foreach

@@ -1,35 +1,24 @@
-"""Planned iterations measured beside eager PyTorch's, in one process: time, peak memory, results.
-
-Time is measured as training goes: over many iterations that follow each other, with one synchronisation at
-their end. So what overlaps from one iteration to the next counts as it does there.
-"""
+"""Planned iterations and eager PyTorch's measured in one process for a report: time, peak memory, results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from statistics import median
 from typing import NamedTuple
 
 from ..device.choice import device_of
-from ..device.device import Device, StreamDevice
 from ..model.granted import plain_attributes_kept
 from ..model.iteration import Iteration
 from ..model.unchanged import unchanged
 from ..run.execute import PlannedStep
 from ..run.stopwatch import Span
 from ..trace.pretence import compiling
+from .comparison import Comparison
 from .compiled import Compiled
-from .eager import Comparison, run_eager
+from .eager import run_eager
 from .peaks import Peaks, device_peak, peaks, resident_bytes
+from .timing import AHEAD, Run, windows
 from .verdict import compare_if_it_fits
-
-WINDOW_SECONDS = 0.2
-MOST_ITERATIONS = 50
-"""Of a window, which is as long as its seconds want."""
-
-AHEAD = 2
-"""Iterations before a window where copies or launches run ahead: all start alike."""
 
 
 class Measured(NamedTuple):
@@ -92,9 +81,9 @@ def side_by_side(
             planned()  # the first iteration makes the optimizer's states
             step.restore_to_device()
         most = [peaks_of(run) for run in runs]
-        times = periods([(run, step.restore_to_device) for run in runs], repeats, step)
+        times = windows([Run(run, step.restore_to_device) for run in runs], repeats, step)
         step.restore_to_device()
-    measured = [Measured(seconds, peak) for seconds, peak in zip(times, most, strict=True)]
+    measured = [Measured(median(seconds), peak) for seconds, peak in zip(times, most, strict=True)]
     return SideBySide(comparison, float(loss), measured[0] if comparison else None, measured[-1])
 
 
@@ -111,37 +100,3 @@ def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
         step.restore_to_device()
     assert times is not None
     return times.spans
-
-
-def periods(
-    runs: Sequence[tuple[Callable[[], None], Callable[[], None]]], repeats: int, step: PlannedStep
-) -> list[float]:
-    """Per run the seconds of an iteration: the median of windows, which take turns. runs: each with what puts
-    things back behind a window of it."""
-    ahead = AHEAD if step.cycle is not None or isinstance(step.device, StreamDevice) else 0
-    times: list[list[float]] = [[] for _ in runs]
-    counts = [0] * len(runs)
-    for _ in range(repeats):
-        for place, (run, put_back) in enumerate(runs):
-            if not counts[place]:
-                counts[place] = _count(_window(run, 1, 0, step.device))
-            times[place].append(_window(run, counts[place], ahead, step.device))
-            put_back()
-    return [median(seconds) for seconds in times]
-
-
-def _count(seconds: float) -> int:
-    """Of iterations in a window."""
-    return min(MOST_ITERATIONS, max(1, ceil(WINDOW_SECONDS / max(seconds, 1e-9))))
-
-
-def _window(run: Callable[[], None], count: int, ahead: int, device: Device) -> float:
-    """Seconds of an iteration among `count` that follow `ahead` others. Waited for is only behind all."""
-    for _ in range(ahead):
-        run()
-    start = device.stamp()
-    for _ in range(count):
-        run()
-    end = device.stamp()
-    device.synchronize()
-    return start.elapsed_time(end) / 1000 / count

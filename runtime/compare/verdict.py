@@ -16,8 +16,8 @@ from ..program.program import Program
 from ..refusals import TraceError
 from ..run.execute import PlannedStep
 from ..run.inputs import UsedValuesError
+from .comparison import Comparison, compare
 from .compiled import Compiled, compare_compiled, compare_traced
-from .eager import Comparison, compare
 from .peaks import resident_bytes
 
 

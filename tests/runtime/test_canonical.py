@@ -17,7 +17,7 @@ from iterations import seeded
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.execute import PlannedStep

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.compare.comparison import compare
+from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace

@@ -14,7 +14,8 @@ from memplan.graphs.graph import Kind
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.compare.comparison import compare
+from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.program.graph import Cost, graph_of

@@ -17,7 +17,7 @@ from memplan.graphs.machine import Memory
 from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.schedule import Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration, on_device
 from memplan.runtime.program.graph import graph_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program

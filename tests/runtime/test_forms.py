@@ -9,7 +9,7 @@ from memplan.graphs.machines.presets import find_preset
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.below_autograd import as_traced
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.measuring.stand_ins import StandIns, substitute
 from memplan.runtime.model.iteration import Iteration

@@ -10,7 +10,7 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
 from memplan.planner.plain import plain_schedule
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace

@@ -32,9 +32,8 @@ from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Memory
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare import side_by_side
 from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.compare.side_by_side import _window, periods
+from memplan.runtime.compare.timing import Run, window, windows
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
@@ -400,8 +399,8 @@ def test_an_iteration_is_timed_among_others_that_follow_each_other(device):
         time.sleep(0.01)
         device.launch(lambda: time.sleep(0.01))
 
-    alone = _window(run, 1, 0, device)
-    among = _window(run, 10, 2, device)
+    alone = window(run, 1, 0, device)
+    among = window(run, 10, 2, device)
     assert alone > 0.015
     assert 0.01 <= among < 0.015
 
@@ -410,9 +409,8 @@ def test_windows_of_both_take_turns_and_are_waited_for_once(device, monkeypatch)
     seen, synchronize = [], device.synchronize
     monkeypatch.setattr(device, "synchronize", lambda: (seen.append("|"), synchronize()))
     step: Any = SimpleNamespace(device=device, cycle=None)
-    runs = [((lambda name=name: seen.append(name)), (lambda: seen.append("."))) for name in "ep"]
-    monkeypatch.setattr(side_by_side, "MOST_ITERATIONS", 3)
-    periods(runs, 2, step)
+    runs = [Run(lambda name=name: seen.append(name), lambda: seen.append(".")) for name in "ep"]
+    windows(runs, 2, step, most=3)
     assert "".join(seen) == "e|eeeee|.p|ppppp|." + "eeeee|.ppppp|."
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.compare.comparison import compare
+from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.model.python_state import PythonState
 from memplan.runtime.reach import parts_with_code, reachable

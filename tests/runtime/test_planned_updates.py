@@ -16,7 +16,7 @@ from memplan.graphs.graph import Kind
 from memplan.graphs.transformations.updates import ADAMW, When, with_updates
 from memplan.planner.plain import plain_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.side_by_side import side_by_side
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import measure

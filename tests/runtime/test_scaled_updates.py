@@ -12,7 +12,8 @@ from iterations import seeded
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.compare.comparison import compare
+from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.side_by_side import side_by_side
 from memplan.runtime.measuring.stand_ins import StandIns
 from memplan.runtime.model.clipping import Clipping

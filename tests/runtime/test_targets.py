@@ -6,7 +6,8 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.eager import compare, run_eager
+from memplan.runtime.compare.comparison import compare
+from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration, Labelled, with_targets
 from memplan.runtime.refusals import TraceError

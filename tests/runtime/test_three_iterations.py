@@ -13,9 +13,9 @@ import pytest
 import torch
 from memplan.graphs.errors import DifferenceError
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare import eager as eager_module
+from memplan.runtime.compare import comparison as comparing
 from memplan.runtime.compare import verdict
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.model.python_state import PythonState
 from memplan.runtime.reads.recorder import Recording
@@ -242,16 +242,16 @@ def test_a_plan_that_is_wrong_beyond_that_is_wrong(monkeypatch, wrong, by):
 def test_differences_of_eager_with_itself_count_as_equal(monkeypatch, own, ours, equal):
     """own: by how much eager differs from run to run. ours: the plan from eager."""
     iteration = Iteration(nn.Linear(4, 4), (torch.randn(2, 4),), torch.sum)
-    step, run_eager, runs = planned(iteration), eager_module.run_eager, []
+    step, run_eager, runs = planned(iteration), comparing.run_eager, []
 
     def shaky(given, *sums, **last):
         runs.append(1)
         outcome = run_eager(given, *sums, **last)
-        noise = ours + own * (len(runs) // eager_module.CYCLE % 2)
+        noise = ours + own * (len(runs) // comparing.CYCLE % 2)
         gradients = {name: gradient + noise for name, gradient in outcome.gradients.items()}
         return outcome._replace(gradients=gradients)
 
-    monkeypatch.setattr(eager_module, "run_eager", shaky)
+    monkeypatch.setattr(comparing, "run_eager", shaky)
     comparison = compare(iteration, step)
     assert comparison.equal == equal
     if equal:

@@ -9,7 +9,7 @@ from iterations import ITERATIONS, Branching, gpt2, seeded
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Kind, Phase
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration, tensors_in, with_tensors
 from memplan.runtime.program.fingerprint import fingerprint
 from memplan.runtime.program.program import refs, values_read

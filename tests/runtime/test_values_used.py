@@ -8,7 +8,7 @@ from iterations import mean_square
 from memplan import optimize
 from memplan.graphs.errors import MismatchError
 from memplan.planner.plain import plain_schedule
-from memplan.runtime.compare.eager import compare
+from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.refusals import TraceError

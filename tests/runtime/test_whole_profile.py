@@ -9,7 +9,7 @@ from memplan.graphs.files.validate import validate
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare import verdict as verdicts
-from memplan.runtime.compare.eager import Comparison
+from memplan.runtime.compare.comparison import Comparison
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.profile.profile import profile
 from memplan.runtime.program.graph import Cost, graph_of

@@ -14,7 +14,7 @@ import torch
 from memplan.graphs.errors import DifferenceError
 from memplan.planner.schedule.schedule import Schedule, compute
 from memplan.runtime.compare import comparison as comparing
-from memplan.runtime.compare import verdict
+from memplan.runtime.compare import eager, verdict
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.model.python_state import PythonState
@@ -242,7 +242,7 @@ def test_a_plan_that_is_wrong_beyond_that_is_wrong(monkeypatch, wrong, by):
 def test_differences_of_eager_with_itself_count_as_equal(monkeypatch, own, ours, equal):
     """own: by how much eager differs from run to run. ours: the plan from eager."""
     iteration = Iteration(nn.Linear(4, 4), (torch.randn(2, 4),), torch.sum)
-    step, run_eager, runs = planned(iteration), comparing.run_eager, []
+    step, run_eager, runs = planned(iteration), eager.run_eager, []
 
     def shaky(given, *sums, **last):
         runs.append(1)

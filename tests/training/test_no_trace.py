@@ -12,7 +12,7 @@ import memplan
 import numpy as np
 import pytest
 import torch
-from memplan.runtime.compare import comparison
+from memplan.runtime.compare import comparison, eager
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.model.saved import SavedTensor, elements_of
 from memplan.runtime.model.unchanged import unchanged
@@ -239,7 +239,7 @@ def test_ctrl_c_while_it_compares(when, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return made
 
-    original = comparison.run_eager
+    original = eager.run_eager
     monkeypatch.setattr(comparison, "run_eager", run_eager)
     monkeypatch.setattr("memplan.runtime.model.unchanged.SavedTensor", Interrupting)
     with pytest.raises(KeyboardInterrupt):
@@ -265,7 +265,7 @@ def test_gradients_of_a_loss_function_are_not_left():
     loss.weight.grad = there = torch.ones(16)
     iteration = Iteration(module, (X,), loss)
     with unchanged(iteration, torch.device("cpu")):
-        comparison.run_eager(iteration)
+        eager.run_eager(iteration)
         assert loss.weight.grad is not there
     assert loss.weight.grad is there
     assert torch.equal(there, torch.ones(16))

@@ -189,7 +189,7 @@ def test_optimize_plans_it_and_checkpoints_are_the_packages(recwarn):
     other, x = copy.deepcopy(module), torch.randn(16, 8)
     optimizer, eager = (LION_PYTORCH(one.parameters(), lr=1e-3) for one in (module, other))
     step = memplan.optimize(
-        module, x, budget="100%", loss_fn=torch.sum, optimizer=optimizer, solver="store-all", keep=False
+        module, x, budget="100%", loss_fn=torch.sum, optimizer=optimizer, solver="store-all", cache=False
     )
     assert not any("is not in the plan" in str(warning.message) for warning in recwarn)
     for _ in range(3):

@@ -47,7 +47,8 @@ class Loop:
         self.seen: list[Tensor] = []
         if options:
             optimizer = self.optimizer if updates else None
-            self.step = memplan.optimize(module, loss_fn=part_of_loss, optimizer=optimizer, **options)
+            inputs = options.pop("inputs")
+            self.step = memplan.optimize(module, inputs, loss_fn=part_of_loss, optimizer=optimizer, **options)
         else:
             self.step = None
 

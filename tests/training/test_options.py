@@ -46,7 +46,7 @@ def halved(first: int, second: int, options: Few) -> tuple[int, int, float, floa
 
 def test_values_are_read_by_the_converters_defaults_too() -> None:
     assert halved(1, 2, size=3) == (1, 2, 1.5, 2.0)
-    assert halved(1, second=2, size=3, other=0) == (1, 2, 1.5, 0.0)
+    assert halved(1, second=2, size=3, other=0) == (1, 2, 1.5, 0.0)  # pyright: ignore[reportCallIssue]
 
 
 def test_values_that_have_been_read_are_not_read_a_second_time() -> None:

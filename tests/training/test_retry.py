@@ -132,12 +132,12 @@ def adafactor(module: nn.Module) -> torch.optim.Optimizer:
 
 
 def trained(
-    module: nn.Module, optimizer: torch.optim.Optimizer, turns: int, accumulate: int = 1
+    module: nn.Module, optimizer: torch.optim.Optimizer, turns: int, gradient_accumulation_steps: int = 1
 ) -> nn.Module:
     """By plain PyTorch."""
     torch.manual_seed(1)
     for turn in range(turns):
-        (loss_of(module(INPUTS)) / accumulate).backward()
+        (loss_of(module(INPUTS)) / gradient_accumulation_steps).backward()
         if (turn + 1) % accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()

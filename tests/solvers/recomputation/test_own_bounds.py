@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from direct_access import with_direct_gradients
 from memplan.comparison import trial
+from memplan.comparison.trials import Trial, contender, instance
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
+from memplan.planner.budget import parse_budget
 from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.residency import residency_bound
@@ -84,16 +86,15 @@ def test_a_limit_at_the_loss_is_part_of_the_class() -> None:
 def test_rows_carry_nodes_and_the_gap_to_the_own_bound(tmp_path: Path) -> None:
     graph = chain(6, seed=1)
     save_graph(graph, tmp_path / "chain.json")
-    asked = {
-        "graph": str(tmp_path / "chain.json"),
-        "budget": at(graph, 0.4).budget,
-        "settings": {},
-        "time_limit": 20.0,
-        "bound_seconds": 0.0,
-    }
-    exact = trial.answer({**asked, "solver": "checkmate"}, graph)
+    there = instance(tmp_path / "chain.json")
+    budget = parse_budget(str(at(graph, 0.4).budget))
+
+    def ending(solver: str) -> trial.Ending:
+        return trial.answer(Trial(there, budget, contender(solver, {}), 20.0), graph, bound_seconds=0.0)
+
+    exact = ending("checkmate")
     assert exact["nodes"] >= 0
     assert 0.0 <= exact["own_gap"] <= 1e-6
-    assert "own_gap" not in trial.answer({**asked, "solver": "rotor"}, graph)
+    assert "own_gap" not in ending("rotor")
     assert exact["lower_bound"] < exact["file_order_bound"] <= exact["time"] * (1 + 1e-6)
-    assert "file_order_bound" not in trial.answer({**asked, "solver": "rotor"}, graph)
+    assert "file_order_bound" not in ending("rotor")

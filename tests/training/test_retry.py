@@ -138,7 +138,7 @@ def trained(
     torch.manual_seed(1)
     for turn in range(turns):
         (loss_of(module(INPUTS)) / gradient_accumulation_steps).backward()
-        if (turn + 1) % accumulate == 0:
+        if (turn + 1) % gradient_accumulation_steps == 0:
             optimizer.step()
             optimizer.zero_grad()
     return module

@@ -748,9 +748,8 @@ def test_a_state_is_refused_without_a_comparison_too(make):
 
 
 def test_labels_by_position():
-    x, classes = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    given: list[Any] = [nn.Linear(4, 4), torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])]
     with pytest.raises(memplan.InputError, match=r"the rest by name: optimize\(module, inputs, targets=…"):
-        given: list[Any] = [nn.Linear(4, 4), x, classes]
         memplan.optimize(*given, loss_fn=functional.cross_entropy, budget="100%")
 
 

@@ -1,0 +1,237 @@
+"""Mutants of the simulator, the compiled simulator and residency: which of them do the tests kill?
+
+Protocol. Lines with code of these three subpackages are drawn by a fixed seed, one mutant per line: one
+operator, comparison, constant or name of that line is changed. Each mutant replaces its file in a copy of the
+tree, and the tests that state what is right for its subpackage run until one fails (`TESTS`; no golden rows). A mutant that they all pass survives; one that takes longer than the limit counts as killed. Survivors
+that can't change any result are named in `EQUIVALENT`, each with its reason.
+
+    python benchmarks/mutants.py [--count 100] [--seed 1] [--only planner/replay] [-o mutants.csv]
+
+Rows are appended as they come; the same command goes on where it was ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 900
+"""Seconds for the tests of one mutant."""
+
+TESTS = {
+    "planner/simulator": (
+        "tests/planner/test_simulator.py",
+        "tests/planner/test_simulator_pictures.py",
+        "tests/planner/test_simulator_refusals.py",
+        "tests/planner/test_timeline.py",
+    ),
+    "planner/replay": ("tests/planner/test_replay.py", "tests/planner/test_replay_runs.py"),
+    "planner/residency": (
+        "tests/planner/test_residency.py",
+        "tests/planner/test_prefetch_placement.py",
+        "tests/planner/test_assembly.py",
+        "tests/planner/test_from_schedule.py",
+    ),
+}
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {}
+"""(file, line before, line after): why no result can change."""
+
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "True": "False", "False": "True"}
+
+
+class Mutant(NamedTuple):
+    """line: of the file, from 1. number: of the mutation among those of the line."""
+
+    file: str
+    line: int
+    number: int
+
+
+class Mutation(ast.NodeTransformer):
+    """Change the mutation site of this number in a line; `found` counts the sites that it has passed."""
+
+    def __init__(self, line: int, number: int) -> None:
+        self.line, self.number, self.found = line, number, 0
+
+    def _is_it(self, node: ast.AST) -> bool:
+        if getattr(node, "lineno", -1) != self.line:
+            return False
+        self.found += 1
+        return self.found - 1 == self.number
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        for at, operator in enumerate(node.ops):
+            if type(operator) in SWAPS and self._is_it(node):
+                node.ops[at] = SWAPS[type(operator)]()  # pyright: ignore[reportArgumentType]
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if type(node.op) in SWAPS and self._is_it(node):
+            node.op = SWAPS[type(node.op)]()  # pyright: ignore[reportAttributeAccessIssue]
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
+        if type(node.op) in SWAPS and self._is_it(node):
+            node.op = SWAPS[type(node.op)]()  # pyright: ignore[reportAttributeAccessIssue]
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_it(node):
+            node.op = SWAPS[type(node.op)]()  # pyright: ignore[reportAttributeAccessIssue]
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return node.operand if isinstance(node.op, ast.Not | ast.USub) and self._is_it(node) else node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, bool):
+            return ast.copy_location(ast.Constant(not node.value), node) if self._is_it(node) else node
+        if isinstance(node.value, int | float) and self._is_it(node):
+            return ast.copy_location(ast.Constant(node.value + 1), node)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in NAMES and isinstance(node.ctx, ast.Load) and self._is_it(node):
+            return ast.copy_location(ast.Name(NAMES[node.id], node.ctx), node)
+        return node
+
+    def visit_Continue(self, node: ast.Continue) -> ast.AST:
+        return ast.copy_location(ast.Break(), node) if self._is_it(node) else node
+
+    def visit_Break(self, node: ast.Break) -> ast.AST:
+        return ast.copy_location(ast.Continue(), node) if self._is_it(node) else node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        if self._is_it(node):
+            node.test = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+        return node
+
+
+def mutated(source: str, line: int, number: int) -> tuple[str | None, int]:
+    """Return the source with one mutation, None if the line has fewer, and how many sites the line has."""
+    mutation = Mutation(line, number)
+    tree = mutation.visit(ast.parse(source))
+    made = ast.unparse(ast.fix_missing_locations(tree))
+    return (made if mutation.found > number else None), mutation.found
+
+
+def every_mutant(root: Path, folder: str) -> Iterator[list[Mutant]]:
+    """Yield, for each line of the folder's files that has mutation sites, its mutants."""
+    for path in sorted((root / folder).rglob("*.py")):
+        source = path.read_text()
+        for line in range(1, source.count("\n") + 2):
+            _made, sites = mutated(source, line, sys.maxsize)
+            if sites:
+                yield [Mutant(str(path.relative_to(root)), line, number) for number in range(sites)]
+
+
+def drawn(root: Path, count: int, seed: int) -> list[Mutant]:
+    """Draw one mutant from each of `count` lines of all three folders."""
+    lines = [mutants for folder in TESTS for mutants in every_mutant(root, folder)]
+    random = Random(seed)
+    return [random.choice(mutants) for mutants in random.sample(lines, min(count, len(lines)))]
+
+
+def verdict(copy: Path, mutant: Mutant) -> tuple[str, str]:
+    """Run the tests on a mutant. Returns its changed line, and 'killed by …', 'timeout' or 'survived'."""
+    path = copy / mutant.file
+    source = path.read_text()
+    made, _sites = mutated(source, mutant.line, mutant.number)
+    assert made is not None
+    before, after = ast.unparse(ast.parse(source)).splitlines(), made.splitlines()
+    changed = next((one.strip() for one, other in zip(after, before, strict=False) if one != other), "")
+    folder = next(folder for folder in TESTS if mutant.file.startswith(folder))
+    path.write_text(made)
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS[folder]]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return changed, "timeout"
+    finally:
+        path.write_text(source)
+    if done.returncode == 0:
+        return changed, "survived"
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return changed, f"killed by {failed[0].split(' ')[1] if failed else f'exit code {done.returncode}'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="mutants of files that begin with this")
+    parser.add_argument("-o", "--output", type=Path, default=Path("mutants.csv"))
+    options = parser.parse_args()
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tree"
+        for name in filter(None, files.stdout.split("\0")):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
+        mutants = [x for x in drawn(copy, options.count, options.seed) if x.file.startswith(options.only)]
+        known = set[tuple[str, ...]]()
+        if options.output.exists():
+            with options.output.open() as rows:
+                known = {tuple(row[:3]) for row in csv.reader(rows)}
+        for mutant in mutants:
+            if tuple(map(str, mutant)) in known:
+                continue
+            line = (copy / mutant.file).read_text().splitlines()[mutant.line - 1].strip()
+            changed, end = verdict(copy, mutant)
+            if end == "survived" and (mutant.file, line, changed) in EQUIVALENT:
+                end = "equivalent"
+            with options.output.open("a") as rows:
+                csv.writer(rows).writerow([*mutant, line, changed, end])
+            print(f"{mutant.file}:{mutant.line}: {line}  ->  {changed}: {end}", flush=True)
+    with options.output.open() as rows:
+        ends = Counter(row[5].split(" ")[0] for row in csv.reader(rows))
+    counted = ends.total() - ends["equivalent"]
+    killed = ends["killed"] + ends["timeout"]
+    print(f"{killed} of {counted} killed ({killed / max(1, counted):.0%}), {ends['equivalent']} equivalent")
+
+
+if __name__ == "__main__":
+    main()

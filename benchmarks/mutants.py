@@ -2,8 +2,9 @@
 
 Protocol. Lines with code of these three subpackages are drawn by a fixed seed, one mutant per line: one
 operator, comparison, constant or name of that line is changed. Each mutant replaces its file in a copy of the
-tree, and the tests that state what is right for its subpackage run until one fails (`TESTS`; no golden rows). A mutant that they all pass survives; one that takes longer than the limit counts as killed. Survivors
-that can't change any result are named in `EQUIVALENT`, each with its reason.
+tree, and the tests that state what is right for its subpackage run until one fails (`TESTS`; no golden rows).
+A mutant that they all pass survives; one that takes longer than the limit counts as killed. Survivors that
+can't change any result are named in `EQUIVALENT`, each with its reason.
 
     python benchmarks/mutants.py [--count 100] [--seed 1] [--only planner/replay] [-o mutants.csv]
 

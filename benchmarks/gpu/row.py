@@ -42,6 +42,9 @@ from memplan.runtime.trace.align import aligned
 from memplan.runtime.trace.settle import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
 

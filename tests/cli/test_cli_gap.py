@@ -60,7 +60,7 @@ def test_another_solver_logs_its_answer(plan: Plan) -> None:
         (("--gap", "0.5"), "auto: gap 0.5 can be read in two ways: write 0.5% or 50%"),
         (("--set", "gap=0.25"), "auto: gap 0.25 can be read in two ways: write 0.25% or 25%"),
         (("--gap", "5"), "auto: gap 5: a gap is below 1, that is 100%: write 5%"),
-        (("--gap", "100%"), "auto: gap must be at least 0 and below 1, not 1.0"),
+        (("--gap", "100%"), "auto: gap must be at least 0 and below 1, not 1"),
         (("--gap", "-1%"), "auto: gap must be at least 0 and below 1, not -0.01"),
         (("--gap", "1%", "--set", "gap=0"), "--gap and --set gap= say the same: give one"),
         (("--gap", "1%", "--solver", "search"), "search has no setting 'gap': its settings are moves, seed"),
@@ -102,4 +102,4 @@ def test_lines_are_half_a_second_apart_and_show_something_new() -> None:
     assert [line.split() for line in lines[-1:]] == [
         ["1.5", "5.0000", "s", "4.0000", "s", "20.00%", "search"]
     ]
-    assert lines[0].split() == ["seconds", "best", "bound", "gap", "found", "by"]
+    assert lines[0].split() == ["seconds", "best", "bound", "gap", "source"]

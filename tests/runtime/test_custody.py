@@ -145,7 +145,7 @@ def test_what_undo_keeps_counts_on_the_host():
     PlannedStep(iteration, step.program, cycle.schedule, terms)
     with pytest.raises(
         InputError,
-        match=r"rollback_on_error=True keeps .* bytes in host memory beside the .* of the schedule",
+        match=r"rollback_on_error=True keeps .* bytes in host memory in addition to the .* of the schedule",
     ):
         PlannedStep(iteration, step.program, cycle.schedule, terms, undo=True)
 

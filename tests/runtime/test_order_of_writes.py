@@ -148,7 +148,7 @@ def test_weights_are_those_of_an_eager_loop(model, way):
     for x in BATCHES:
         step(x)
     step.restore_to_device()
-    wanted = {key: way[key] for key in ("accumulate", "clip_norm") if key in way}
+    wanted = {key: way[key] for key in ("gradient_accumulation_steps", "max_grad_norm") if key in way}
     for key, tensor in trained_eagerly(model, name, **wanted).items():
         assert torch.equal(tensor, module.state_dict()[key]), key
 

@@ -232,7 +232,7 @@ class Model(nn.Linear):
     def forward(self, x):
         return super().forward(x) * (2 if "one" in self.kinds and "two" in {"one", "two"} else 1)
 
-step = memplan.optimize(Model(6, 3), torch.ones(8, 6), loss_fn=torch.sum, budget="100%", keep=sys.argv[1])
+step = memplan.optimize(Model(6, 3), torch.ones(8, 6), loss_fn=torch.sum, budget="100%", cache=sys.argv[1])
 print(step.report().plans[0].compared_before)
 """
 

@@ -27,7 +27,7 @@ from torch import nn
 module = nn.Sequential(nn.Linear(16, 16), *[nn.Tanh() for _ in range(6)], nn.Linear(16, 4))
 step = memplan.optimize(
     module, torch.randn(640, 16), loss_fn=lambda output: output.square().mean(), budget="85%",
-    solver="checkmate", time_limit=2, keep=False,
+    solver="checkmate", time_limit=2, cache=False,
 )
 print(step.plan.schedule is not None)
 """

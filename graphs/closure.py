@@ -1,4 +1,4 @@
-"""What must run so that something is there, with what that needs in its turn."""
+"""The operations that must run for others, by transitive closure of what each needs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 
 
 def closure(operations: Iterable[int], before: Callable[[int], Iterable[int]]) -> set[int]:
-    """The operations and all that must run for them. before: what one waits for that is not there.
+    """Return the operations and all that must run for them.
 
-    Linear in the operations found and what they wait for. What `before` raises ends it.
+    before: per operation, those that it waits for and whose results are not there.
+    Linear in the operations found and what they wait for. An exception raised by `before` is passed on.
     """
     found = set(operations)
     waiting = list(found)

@@ -6,7 +6,7 @@ the hash of all sources that its compiled code is made of, found by imports. So 
 copies of the same sources share the code, and a package that is installed read-only compiles once as well.
 
 Code is read from that folder and run, so it is one that only this user can write; without such a folder
-nothing is kept. What is broken there, by a full disk or a process that was killed, is compiled again.
+nothing is kept. What is broken there, by a full disk or a process that was killed, is recompiled.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -32,10 +32,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The function, compiled when first called; other threads run beside it.
+    """Return the function, to be compiled when first called; other threads run meanwhile (`nogil`).
 
-    What Python calls and what takes long gives a number or nothing back, and writes the rest into arrays: to
-    make an object compiled code calls Python, where a Ctrl-C that waits is raised, and then crashes.
+    A function that Python calls and that takes long returns a number or nothing, and writes the rest into
+    arrays. To create an object compiled code calls Python, where a pending Ctrl-C is raised, and then
+    crashes.
     """
     compiler: Any = njit(nogil=True)(function)
     with suppress(RuntimeError):  # no folder can be had: nothing is kept
@@ -92,7 +93,8 @@ class _Cache(FunctionCache):
     _impl_class = _CompileResults
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was kept for the signature; None for nothing, or where it is broken or another's."""
+        """Return the code kept for the signature; None if there is none, or if it is broken or another
+        signature's."""
         try:
             found: Any = super().load_overload(sig, target_context)
             if found is None or tuple(cast("Any", found).signature.args) == tuple(getattr(sig, "args", sig)):
@@ -160,7 +162,7 @@ def _is_marked(statement: ast.stmt) -> bool:
 
 
 def _file(module: Path, statement: ast.ImportFrom, name: str) -> list[Path]:
-    """Of the module that a name is imported from; the name may be that of a module itself."""
+    """Return the file of the module that a name is imported from; the name may be that of a module itself."""
     place = module.parents[statement.level - 1].joinpath(*(statement.module or "").split("."))
     files = (place / f"{name}.py", place.with_suffix(".py"), place / "__init__.py")
     return [path for path in files if path.is_file()][:1]

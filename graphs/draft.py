@@ -13,9 +13,9 @@ from .machine import Machine
 
 
 class Draft:
-    """Add tensors and operations in plain PyTorch's order, then take the `graph()`.
+    """A graph under construction: add tensors and operations in traced order, then take the `graph()`.
 
-    The graph is as good as what was put in: call graphs.validate.validate where that is in doubt.
+    The graph is as good as what was put in: call graphs.validate.validate if that is in doubt.
     """
 
     def __init__(self, name: str) -> None:

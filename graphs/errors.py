@@ -9,8 +9,10 @@ LONGEST_LINE = 1000
 
 
 class MemplanError(Exception):
-    """Base of every error that is the input's fault, not ours. `str()` is one plain line, whatever stands in
-    the names that it tells."""
+    """Base of every error that is the input's fault, not memplan's.
+
+    `str()` is one printable line, whatever stands in the names that it mentions.
+    """
 
     def __str__(self) -> str:
         line = super().__str__()
@@ -39,7 +41,7 @@ class MismatchError(MemplanError):
 
 
 class DifferenceError(MemplanError):
-    """What was traced does not compute what the model computes."""
+    """A difference between what the traced program computes and what the model computes."""
 
 
 class MissingPackageError(MemplanError):

@@ -19,7 +19,7 @@ def chain(
     """The training of a chain of blocks: F_1 … F_L, the loss, B_L … B_1.
 
     F_i reads x_{i-1} and makes x_i and a_i (saved for backward); B_i reads g_i, a_i, x_{i-1} and makes
-    g_{i-1} and the parameter's gradient. uniform: all blocks alike, times 1 and 2.
+    g_{i-1} and the parameter's gradient. uniform: all blocks are equal, with times 1 and 2.
     fast_forward: F_i has a mode that makes x_i alone.
     """
     random = Random(seed)

@@ -1,8 +1,8 @@
-"""The profiled graph: operations, the tensors between them, and what an iteration must leave behind.
+"""The profiled graph: operations, the tensors between them, and what an iteration must leave.
 
 The graph is bipartite (the papers' FB-graph): operations (cNodes) read and write tensors (aNodes).
 Everything is kept in columns, so a million operations fit in memory; `Tensor` and `Operation` are
-views made on demand. Operations stand in the order in which plain PyTorch runs them, a valid
+views made on demand. Operations stand in the order in which eager PyTorch runs them, a valid
 topological order. Meaning of every field: docs/formats.md.
 """
 
@@ -22,7 +22,7 @@ from .machine import Machine
 
 
 class Kind(IntEnum):
-    """What a tensor is to training."""
+    """The role of a tensor in training."""
 
     INPUT = 0
     PARAMETER = 1
@@ -75,7 +75,7 @@ class Mode:
 
     @property
     def made_on_host(self) -> tuple[int, ...]:
-        """What it writes in host memory."""
+        """Return the tensors that the variant writes in host memory."""
         return self.writes if self.on_host else self.writes_host
 
 
@@ -120,7 +120,7 @@ class Tensors:
 
 @dataclass(frozen=True, eq=False)
 class Operations:
-    """The operation columns, one entry an operation, in plain PyTorch's order.
+    """The operation columns, one entry per operation, in traced order.
 
     time, launch: float64, seconds.  workspace: int64, bytes.  phase: uint8, values of `Phase`.
     recompute, random: bool.  reads, writes, mutates: tensor indices.  modes: only operations with any.
@@ -224,8 +224,11 @@ class Graph:
 
     @cached_property
     def repeat_seconds(self) -> NDArray[np.float64]:
-        """Per operation what another run of it adds, about: on the device, or where launches take longer than
-        computations in a plain iteration, to the thread that launches."""
+        """Return the approximate seconds that recomputing each operation adds.
+
+        These are the device's seconds; or, if launches take longer than computations in a baseline iteration,
+        the seconds of the thread that launches.
+        """
         operations = self.operations
         return max(operations.time, operations.launch, key=lambda seconds: float(seconds.sum()))
 
@@ -269,7 +272,8 @@ class Graph:
         return table
 
     def contributions(self, operation: int, mode: int = 0) -> list[tuple[int, int]]:
-        """What a run makes: pairs (tensor, its contribution as a bit). mode: 0, or k for the k-th."""
+        """Return what a run produces: pairs (tensor, its contribution as a bit). mode: 0, or k for the
+        k-th."""
         made = self._plain_contributions[operation]
         if mode == 0:
             return made
@@ -277,7 +281,7 @@ class Graph:
         return [(tensor, bit) for tensor, bit in made if tensor in writes]
 
     def seconds(self, operation: int, mode: int = 0) -> float:
-        """What a run takes. mode: 0, or k for the k-th."""
+        """Return the seconds that a run takes. mode: 0, or k for the k-th."""
         if mode == 0:
             return self.operations.time.item(operation)
         return self.operations.modes[operation][mode - 1].time
@@ -289,7 +293,7 @@ class Graph:
         return self.operations.modes[operation][mode - 1].launch
 
     def workspace(self, operation: int, mode: int = 0) -> int:
-        """Bytes that a run takes beside its inputs and outputs. mode: 0, or k for the k-th."""
+        """Return the bytes that a run takes besides its inputs and outputs. mode: 0, or k for the k-th."""
         if mode == 0:
             return self.operations.workspace.item(operation)
         return self.operations.modes[operation][mode - 1].workspace
@@ -299,5 +303,5 @@ class Graph:
         return mode != 0 and self.operations.modes[operation][mode - 1].on_host
 
     def made_on_host(self, operation: int, mode: int) -> tuple[int, ...]:
-        """What a run writes in host memory. mode: 0, or k for the k-th."""
+        """Return the tensors that a run writes in host memory. mode: 0, or k for the k-th."""
         return () if mode == 0 else self.operations.modes[operation][mode - 1].made_on_host

@@ -149,8 +149,10 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class Updates:
-    """How many bytes of float32 weights AdamW updates per second, one operation after the other, and by a
-    fused kernel; None where unknown."""
+    """Bytes of float32 weights that AdamW updates per second on each side; None if unknown.
+
+    device, host: one operation after the other. device_fused, host_fused: by a fused kernel.
+    """
 
     device: float | None = None
     host: float | None = None
@@ -192,7 +194,8 @@ class Machine:
         )
 
     def without_pinned(self) -> Machine | None:
-        """The same where nothing is pinned, which copies take longer for; None where that is unknown."""
+        """Return the same machine without pinned memory, with slower copies; None if their rate is
+        unknown."""
         links, d2h, h2d = self.links, self.links.d2h, self.links.h2d
         if d2h is None or h2d is None or d2h.pageable is None or h2d.pageable is None:
             return None

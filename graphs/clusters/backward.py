@@ -1,7 +1,7 @@
 """Where each backward operation belongs: the position, in cluster order, of the forward operation it serves.
 
 Forward tensors (and weights) that a backward operation reads tie it to the operations that make or read
-them. It serves the one to which most of them tie it, the last such that does not come behind the backward
+them. It serves the one to which most of them tie it, the last such that does not come after the backward
 operations it depends on: those have run by then. Tied to none, it stays with the last of these. An operation
 that depends on nothing (constants) goes to its first reader to run.
 

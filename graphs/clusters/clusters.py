@@ -31,7 +31,7 @@ class Partition:
 
     forward: operations in cluster order.  backward: row i holds the backward operations at position i, in
     file order.  first, end: per cluster, its positions.  children: per cluster, in cluster order.
-    middle: the loss and what lies between the forward and the backward part.  after: what runs behind all
+    middle: the loss and what lies between the forward and the backward part.  after: what runs after all
     backward operations (updates, buffers copied back).  Both in file order.
     tolerance: how far the times of identical clusters may be apart (see `identity`).
     """
@@ -52,7 +52,7 @@ class Partition:
 
     @cached_property
     def levels(self) -> int:
-        """How many levels of clusters there are, the root's included, single operations not."""
+        """Return the number of levels of clusters: the root's counts, single operations do not."""
         height = np.zeros(len(self.first), np.int64)
         for cluster in range(len(self.forward), len(height)):
             height[cluster] = 1 + height[self.children[cluster]].max(initial=0)
@@ -109,7 +109,10 @@ class Cluster:
         return self.partition.identities.name(self.index)
 
     def tensors(self) -> list[int]:
-        """What its operations read, change and write, in the order in which identical clusters correspond."""
+        """Return the tensors that its operations read, change and write, each once.
+
+        Identical clusters list corresponding tensors in the same position.
+        """
         graph, seen = self.partition.graph, dict[int, None]()
         for operation in self.canonical.tolist():
             for edges in (graph.operations.reads, graph.operations.mutates, graph.operations.writes):

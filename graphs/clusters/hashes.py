@@ -25,7 +25,11 @@ _WRITES = 2
 
 
 class _Tree(NamedTuple):
-    """Of `Partition`: first, end and the rows of `children`; position: of every operation in a cluster."""
+    """The hierarchy of clusters as arrays, for compiled code.
+
+    first, end, children: as in `Partition`, the children's rows as columns with `children_start`.
+    position: per operation in a cluster, its position in cluster order.
+    """
 
     first: Ints
     end: Ints
@@ -118,7 +122,13 @@ def _hash(
     of_tensors: Hashes,
     hashes: Hashes,
 ) -> None:
-    """hashes: 0 for all."""
+    """Fill in the hash of each cluster, children before parents.
+
+    start, operations: row i holds the operations of cluster i in canonical order.
+    of_operations, of_tensors: the facts to mix in, per operation and tensor; the last two columns of a tensor
+    are the numbers of its producers and uses in the whole graph.
+    hashes: the output, shape (clusters, 2), 0 at first.
+    """
     clusters, tensors = len(hashes), len(of_tensors)
     makers, users = np.zeros(tensors, np.uint64), np.zeros(tensors, np.uint64)
     number = np.full(tensors, -1)

@@ -1,4 +1,4 @@
-"""What passes between a cluster's forward part and the rest of the forward part: what (3.1) wants small."""
+"""The bytes that pass between a cluster's forward part and the rest of it: what (3.1) minimizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The parts of an iteration, and which operation must come before which.
 
-An operation depends on the makers of what it reads or changes; a change in place comes behind all uses that
-the file has before it and before all it has behind; operations that draw random numbers keep their order.
+An operation depends on the producers of what it reads or changes; a change in place comes after all uses
+before it in traced order, and before all uses after it; operations that draw random numbers keep their order.
 Vectorised; linear in the edges.
 """
 
@@ -19,15 +19,17 @@ Operations = NDArray[np.int64]
 _Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 ALL_PAIRS = 8
-"""A tensor with more makers and more users than this ties users to its last maker, and that to the others."""
+"""A tensor with more producers and more users than this has its users depend on its last producer, and that
+one on the others: fewer edges."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Operations in file order. forward: before the loss. middle: the loss and the forward operations behind
-    it. backward: up to the last backward operation. after: behind it.
+    """The operations of each part of an iteration, in traced order, and their dependencies.
 
-    needs: row o holds the operations that must run before o, in file order.
+    forward: before the loss. middle: the loss and the forward operations after it.
+    backward: up to the last backward operation. after: all that follows it.
+    needs: row o holds the operations that must run before o, in traced order.
     """
 
     forward: Operations
@@ -38,8 +40,11 @@ class Parts:
 
 
 def parts(graph: Graph) -> Parts:
-    """What depends on the backward part belongs to it, whatever its phase; without a forward part there is
-    nothing to cluster, and everything is the middle."""
+    """Divide an iteration into its parts.
+
+    What depends on the backward part belongs to it, whatever its phase. Without a forward part there is
+    nothing to cluster: all operations up to the last backward one are the middle.
+    """
     phase, needs = graph.operations.phase, dependencies(graph)
     late = (phase == Phase.BACKWARD) | (phase == Phase.UPDATE)
     behind = np.flatnonzero(phase == Phase.BACKWARD)

@@ -1,6 +1,6 @@
-"""Documents on disk: JSON or YAML by suffix, `.gz` behind it accepted; read with limits, written whole.
+"""Documents on disk: JSON or YAML by suffix, also with `.gz` after it; read with limits, written whole.
 
-A file is written beside its place and renamed, so a reader never sees half of one.
+A file is written under another name in its folder and renamed, so a reader never sees half of one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def write_document(document: object, path: Path) -> None:
 
 
 def write_whole(data: bytes, path: Path) -> None:
-    """Write beside, then rename: the old file or the new one, never half of it."""
+    """Write the data to a file in the same folder, then rename it: readers see the old file or the new
+    one."""
     _sweep(path.parent)
     handle, beside = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
     try:

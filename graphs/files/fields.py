@@ -71,7 +71,7 @@ def seconds(value: object, field: str) -> float:
 
 
 def size(value: object, field: str) -> int:
-    """Bytes: a plain non-negative int at once, anything else through the units."""
+    """Return a size in bytes: a non-negative int as it is, anything else read by its unit."""
     if type(value) is int and 0 <= value < 2**62:
         return value
     try:

@@ -1,4 +1,4 @@
-"""Graph files: read and validated, written, and told apart by their content."""
+"""Graph files: read and validated, written, and recognized by their content."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def graph_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _is_graph(path: Path) -> bool:
-    """Of any version: load_graph says what it thinks of it."""
+    """Tell whether a file is a graph file of any version; load_graph reports what is wrong with it."""
     try:
         document = read_document(path)
     except InputError:

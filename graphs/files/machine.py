@@ -55,8 +55,11 @@ _LONG = 1.0
 
 
 def _check_meant(document: Row) -> None:
-    """Raises ValueError where a file's number without a unit is more likely of gigabytes, or microseconds:
-    rates, and beside rates capacities. With a unit, also B/s, any number holds."""
+    """Raise ValueError if a number without a unit is more likely of gigabytes, or microseconds, than of
+    bytes.
+
+    Rates are checked, and capacities too if the file has rates. With a unit, also B/s, any number holds.
+    """
     tiers: list[Row] = document.get("memories") or []
     rows = {**document.get("updates", {}), **document.get("links", {})}
     rows |= {f"{tier['name']}.{way}": tier[way] for tier in tiers for way in ("write", "read") if way in tier}
@@ -139,7 +142,7 @@ def _tier(value: object) -> Tier:
 
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
-    """What machine_from_document reads back; what is unknown or missing is left out."""
+    """Return the document that machine_from_document reads back; what is unknown or missing is left out."""
     device, host, *below = machine.hierarchy.tiers
     listed = machine.disk_name != "disk" or bool(machine.deeper)
     document: dict[str, Any] = {

@@ -42,7 +42,10 @@ _PLACES = {"device": False, "host": True}
 
 
 def graph_from_document(document: object, where: str) -> Graph:
-    """where: the file's name, for messages. Raises InputError."""
+    """Return the validated graph of a document. Raises InputError.
+
+    where: the file's name, for messages.
+    """
     try:
         row = mapping(document, "a graph")
         if row.get("format") != FORMAT:

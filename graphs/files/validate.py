@@ -1,4 +1,4 @@
-"""What a graph must satisfy beyond the types of its fields: an order that plain PyTorch could run."""
+"""Checks of a graph beyond the types of its fields: an order that eager PyTorch could run."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from .read import FORMAT
 
 
 def graph_to_document(graph: Graph) -> dict[str, Any]:
-    """What graph_from_document reads back, column for column."""
+    """Return the document that graph_from_document reads back, column for column."""
     document: dict[str, Any] = {"format": FORMAT, "name": graph.name}
     if graph.source:
         document["source"] = dict(graph.source)
@@ -23,7 +23,10 @@ def graph_to_document(graph: Graph) -> dict[str, Any]:
 
 
 def rows_of(graph: Graph) -> dict[str, Iterator[Any]]:
-    """What a schedule depends on, row by row: of large graphs all rows together are large."""
+    """Return the parts of a graph that a schedule depends on, as iterators over their rows.
+
+    Iterators, since all rows of a large graph together take much memory.
+    """
     names = graph.tensors.name
     return {
         "tensors": (_tensor_row(graph, index) for index in range(len(graph.tensors))),

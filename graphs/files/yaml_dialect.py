@@ -1,4 +1,4 @@
-"""YAML as we read and write it: plain data only, with YAML 1.2's words and numbers.
+"""YAML as we read and write it: data only, without objects, with YAML 1.2's words and numbers.
 
 PyYAML follows YAML 1.1, where `on` is a boolean and `12e9` is text; our files have both. Data is built from
 the parser's events, without PyYAML's tree of nodes: that takes 200 bytes and more a byte of text. Aliases are
@@ -91,7 +91,10 @@ class _Collection:
 
 @dataclass
 class _Builder:
-    """Takes the events of one document. nodes: that it stands for, those behind aliases each time."""
+    """Builds one document from its events.
+
+    nodes: number of nodes that the document stands for, aliased ones counted at each alias.
+    """
 
     document: object = None
     documents: int = 0

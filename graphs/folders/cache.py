@@ -31,7 +31,11 @@ def private_folder(folder: Path) -> Path | None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Ours or root's, and written by nobody else; in a folder like /tmp others can't touch what is ours."""
+    """Tell whether a folder is this user's or root's, and nobody else can change what this user keeps in it.
+
+    Others may write to it only if its sticky bit is set, as that of /tmp: then they cannot touch others'
+    files.
+    """
     about = folder.stat()
     others_write = about.st_mode & 0o022 and not about.st_mode & S_ISVTX
     return about.st_uid in (0, _user(folder)) and not others_write

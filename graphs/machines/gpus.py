@@ -19,9 +19,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """memory: bytes. bandwidth: of that memory, bytes/s. pcie: its generation. The rest: FLOP/s by type.
+    """A GPU's data sheet.
 
-    float32, float64: the better of plain and tensor cores that keeps all bits; tf32: float32 inputs rounded
+    memory: bytes. bandwidth: of that memory, bytes/s. pcie: its generation. The rest: FLOP/s by dtype.
+    float32, float64: the better of ordinary and tensor cores that keep all bits; tf32: float32 inputs rounded
     to 10 bits for the tensor cores. None: no fast path, runs as float32.
     """
 

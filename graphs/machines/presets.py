@@ -8,7 +8,7 @@ comes by three rules of thumb:
                      bytes of its weights (360 GB/s against 16.6 GB/s)
     updates.host     that of the thesis' CPU, an Intel i3-10105F: low for a server
 
-What the host holds is not the GPU's to know: no limit, and no disk. A machine at hand is better measured:
+What the host holds is not the GPU's to know: no limit, and no disk. An available machine is better measured:
 `plan machine -o machine.yaml`.
 """
 
@@ -35,7 +35,10 @@ HOST_UPDATES = 1.1e9
 
 @dataclass(frozen=True)
 class Preset:
-    """sources: part of the machine -> where it comes from."""
+    """A named machine and where its figures come from.
+
+    sources: part of the machine -> where it comes from.
+    """
 
     name: str
     gpu: Gpu
@@ -62,9 +65,9 @@ def find_preset(name: str) -> Preset:
 
 
 def find_machine(text: Path | str) -> Machine:
-    """Of a machine file, or a preset's: what has a document's suffix, or is there, is a file.
+    """Return the machine of a machine file or of a preset. Raises InputError.
 
-    Raises InputError.
+    text: a file if it has a document's suffix or exists, else a preset's name.
     """
     if not isinstance(text, Path | str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"machine={text!r}: give a Machine, a machine file or a name, like 'rtx3060'")
@@ -154,6 +157,6 @@ def _pcie_3(source: str) -> str:
 
 
 def _of_paper(name: str, gpu: str, sources: Mapping[str, str], **known: Any) -> Preset:
-    """What the paper leaves out is as the GPU's data sheet has it."""
+    """Return a preset from a paper's figures, completed from the GPU's data sheet."""
     sheet = _from_data_sheet(find_gpu(gpu))
     return Preset(name, sheet.gpu, replace(sheet.machine, **known), {**sheet.sources, **sources})

@@ -2,11 +2,11 @@
 
 A candidate, by its node x and the dominator a of what x follows (-1: the virtual source before all nodes):
 
-    {x and its ancestors behind a}, without x, with a, or both (3.3.1);  and {x, x + 1}
+    {x and its ancestors after a}, without x, with a, or both (3.3.1);  and {x, x + 1}
 
-Nodes are numbered in a valid order, and 'behind' is meant in it: a candidate reaches no further back than a,
+Nodes are numbered in a valid order, and 'after' is meant in it: a candidate reaches no further back than a,
 even where its nodes need something from there (a shared tensor, the order of random numbers). Where x itself
-reads a shared tensor made behind a, the maker of that stands for a, and stays outside. The last kind is ours:
+reads a shared tensor made after a, its producer stands for a, and stays outside. The last kind is new:
 where no dominator is near, there is always a pair to merge.
 
 Groups stay convex, together too, because each fulfils
@@ -14,12 +14,13 @@ Groups stay convex, together too, because each fulfils
     every node outside that a node of the group needs comes before all nodes of the group        (*)
 
 For then the groups, by their first nodes, are in an order in which they may run. Property 3 of the thesis is
-the case of but one such node, the head. (*) holds for all candidates as they are formed, and is tested
-again when one has grown by the groups that it overlaps.
+the case of but one such node, the head. (*) holds for all candidates as they are formed, and is checked
+once more when one has grown by the groups that it overlaps.
 
-Candidates are scored again when their turn comes, and go back if they score worse by then; those that score
-better by now are found when all are scored anew, each time that a quarter of the groups is gone. So merges
-follow the score, but for what became better since. With n nodes, groups of at most m: O(n m log n) time.
+Candidates are scored again when they are about to be merged, and go back if they score worse by then; those
+that score better by now are found when all are scored anew, each time that a quarter of the groups is gone.
+So merges follow the score, but for what became better since. With n nodes, groups of at most m: O(n m log n)
+time.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ _SAME = 1 + 1e-9
 
 
 class Groups(NamedTuple):
-    """group: per node, the first node of its group.  next: the nodes of a group, in a ring.  size: nodes, at
-    the group's first.
+    """The groups of a phase, as arrays over the nodes.
+
+    group: per node, the first node of its group. next: the nodes of a group, in a ring. size: number of
+    nodes, at the group's first node.
     """
 
     group: Ints
@@ -55,8 +58,11 @@ class Groups(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What scoring writes down. nodes: of the candidate.  mark: per node, the last candidate that held it.
-    turn: that candidate's number, alone in the array.  made, read: per value, how many of its nodes do."""
+    """Scratch arrays for scoring candidates, reused from one to the next.
+
+    nodes: of the candidate. mark: per node, the last candidate that held it. turn: that candidate's number,
+    alone in the array. made, read: per value, the number of the candidate's nodes that write or read it.
+    """
 
     nodes: Ints
     mark: Ints
@@ -66,10 +72,12 @@ class Notes(NamedTuple):
 
 
 def grouped(level: Columns, dominator: Ints, shared: Ints, top: int, lower: int, alpha: float) -> Ints:
-    """Per node the first node of its group. Merges until at most `top` groups are left, all of them that
-    score alike at the end, or no group of at most `lower` nodes can be formed.
+    """Return per node the first node of its group.
 
-    shared: per node the last one that makes a shared value it reads, -1 where there is none.
+    Merges until at most `top` groups are left, with all merges whose score equals the last one's, or until no
+    group of at most `lower` nodes can be formed.
+
+    shared: per node the last node that produces a shared value it reads, -1 if there is none.
     """
     group = np.arange(len(dominator))
     _group(level, dominator, shared, top, lower, alpha, group)

@@ -84,7 +84,10 @@ class Level:
         )
 
     def merged(self, group: Ints, count: int) -> Level:
-        """group: per node its number in the level above, which numbers them in an order that may run."""
+        """Return the level above, whose nodes are groups of this one's.
+
+        group: per node its number in the level above, which numbers them in a valid order.
+        """
         operations = np.bincount(group, self.operations, count).astype(np.int64)
         needs, follows = (
             _distinct(group[edges.rows()], group[edges.columns], count, count)
@@ -114,8 +117,11 @@ def level_of(graph: Graph, parts: Parts) -> Level:
 
 
 def _shared(graph: Graph, parts: Parts) -> NDArray[np.bool_]:
-    """Per tensor: kept for the whole iteration where the forward part is cut best (masks, position biases, an
-    encoder's output): their readers still form clusters with what stands beside them."""
+    """Return per tensor whether the best cut of the forward part keeps it for the whole iteration.
+
+    Masks, position biases and an encoder's output are such tensors: without them as edges, their readers
+    still form clusters with neighbouring operations.
+    """
     order = np.sort(np.concatenate([parts.forward, parts.middle]))
     none = np.zeros(len(graph.tensors), np.bool_)
     shared = none.copy()
@@ -168,6 +174,6 @@ def _distinct(row: Ints, column: Ints | Indices, count: int, width: int) -> Adja
 
 
 def _rows(keys: Ints, count: int, width: int) -> Adjacency:
-    """keys: row · width + column, increasing."""
+    """Return the adjacency with the given edges. keys: row · width + column, increasing."""
     start = np.searchsorted(keys, np.arange(count + 1) * width)
     return Adjacency(start.astype(np.int64), (keys % max(1, width)).astype(np.int32))

@@ -24,7 +24,8 @@ Where we differ, and why:
 - operations that no value ties to others join a neighbour before all;
 - candidates that score as the last merged one are still merged when M^t is reached: of equal layers, all are
   merged or none, so that they stay identical;
-- candidates are scored again when their turn comes, not after each merge: O(n M^l log n), not O(n² log n).
+- candidates are scored when they are about to be merged, not after each merge: O(n M^l log n), not O(n² log
+  n).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from .groups import grouped
 from .level import level_of
 
 TOP, LOWER, ALPHA, TOLERANCE = 20, 20, 0.5, 0.2
-"""What `partition` and its users take unless told otherwise."""
+"""Defaults of `partition` and its users."""
 
 
 def partition(

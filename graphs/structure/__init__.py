@@ -1,4 +1,4 @@
-"""What a graph looks like: chains of blocks, cuts, dominators, orders that hold.
+"""The structure of a graph: chains of blocks, cuts, dominators, valid orders.
 
 Doors: chain, dominators, forward_cuts.
 """

@@ -7,12 +7,12 @@ The forward part is cut wherever one tensor alone crosses (forward_cuts.py), eve
 to a block (backward_blocks.py), and blocks that the backward part ties together become one. Then this holds:
 
 - a block's forward reads its input x_{b-1}, its own tensors and what is there anyway (batch, persistent
-  and shared tensors), so it can run again from its input;
+  and shared tensors), so it can be recomputed from its input;
 - running the blocks forward, then their backward parts from last to first, then `after`, is a valid order;
 - what a block's backward reads from the forward part is its own, its input or its output.
 
 Any graph gives a chain; one that is no chain gives a single block, and so does one whose changes in place, or
-forward operations behind backward ones, don't go with the second, or whose parts add to the same tensor.
+forward operations after backward ones, don't go with the second, or whose parts add to the same tensor.
 Near-linear in the edges.
 """
 
@@ -42,9 +42,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Chain:
-    """shared: tensors kept from when they are first made to their last use.
+    """A graph as a chain of blocks.
 
-    after: what runs behind all backward operations (updates, buffers copied back).
+    shared: tensors kept from their first producer to their last use.
+    after: what runs after all backward operations (updates, buffers copied back).
     """
 
     blocks: tuple[Block, ...]
@@ -101,9 +102,10 @@ def _one_block(graph: Graph) -> Chain:
 
 
 def _parts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Forward operations (with the loss), backward ones, those behind the last backward one; in file order.
+    """Return forward operations (with the loss), backward ones, and those after the last backward one.
 
-    What reads a tensor that the backward part makes belongs to it, whatever its phase.
+    All in traced order. What reads a tensor that the backward part produces belongs to it, whatever its
+    phase.
     """
     phase = graph.operations.phase
     is_backward = (phase == Phase.BACKWARD) | (phase == Phase.UPDATE)
@@ -124,7 +126,11 @@ def _parts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
 
 
 def _made_once(graph: Graph, forward: NDArray[np.int64], end: int) -> NDArray[np.bool_]:
-    """Per tensor: to be kept: made by a forward operation that can't run again, or changed once made."""
+    """Return per tensor whether it must be kept, because nothing can recompute it.
+
+    Such a tensor is produced by a forward operation that cannot be recomputed, or is changed in place
+    later.
+    """
     operations = graph.operations
     fixed = ~operations.recompute | (operations.mutates.counts() > 0)
     once = ~graph.resident & (graph.mutators.counts() > 0)

@@ -23,7 +23,7 @@ def dominators(follows: Adjacency, least: int = 0) -> Ints:
     """Per node its immediate dominator, -1 for the virtual source. Nodes are numbered in topological order.
 
     least: a predecessor with fewer ancestors than this, itself included, is a side branch (a mask made on the
-    spot, a scalar), and does not count beside one that has as many.
+    spot, a scalar), and does not count if another predecessor has as many.
     """
     parent = np.full(len(follows), -1)
     _dominators(follows.start, follows.columns, least, parent)
@@ -60,7 +60,7 @@ def _dominators(start: Ints, follows: Indices, least: int, parent: Ints) -> None
 
 @compiled
 def _ancestors(x: int, start: Ints, follows: Indices, least: int, marked: Ints, queue: Ints) -> int:
-    """How many, x included, counted up to `least`."""
+    """Return the number of ancestors of x, x included, counted up to `least`."""
     found, done = 0, 0
     if least > 0:
         queue[0], found = x, 1

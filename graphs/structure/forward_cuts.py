@@ -4,7 +4,7 @@ A tensor crosses position p when an operation up to p makes it and a later forwa
 Batch and persistent tensors do not count, nor do *shared* tensors, which are kept for the whole
 iteration instead: masks, position biases, an encoder's output that all decoder blocks read.
 
-Which tensors to share: those whose forward span (operations from first maker to last reader) is at
+Which tensors to share: those whose forward span (operations from first producer to last reader) is at
 least some length. Every length n, n/2, n/4, … is tried, and none at all; then the largest shared tensors are
 taken back one by one. Whatever leaves the least estimate E of the memory that periodic checkpointing
 would need wins:
@@ -50,7 +50,11 @@ class Spans:
 
 @dataclass(frozen=True)
 class Cuts:
-    """positions: the forward order is cut after each. output: what crosses it, -1 where nothing does."""
+    """The positions at which the forward order is cut.
+
+    shared: tensors kept for the whole iteration. positions: the order is cut after each of them.
+    output: per cut the tensor that crosses it, -1 if none does.
+    """
 
     shared: frozenset[int]
     positions: Positions
@@ -58,8 +62,10 @@ class Cuts:
 
 
 def forward_cuts(graph: Graph, order: Positions, end: int, forced: Mask) -> Cuts:
-    """order: the forward operations, in file order. end: cuts lie before this position (the loss).
+    """Return the cuts of the forward part, with the shared tensors for which memory is estimated smallest.
 
+    order: the forward operations, in traced order.
+    end: cuts lie before this position (the loss).
     forced: tensors to share in any case.
     """
     spans = _spans(graph, order, end)

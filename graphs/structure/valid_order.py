@@ -1,4 +1,4 @@
-"""Whether the operations, each once and in its plain mode, may run in a given order."""
+"""Check whether operations, each run once and in its standard variant, may run in a given order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..graph import Graph
 
 
 def is_valid_order(graph: Graph, order: Sequence[int]) -> bool:
-    """order: every operation once. Near-linear in the edges."""
+    """Tell whether an order of all operations, each once, is valid. Near-linear in the edges."""
     place = np.empty(len(order), np.int64)
     place[list(order)] = np.arange(len(order))
     random = place[graph.operations.random]
@@ -23,7 +23,7 @@ def is_valid_order(graph: Graph, order: Sequence[int]) -> bool:
 
 
 def _complete_when_used(graph: Graph, place: NDArray[np.int64]) -> bool:
-    """Every tensor is read, or changed in place, behind all its contributions."""
+    """Tell whether every tensor is read, or changed in place, only after all its contributions."""
     writes, tensors = graph.operations.writes, len(graph.tensors)
     made, used = np.full(tensors, -1, np.int64), np.full(tensors, len(place), np.int64)
     np.maximum.at(made, writes.columns, place[writes.rows()])

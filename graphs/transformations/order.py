@@ -1,4 +1,4 @@
-"""The same problem with its operations in another order of the file; tensors keep their numbers."""
+"""Reorder the operations of a graph; tensors keep their numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ..graph import Graph
 
 
 def in_order(graph: Graph, order: Sequence[int]) -> Graph:
-    """order: all operations, as their dependencies allow; that is not checked."""
+    """Return the same graph with its operations in another order.
+
+    order: all operations, as their dependencies allow; that is not checked.
+    """
     draft = Draft(graph.name)
     for x in range(len(graph.tensors)):
         draft.tensor(*graph.tensor(x))

@@ -4,13 +4,13 @@
                               becomes
     … B2 ─dw2─▶ w2/update, …    results: loss          w2/update changes w2, w2.exp_avg, w2.exp_avg_sq
 
-One operation a weight. `in-backward` it stands right behind the last operation that contributes to the
+One operation per weight. `in-backward`: it comes right after the last operation that contributes to the
 gradient or reads the weight, or changes it in forward: a tied weight changes once, when all its readers are
 done.
-`after` it stands at the end of the file, in the order of the parameters, as `optimizer.step()` runs them.
+`after`: it comes at the end of the file, in the order of the parameters, as `optimizer.step()` runs them.
 A parameter without a gradient is frozen and stays as it is. Linear in the graph.
 
-Clipped by the norm of all gradients, updates read a coefficient, which is there behind all of them:
+Clipped by the norm of all gradients, updates read a coefficient, which is known after all of them:
 
     … B2 ─dw2─▶ w2/norm, B1 ─dw1─▶ w1/norm ─▶ gradients/clip ─clip─▶ w2/update, w1/update
 
@@ -67,8 +67,8 @@ def with_updates(
     """The graph with updates, its results without the gradients. Tensors keep their indices.
 
     device_rate, host_rate: bytes of gradient per second; without a host rate there is no mode `host`.
-    state_scale: bytes of each state per byte of gradient: 1 where they have one type, 2 for float32 beside
-    bfloat16. workspace_scale: what an update takes beside its inputs, alike, on either side.
+    state_scale: bytes of each state per byte of gradient: 1 if they have one dtype, 2 for float32 states
+    of bfloat16 weights. workspace_scale: likewise for an update's workspace, on either side.
     gradients: per weight its gradient; by default found by name. clip_rate: bytes of gradient per second of
     which the norm is taken; None does not clip, else the norm of all is a result. The source's fingerprint
     goes: the program that it stands for has no updates. Raises InputError, one line.
@@ -132,8 +132,11 @@ def _check(graph: Graph, pairs: Mapping[int, int]) -> None:
 
 
 def _places(graph: Graph, complete: Mapping[int, int], when: When, clipped: int) -> dict[int, list[int]]:
-    """Per operation the weights that are updated right behind it. complete: per weight the operation behind
-    which its gradient is. clipped: the one behind which the coefficient is."""
+    """Return per operation the weights that are updated right after it.
+
+    complete: per weight the operation after which its gradient is complete.
+    clipped: the operation after which the clipping coefficient is known, -1 without clipping.
+    """
     places: dict[int, list[int]] = {}
     for weight, made in complete.items():
         place = len(graph.operations) - 1

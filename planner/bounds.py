@@ -1,4 +1,4 @@
-"""What no schedule can pass: floors on memory and a bound on time."""
+"""Lower bounds that no schedule can pass: minimum memory, and time."""
 
 from __future__ import annotations
 
@@ -51,18 +51,19 @@ def offloads(machine: Machine | None) -> bool:
 
 
 def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
-    """Device bytes below which no schedule exists that runs no backward operation and no update twice, and
-    all operations for the first time in the file's order.
+    """Return the minimum memory without repeated backward operations, in traced order; None if not stricter.
 
-    None where that says nothing of its own: without backward operations, with links, or where an operation
-    has a way to use the host.
+    These are device bytes below which no schedule exists that runs no backward operation and no update twice,
+    and all operations for the first time in traced order. The bound is not stricter than `memory_floor`, or
+    not known, without backward operations, with links, or if an operation has a variant that uses the host.
 
     To what `memory_floor` counts while operation o runs, add each tensor with a contribution that has been
-    made by then, can't be made again, and is still to be used: its copy is there, nothing can bring it back.
-    A contribution can't be made again if its operation runs once, or touches what has been changed in place
-    since. O(edges · log edges), from the changes in place; O(edges) without.
+    produced by then, cannot be recomputed, and is still to be used: its copy is resident, since nothing can
+    bring it back. A contribution cannot be recomputed if its operation runs once, or touches what has been
+    changed in place since. O(edges · log edges), from the changes in place; O(edges) without.
 
-    Our own. For any order see solvers/bounds/residency, on `backward_once` of the graph.
+    The bound is memplan's own. For any order see solvers/bounds/residency, on `backward_once` of the
+    graph.
     """
     machine = machine or graph.machine
     linked = machine is not None and machine.links != Links()
@@ -72,9 +73,12 @@ def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
 
 
 def has_one_schedule(graph: Graph) -> bool:
-    """Whether, without links, the baseline is the only schedule but for tensors that stay longer than they
-    need: no operation may run again or in another way, and each reads what the one before it makes. So it is
-    with CUDA's snapshots."""
+    """Tell whether, without links, the baseline is the only schedule, up to tensors deleted later than
+    needed.
+
+    That is so if no operation may be recomputed or has another variant, and each reads what the one before it
+    produces, as in CUDA's snapshots.
+    """
     operations = graph.operations
     if operations.recompute.any() or operations.modes or not len(operations):
         return False
@@ -87,7 +91,7 @@ def has_one_schedule(graph: Graph) -> bool:
 
 
 def _once_peak(graph: Graph, once: Graph) -> int:
-    """The floor of `once_floor`. once: the graph, without the runs that there are not to be."""
+    """Return the bound of `once_floor`. once: the graph, with `recompute` false for excluded repeats."""
     sizes = np.where(graph.resident, 0, graph.tensors.bytes)
     spans = _Spans.of(once)
     held = np.zeros(len(graph.operations) + 1, np.int64)
@@ -101,7 +105,7 @@ def _once_peak(graph: Graph, once: Graph) -> int:
 
 
 def backward_once(graph: Graph) -> Graph:
-    """The same problem, where backward operations and updates may not run again."""
+    """Return the graph with backward operations and updates that may not be recomputed."""
     operations = graph.operations
     recompute = operations.recompute & (operations.phase < Phase.BACKWARD)
     return replace(graph, operations=replace(operations, recompute=recompute))
@@ -126,7 +130,8 @@ class _Spans(NamedTuple):
 
     @staticmethod
     def of(graph: Graph) -> _Spans:
-        """From the first contribution that can't be made again to the last use; of results, to the end."""
+        """Return spans from the first contribution that cannot be recomputed to the last use; of results, to
+        the end."""
         first, last = _Spans.none(graph)
         final, writes = _final(graph), graph.operations.writes
         np.minimum.at(first, writes.columns, final[writes.rows()])
@@ -140,9 +145,11 @@ class _Spans(NamedTuple):
 
 
 def _final(graph: Graph) -> Ints:
-    """Per operation o: from the run of which operation on o can't run again; their number if it always can.
+    """Return per operation o the operation from whose run on o cannot be recomputed; their number if it
+    always can.
 
-    Itself where it runs once, else the first that, behind it in the file, changes what it touches.
+    That is o itself if it runs once, else the first operation after it in traced order that changes what it
+    touches.
     """
     operations, count = graph.operations, len(graph.operations)
     once = ~operations.recompute | (operations.mutates.counts() > 0)

@@ -1,4 +1,4 @@
-"""What the device holds when it holds most, by kind and by module, and where the time goes.
+"""Breakdown of the device's peak memory by kind and module, and of time by module.
 
 Layers that repeat are one row: `h.0.attn.c_attn` and `h.5.attn.c_proj` are both of `h.*.attn`.
 """
@@ -33,7 +33,10 @@ _DEPTH = 3
 
 
 class Part(NamedTuple):
-    """sizes: bytes at the peak, of each of KINDS. seconds: of all its runs, on the GPU or the CPU."""
+    """The share of one module.
+
+    sizes: bytes at the peak, for each of KINDS. seconds: of all its runs, on the GPU or the CPU.
+    """
 
     name: str
     sizes: tuple[int, ...]
@@ -45,14 +48,17 @@ class Part(NamedTuple):
 
 
 class Breakdown(NamedTuple):
-    """whole: the sum of the modules, largest first."""
+    """The shares of all modules, largest first, and of the whole, their sum."""
 
     whole: Part
     modules: tuple[Part, ...]
 
 
 def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -> Breakdown:
-    """budget: bytes that the schedule fits in. machine: with a device of any size."""
+    """Compute the breakdown of a schedule at its peak.
+
+    budget: bytes that the schedule fits in. machine: with a device of any size.
+    """
     rows = lifetimes(graph, schedule, budget=budget, machine=machine)
     live = rows.live()
     at = int(live.argmax()) if len(live) else 0
@@ -76,7 +82,10 @@ def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -
 
 
 def _module(layer: str | None) -> str:
-    """Down to one part behind the first number, or to _DEPTH parts; numbers are stars."""
+    """Return the name of the row for a layer, with numbers replaced by stars.
+
+    It ends one component after the first number; without a number it has at most _DEPTH components.
+    """
     if not layer:
         return REST
     parts = ["*" if part.isdecimal() else part for part in layer.split(".")]

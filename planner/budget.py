@@ -1,4 +1,4 @@
-"""Budgets as users give them: bytes with a unit, or a percentage of the plain schedule's peak.
+"""Budgets as users give them: bytes with a unit, or a percentage of the baseline's peak.
 
 '60%' is of the peak itself; '60%a' is all that stays throughout an iteration (weights, buffers, optimizer
 states, the batch), and 60 % of what the peak has above that: activations, gradients, workspace.
@@ -20,8 +20,11 @@ _PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%(a?)\s*", re.ASC
 
 @dataclass(frozen=True)
 class Budget:
-    """text: as the user wrote it. size: bytes, or None where `percent` is meant: of the plain peak, or, with
-    `of_activations`, of that without what stays throughout."""
+    """A requested budget, in bytes or as a share of the baseline's peak.
+
+    text: as the user wrote it. size: bytes, or None if `percent` is meant: of the baseline's peak, or, with
+    `of_activations`, of that peak without what stays throughout.
+    """
 
     text: str
     size: int | None = None
@@ -29,14 +32,21 @@ class Budget:
     of_activations: bool = False
 
     def check_meant(self, least: int, *, shares: bool = True) -> None:
-        """least: bytes that any schedule of the graph needs. shares: percentages are taken too. Raises
-        InputError where this is a few bytes, without a unit, and fewer."""
+        """Raise InputError if the budget is a small number without a unit, and less than any schedule needs.
+
+        least: bytes that any schedule of the graph needs. shares: percentages are accepted too, for the
+        message.
+        """
         bare = _BARE.fullmatch(self.text)
         if self.size is not None and bare and self.size < min(FEW_BYTES, least):
             raise InputError(_both_readings(bare[1], self.size, shares=shares))
 
     def check_reserve_meant(self, least: int) -> None:
-        """The same of bytes to leave free: of a graph that needs as much as graphs of real models do."""
+        """Raise InputError if the bytes to leave free are a small number without a unit, in a graph of usual
+        size.
+
+        least: bytes that any schedule of the graph needs; for graphs of real models FEW_BYTES or more.
+        """
         bare = _BARE.fullmatch(self.text)
         if bare and self.size and self.size < FEW_BYTES <= least:
             raise InputError(_reserve_readings(bare[1]))
@@ -104,7 +114,7 @@ def _both_readings(number: str, size: int | None = None, *, shares: bool = True)
 
 
 def device_budget(machine: Machine | None) -> Budget | None:
-    """What the machine's device holds, where that is known."""
+    """Return the capacity of the machine's device as a budget; None if it is unknown."""
     capacity = machine.device_capacity if machine else None
     return Budget("the device's capacity", size=capacity) if capacity else None
 

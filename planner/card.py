@@ -11,7 +11,10 @@ from .simulator.simulate import Figures
 
 
 class Entry(NamedTuple):
-    """label: what it is. value: as text with its unit. note: a smaller line below the value."""
+    """One figure of a card.
+
+    label: what it is. value: as text with its unit. note: a smaller line below the value.
+    """
 
     label: str
     value: str
@@ -19,7 +22,10 @@ class Entry(NamedTuple):
 
 
 class Card(NamedTuple):
-    """title: what the object is. entries: its figures, the most important first."""
+    """A title and a few figures of an object.
+
+    title: what the object is. entries: its figures, the most important first.
+    """
 
     title: str
     entries: tuple[Entry, ...]

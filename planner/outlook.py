@@ -1,4 +1,4 @@
-"""How far an estimate may be off: three figures for what a batch takes, low, expected and high.
+"""Uncertainty of an estimate: low, expected and high figures for a batch's memory and time.
 
 memory   low        the tensors alone
          expected   and the workspaces of kernels, and what cuBLAS keeps
@@ -61,6 +61,9 @@ def memory_span(
 
 
 def usable(memory: int, reserve: int | None) -> int:
-    """Of the device's bytes. reserve: bytes, None for RESERVE of them."""
+    """Return the bytes of the device's memory that a plan may use.
+
+    memory: the device's bytes. reserve: bytes left free; None for the share RESERVE of them.
+    """
     kept = int(RESERVE * memory) if reserve is None else reserve
     return max(0, memory - kept)

@@ -1,4 +1,5 @@
-"""The plain schedule, the baseline of every report: file order, each tensor deleted after its last use."""
+"""The baseline of every report: all operations once, in traced order, each tensor deleted after its last
+use."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ _known: WeakKeyDictionary[Graph, Figures] = WeakKeyDictionary()
 
 
 def plain_schedule(graph: Graph) -> Schedule:
-    """What eager PyTorch does, were it to free every tensor after its last use."""
+    """Return the baseline: what eager PyTorch does, if it freed every tensor after its last use."""
     return schedule_of(graph, in_plain_mode(range(len(graph.operations))))
 
 
 def baseline(graph: Graph) -> Figures:
-    """Time and peak of the plain schedule on a device of any size; played once for a graph."""
+    """Return time and peak of the baseline on a device of any size; simulated once per graph."""
     if graph not in _known:
         _known[graph] = simulate(graph, plain_schedule(graph), machine=Machine()).figures
     return _known[graph]

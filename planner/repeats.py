@@ -1,13 +1,13 @@
-"""Repeats that may be left out of a sequence: what they make again is kept instead, within the limit.
+"""Removal of recomputations from a sequence: their results are kept instead, within the limit.
 
-A repeat left out costs the bytes of what it makes, from their last use before it up to it. Repeats are tried
-by
+Without a recomputation its results stay resident, from their last use before it up to it. Recomputations
+are tried by
 
     seconds saved / Σ bytes · runs in the gap
 
-the largest first; one is left out where its bytes fit beside all else throughout. What fed it alone is then
-no longer needed, so the sequence is pruned and looked at anew, until nothing more fits. A repeat in
-another mode stays if it makes what earlier runs left out.
+the largest first; one is removed if its bytes fit alongside all else throughout. Runs that served it alone
+are then no longer needed, so the sequence is pruned and searched anew, until nothing more fits. A repeat in
+another variant stays if it produces what earlier runs left out.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def without_repeats(graph: Graph, runs: Sequence[Run], limit: int, proceed: Call
 def without_most_repeats(
     graph: Graph, runs: Sequence[Run], limit: int, tries: int, proceed: Callable[[], bool]
 ) -> list[Run]:
-    """As `without_repeats`, but repeats are left out one by one, the longest first, each judged exactly: with
-    one goes what fed it, so more fits. After each success `without_repeats` has another go. tries: the most
-    that are judged.
+    """Remove recomputations one by one, the longest first, each checked exactly, and by `without_repeats`.
+
+    Runs that served a removed one alone go with it, so more fits than `without_repeats` estimates. That is
+    called first, and after each success. tries: the most removals that are checked.
     """
     best = without_repeats(graph, runs, limit, proceed)
     peak = int(_curve(graph, best).max(initial=0))

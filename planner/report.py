@@ -1,4 +1,4 @@
-"""A schedule's figures beside the plain schedule's, under the names of plan-schedule/1."""
+"""A schedule's figures compared with the baseline's, under the names of plan-schedule/1."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def optimality_gap(seconds: float, lower_bound: float) -> float:
 
 @dataclass(frozen=True)
 class Report:
-    """figures: the schedule's. baseline: the plain schedule's on a device of any size.
+    """The figures of a schedule and of the baseline.
 
-    lower_bound: seconds below which no schedule within the budget runs; None where none is known.
+    figures: the schedule's. baseline: the baseline's, on a device of any size.
+    lower_bound: seconds below which no schedule within the budget runs; None if none is known.
     """
 
     figures: Figures
@@ -26,7 +27,7 @@ class Report:
 
     @property
     def overhead(self) -> float:
-        """Extra time as a fraction of the plain schedule's."""
+        """Return the extra time as a fraction of the baseline's."""
         return self.figures.time / self.baseline.time - 1 if self.baseline.time else 0.0
 
     @property

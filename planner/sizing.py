@@ -1,15 +1,16 @@
-"""What fits a device: the smallest budget that a schedule is found for, and the largest batch.
+"""Sizing for a device: the smallest budget found, and the largest batch.
 
 Both are searches over one question, which any solver answers within its time: is there a schedule of this
-graph within this budget? What is below the floor that no schedule can pass is not asked. A solver that finds
-nothing proves nothing: the smallest budget is the smallest that *it* reaches, the largest batch alike.
+graph within this budget? Budgets below the minimum memory of any schedule are not tried. A solver that finds
+nothing proves nothing: the smallest budget is the smallest that *it* finds, and so is the largest batch.
 
-    smallest budget   bisection, of the ratio, between the floor and the least budget of the best schedule so
+    smallest budget   bisection, of the ratio, between minimum memory and the least budget of the best
+    schedule so
                       far, until they are within a tolerance: about log2(log(ratio) / tolerance) questions
     largest batch     doubled while it fits, then bisected until it is within the tolerance of one that does
                       not: about log2(largest / tolerance) questions
 
-Most of these questions need no solver. A batch whose plain schedule fits, fits. And a model's graphs differ
+Most of these questions need no solver. A batch whose baseline fits, fits. And a model's graphs differ
 from batch to batch in numbers alone, so a schedule of one is a schedule of all: what was found for one batch
 is replayed on the next (`Known`), and only where none fits the solver is asked.
 """
@@ -39,9 +40,11 @@ Solve = Callable[[Graph, int], Schedule | None]
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch within a budget (bytes). floor: of all schedules. schedule, figures: None where none was found.
+    """A batch within a budget, solved or not.
 
-    plain: the plain schedule's figures, on a device of any size.
+    budget: bytes. floor: minimum memory of the batch, in bytes, for all schedules.
+    plain: the baseline's figures, on a device of any size.
+    schedule, figures: None if none was found.
     """
 
     batch: int
@@ -93,8 +96,11 @@ class Known:
                     yield schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
 
     def before(self, machine: Machine, solve: Solve) -> Solve:
-        """A plain schedule that fits, or the fastest of those known, or else what the solver finds, which is
-        known from then on."""
+        """Return a solver that first tries the baseline, then the known schedules, the fastest first, then
+        `solve`.
+
+        What `solve` finds is known from then on.
+        """
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
             if baseline(graph).peak <= budget:
@@ -126,7 +132,8 @@ class Known:
 
 
 def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
-    """The solver is asked only where the budget is not below the floor."""
+    """Solve for a batch within a budget. The solver is not called if the budget is below the minimum
+    memory."""
     asked = Trial(batch, budget, floor_of(graph, machine), baseline(graph))
     schedule = None if asked.hopeless else solve(graph, budget)
     return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
@@ -146,8 +153,12 @@ def floor_of(graph: Graph, machine: Machine) -> int:
 def smallest_budget(
     graph: Graph, machine: Machine, first: Trial, solve: Solve, tolerance: float = TOLERANCE
 ) -> Iterator[Trial]:
-    """first: one with a schedule. Better and better ones: the last is at most `tolerance` above a budget for
-    which none was found."""
+    """Yield better and better trials, down to nearly the smallest budget for which the solver finds a
+    schedule.
+
+    The last budget is at most `tolerance` above one for which no schedule was found.
+    first: a trial with a schedule.
+    """
     best, failed = tightened(graph, machine, first), first.floor - 1
     yield best
     while best.budget - failed > max(1.0, tolerance * failed):
@@ -188,7 +199,7 @@ def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> It
 
 
 def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
-    """The same schedule within the least budget that it is valid for."""
+    """Return the same schedule within the smallest budget for which it is valid."""
     assert found.figures is not None
     return _within(graph, machine, found.figures.least_budget, found)
 

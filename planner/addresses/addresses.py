@@ -46,16 +46,18 @@ def rows_of(
     budget: int | None = None,
     machine: Machine | None = None,
 ) -> Lifetimes:
-    """What is to be laid out: the lifetimes, their sizes in whole blocks. A copy lies where the one before
-    did, so that one is gone by then."""
+    """Return the copies to lay out: their lifetimes, with sizes in whole blocks.
+
+    A copy takes the same address in each iteration, so the one of the iteration before is cut off by then.
+    """
     rows = lifetimes(graph, schedule, memory, budget=budget, machine=machine)
     return rows.cut().rounded(block_of(graph))
 
 
 def block_of(graph: Graph) -> int:
-    """What an allocator hands out whole multiples of, up to 512 bytes: the largest power of two in all sizes.
+    """Return the block size of addresses, at most 512 bytes: the largest power of two that divides all sizes.
 
-    Workspaces are measured by what kernels ask for, and are rounded up to it.
+    Workspaces are measured by what kernels request, and are rounded up to it.
     """
     common = int(np.gcd.reduce(graph.tensors.bytes, initial=512))
     return common & -common

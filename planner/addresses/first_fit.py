@@ -2,7 +2,7 @@
 
 Seven orders are tried; which is best differs from schedule to schedule. Sources: the orders by size, by
 area and by start are those of Pisarchyk & Lee, Efficient Memory Management for Deep Neural Net Inference
-(2020); those by what is there beside, of MiniMalloc (Moffitt, 2023).
+(2020); those by what is resident alongside, of MiniMalloc (Moffitt, 2023).
 """
 
 from __future__ import annotations

@@ -20,15 +20,21 @@ Place = tuple[int, int]
 
 
 class Layout:
-    """lifetimes: the copies. offsets: bytes from the start of the arena, a row a copy. Treat as read-only."""
+    """Addresses of copies in one arena. Treat as read-only.
+
+    lifetimes: the copies. offsets: bytes from the start of the arena, one row per copy.
+    """
 
     def __init__(self, lifetimes: Lifetimes, offsets: Ints) -> None:
         self.lifetimes, self.offsets = lifetimes, offsets
 
     @staticmethod
     def recorded(graph: Graph, lifetimes: Lifetimes, addresses: Addresses) -> Layout:
-        """As a schedule file has it. Raises InvalidScheduleError: another number of copies, two that share a
-        byte, an arena that is not what they take."""
+        """Return the layout that a schedule file records.
+
+        Raises InvalidScheduleError if the number of copies differs, if two that are resident together share a
+        byte, or if they take more than the recorded arena.
+        """
         arena, offsets = addresses
         if len(offsets) != len(lifetimes.size):
             fault = f"there are {len(offsets):,} offsets for {len(lifetimes.size):,} copies"
@@ -49,7 +55,7 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Of the arena, in bytes."""
+        """Return the bytes of the arena."""
         return int((self.offsets + self.lifetimes.size).max(initial=0))
 
     @cached_property

@@ -10,7 +10,8 @@ when the turn ends goes on into the next.
     frozen    ────────────────|───────         start 0, end 8: never deleted
 
 A copy whose delete waits for a transfer (it is pending, see the simulator's ledger) is there until an
-allocation has waited for it. Its tensor may be there again by then, and an arc be longer than a turn.
+allocation has waited for it. Its tensor may be resident once more by then, and an arc be longer than an
+iteration.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ WORKSPACE = -1
 class Lifetimes(NamedTuple):
     """Columns, a row a copy: first what is always there, then by start, and of one start by tensor.
 
-    tensor: its number; WORKSPACE for what a computation needs beside. size: bytes, not 0. start, end: steps,
+    tensor: its number; WORKSPACE for a computation's workspace. size: bytes, not 0. start, end: steps,
     0 ≤ start < turn, start < end; in step `end` it is not there any more.
     """
 
@@ -55,7 +56,10 @@ class Lifetimes(NamedTuple):
         return np.cumsum(changes)[:-1].reshape(turns, self.turn).sum(axis=0)
 
     def there(self, step: int) -> Ints:
-        """Per row how often it is there in a step: twice, if it still is when it comes again."""
+        """Return per row the number of its copies that are resident in a step.
+
+        That is 2 if the copy of the iteration before is still resident when the next begins.
+        """
         return (self.end - 1 - step) // self.turn - (self.start - 1 - step) // self.turn
 
     def meet(self, i: int, j: int) -> bool:
@@ -68,7 +72,7 @@ class Lifetimes(NamedTuple):
         return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.turn)
 
     def cut(self) -> Lifetimes:
-        """None longer than a turn: gone when it comes again."""
+        """Return the lifetimes cut to at most one iteration: a copy ends when its next one begins."""
         return self._replace(end=np.minimum(self.end, self.start + self.turn))
 
     def rounded(self, alignment: int) -> Lifetimes:

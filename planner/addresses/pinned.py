@@ -20,7 +20,7 @@ _TOLERANCE = 1e-3
 """Of the time of a turn that less memory may cost."""
 
 _LOOSE, _EFFORT = 1.02, 50_000_000
-"""What addresses may take beside, and what is done about more: half a second."""
+"""Slack: the factor by which addresses may exceed the bytes, and the effort to reach it: half a second."""
 
 
 def pinned_room(graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine) -> int:

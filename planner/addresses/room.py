@@ -1,4 +1,4 @@
-"""How much room a schedule needs to be as fast as with all of it."""
+"""Search for the least memory with which a schedule is as fast as with more."""
 
 from __future__ import annotations
 

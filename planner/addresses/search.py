@@ -1,8 +1,8 @@
 """A layout within a given capacity, by ejection chains.
 
 Copies wait in a queue. One is taken and goes where the copies that it meets weigh least; these are ejected
-and wait again. Whoever had to eject others gains weight, so what is hard to place is left alone more and
-more, and the search does not go in circles. From time to time all that is placed falls, down and up in turn,
+and wait once more. A copy that had to eject others gains weight, so what is hard to place is ejected less and
+less, and the search does not go in circles. From time to time all that is placed falls, down and up in turn,
 which joins small gaps. The idea of weights that grow is that of breakout and guided local search.
 """
 
@@ -25,7 +25,7 @@ _SETTLE = 300
 def within(rows: Lifetimes, capacity: int, rounds: int, seed: int, hardest: bool) -> Ints | None:
     """Offsets within `capacity` bytes; None where they are not found.
 
-    hardest: who weighs most is placed next, else whoever.
+    hardest: the copy of most weight is placed next, else any.
     """
     offsets, left = np.zeros(len(rows.size), np.int64), np.zeros(1, np.int64)
     weight = rows.size * np.sqrt(rows.end - rows.start)

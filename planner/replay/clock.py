@@ -1,4 +1,5 @@
-"""When each row runs, by the rules of planner/simulator/clock.py: seconds of a turn in the steady state."""
+"""Times of the rows by the rules of planner/simulator/clock.py, and the period in the steady state,
+compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ _COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
 
 @inner
 def period(turn: Turn, most: int) -> float:
-    """most: turns played. The turn has been walked. Notes how long its rows waited in the last one played."""
+    """Return the seconds of an iteration in the steady state, after `walk` has filled in the waits.
+
+    most: iterations simulated at most; without a steady state by then, the mean of the second half counts.
+    Writes into `seconds[:, WAIT]` how long each row waited in the last one.
+    """
     rows, seconds, first, waits = turn.rows, turn.seconds, turn.first, turn.waits
     count = turn.counts[0]
     back, queues = 0, _H2D + 1

@@ -19,14 +19,17 @@ from ..schedule.sequence import Run
 from ..simulator.clock import Queue, link_of, read_queue
 
 MOST_BITS = 62
-"""Contributions to one tensor that are told apart; more share the last bit."""
+"""Contributions to one tensor that are distinguished; any more share the last bit."""
 
 
 class Instance(NamedTuple):
-    """ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
-    `…_start` and `…_end` being places in `members`; writes are pairs (tensor, its contribution as a bit),
-    host_writes those that a way on the device makes in host memory.
-    tensors: (size, whole, persistent, input).  limits: bytes per memory, and last those pinned.
+    """The arrays of a graph on a machine.
+
+    ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…), with
+    `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its contribution as a bit),
+    host_writes the pairs that an execution variant on the device produces in host memory.
+    tensors: (size, whole, persistent, input).
+    limits: bytes per memory; the last entry is for pinned memory.
     copies: seconds, by queue, tensor.
     """
 

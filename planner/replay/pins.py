@@ -21,10 +21,13 @@ _KINDS = 4
 
 @inner
 def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
-    """Per step where its copies stand in the flags behind it: whether the copy on the host that it makes, if
-    any, is pinned; a run on the host has one for each of its writes; what one on the device makes there is in
-    any case. Then per tensor whether the copy is that is there when a turn starts. All false where pinned
-    memory has no limit."""
+    """Return which copies in host memory are pinned. All false if pinned memory has no limit.
+
+    First: per step, the start of its entries in the flags. Then the flags: whether the copy on the host that
+    a step makes, if any, is pinned; a run on the host has one entry for each of its writes, and what one on
+    the device produces there is always pinned. Last: per tensor whether the copy at the start of an iteration
+    is.
+    """
     ways, tensors = instance.ways, instance.tensors
     count, length = len(tensors), len(steps)
     first, most = np.zeros(length + 1, np.int64), 2 * length

@@ -1,7 +1,7 @@
 """The simulator's two passes over a schedule's steps, compiled: its period, some thousand times a second.
 
 Knows no rule but memory and time: its input comes from planner/residency, and the simulator itself
-judges what is handed out. Where an allocation does not fit the excess is noted and the replay goes on, so
+validates what is returned. If an allocation does not fit, the excess is noted and the replay goes on, so
 that a search sees how far it is. Same figures as planner/simulator/simulate.py on schedules that hold
 (tests/planner/test_replay.py).
 """

@@ -1,7 +1,7 @@
-"""One turn as rows: what takes a queue, in list order, and what happens to copies before it.
+"""One iteration as rows: what takes a queue, in list order, and what happens to copies before it.
 
-A row is a run or a transfer. Only copies of *moving* tensors are told apart, those that some transfer or some
-run touches in host memory; all other tensors are bytes that rows demand. Deletes stand with the row behind
+A row is a run or a transfer. Only copies of *moving* tensors are distinguished, those that some transfer or
+some run touches in host memory; all other tensors are bytes that rows demand. Deletes belong to the row after
 them; a last row, without a queue, takes those at the end.
 """
 
@@ -43,11 +43,13 @@ MOVE: a transfer makes it."""
 
 
 class Turn(NamedTuple):
-    """rows: shape (most, 5). seconds: shape (most, 3). events: see `event`. size: bytes per moving tensor.
-    counts: of rows, without the last; of moving tensors; of DROP events.
+    """One iteration as rows.
 
-    Filled by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits, below 0: of turns
-    before.
+    rows: shape (most, 5). seconds: shape (most, 3). events: see `event`. size: bytes per moving tensor.
+    counts: number of rows, without the last; of moving tensors; of DROP events.
+
+    Filled in by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits; below 0: rows of
+    iterations before.
     """
 
     rows: Ints

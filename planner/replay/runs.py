@@ -1,9 +1,9 @@
-"""What a sequence of runs takes on the device alone: seconds and peak, by the judge's rules, compiled.
+"""Seconds and peak of a sequence of runs on the device alone, by the simulator's rules, compiled.
 
 The sequence is pruned and each tensor deleted after its last use, as in planner/schedule/sequence.py, and
-played as in planner/simulator/walk.py; without transfers the period is what is computed, or what one thread
-launches, whichever is longer. Some milliseconds for 100,000 operations. Schedules for which it is asked are
-judged before they are handed out: this says which of many sequences is worth that.
+simulated as in planner/simulator/walk.py; without transfers the period is the computing time, or the time one
+thread takes to launch, whichever is longer. Some milliseconds for 100,000 operations. Schedules are still
+validated by the simulator before they are returned: this tells which of many sequences is worth that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MOST_BITS = 62
 
 
 class Ways(NamedTuple):
-    """How each operation can run: plainly, row k for operation k, then in its modes. No use of the host.
+    """The execution variants of all operations on the device: row k is operation k's standard one, then the
+    others.
 
     Row r makes made[start[r]] … made[start[r + 1] − 1], `bits` of each; operation, seconds, launches and
     workspace are a row's. Operation k reads or changes inputs[input_start[k]] …, likewise. Per tensor: size,
@@ -49,7 +50,10 @@ class Ways(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """time: seconds. peak: bytes; tightest: the place of the first run that takes as many."""
+    """Figures of a sequence of runs.
+
+    time: seconds. peak: bytes. tightest: the position of the first run at which the peak is reached.
+    """
 
     time: float
     peak: int
@@ -57,7 +61,10 @@ class RunFigures(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """modes: per operation, the row before that of its first mode; −1 where it has none."""
+    """The arrays kept for a graph.
+
+    modes: per operation, the row before that of its first other variant; −1 if it has none.
+    """
 
     ways: Ways
     modes: Ints
@@ -119,7 +126,11 @@ def _ways_of(graph: Graph) -> _Known | None:
 
 @compiled
 def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
-    """found: takes seconds, seconds of launches, the peak and its run. Whether every run finds its inputs."""
+    """Simulate a sequence, and tell whether every run finds its inputs.
+
+    rows: the variants to run. found: output: seconds, seconds of launches, the peak, and the run that reaches
+    it.
+    """
     length, most = len(rows), 0
     for place in range(length):
         row = rows[place]
@@ -166,7 +177,8 @@ def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
 
 @inner
 def _prune(ways: Ways, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: Ints, dead: Ints) -> None:
-    """Which runs are kept, and what nobody needs behind each: dead[begin[place]] … dead[end[place] − 1]."""
+    """Fill in which runs are kept, and the tensors to delete after each: dead[begin[place]] … dead[end[place]
+    − 1]."""
     length, fill = len(rows), 0
     need = np.zeros(len(ways.size), np.int64)
     first = np.full(len(ways.input_start) - 1, -1)

@@ -1,4 +1,4 @@
-"""Copies of one tensor in two neighbouring memories: which exist when, and when they move.
+"""Copies of one tensor in two neighbouring memories over time, and their transfers.
 
 Applied twice: to the device above the host, then to the host above the disk, with what the first call asks of
 the host as the accesses of the second. A version begins when the tensor changes; within it one copy downwards
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Requests:
-    """What a solver wants, by the moments of uses in the upper memory.
+    """A solver's decisions about one tensor, by the moments of its uses in the upper memory.
 
     offloads(a, b): whether the upper copy leaves between the use at a and the next at b. b is None if there
     is none; (-1, None) asks for a tensor that nobody uses.

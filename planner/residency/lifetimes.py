@@ -47,7 +47,7 @@ class Lifetime:
 
 
 class Access(NamedTuple):
-    """How a run accesses a tensor.
+    """The accesses of a run to a tensor.
 
     bits: its contributions; none if it does not write it. memory: the one that it writes.
     reads: the memory that it reads; None if it does not read it. mutates: it changes it in place.

@@ -1,4 +1,4 @@
-"""What a solver decides: what runs when, which tensors are offloaded in between, and when their copies move.
+"""A solver's decisions: the sequence of runs, which tensors are offloaded in between, and when copies move.
 
     runs, offloads ──lifetimes.py──▶ uses of each tensor ──copies_over_time.py──▶ copies in each memory
                                                                                         │
@@ -83,10 +83,10 @@ _NO_REQUESTS = Requests(lambda _start, _end: False, lambda _moment: None, lambda
 
 
 def _requests(residency: Residency, lifetime: Lifetime, to: int) -> Requests:
-    """What the solver wants of the copies above the memory `to`.
+    """Return the decisions that concern copies in the memory above `to`.
 
     The accesses above the disk are uses on the host, at odd moments, and transfers from and to the device, at
-    even ones. Decisions about the latter are told by the device's use before them. Above deeper memories
+    even ones. Decisions about a transfer are stored with the device's use before it. Above deeper memories
     there are transfers alone, and the uses up to which copies are held for them.
     """
     moments, tensor = count_moments(len(residency.runs)), lifetime.tensor

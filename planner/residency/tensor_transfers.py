@@ -67,7 +67,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class TensorTransfers(NamedTuple):
-    """What one tensor adds to a schedule.
+    """The transfers and deletes of one tensor, as a part of a schedule.
 
     moves, fetches: rows MOVE and of `fetch_type`. spans: when it is in each memory but the last, with every
     fetch just before its use. start: the memories in which it is when an iteration starts, as bits.

@@ -31,7 +31,7 @@ class Step(NamedTuple):
     """One step.
 
     target: the operation's index for COMPUTE, else the tensor's.
-    where: COMPUTE: PLAIN, or k for the operation's k-th mode (from 1). DELETE: the memory.
+    where: COMPUTE: PLAIN (0), or k for the operation's k-th mode (from 1). DELETE: the memory.
            OFFLOAD: the memory that is copied to, from the one above it in the machine's row.
            PREFETCH: likewise, from the one below it.
     """
@@ -143,7 +143,8 @@ class Schedule:
 
     @property
     def memories(self) -> int:
-        """How many memories of a row the schedule names: the deepest one's place plus one."""
+        """Return the number of memories of a row that the schedule needs: the deepest one's index plus
+        one."""
         places = self.wheres[self.verbs != Verb.COMPUTE]
         deepest = max((where[-1] for where, _tensors in self.initial.groups), default=0)
         return 1 + max(deepest, int(places.max(initial=0)))

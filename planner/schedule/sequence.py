@@ -14,7 +14,7 @@ from ...graphs.graph import Graph
 from .schedule import PLAIN, Schedule, Step, Verb, compute, delete
 
 Run = tuple[int, int]
-"""An operation's index and its mode (PLAIN, or k for its k-th mode)."""
+"""An operation's index and its variant (PLAIN, or k for its k-th mode)."""
 
 
 def in_plain_mode(operations: Iterable[int]) -> list[Run]:
@@ -58,12 +58,13 @@ def backward_scan(
     need: list[int] | defaultdict[int, int],
     always: Container[int],
 ) -> list[tuple[Run, list[int]]]:
-    """The runs to keep, in order, each with what it touches and nobody needs behind it.
+    """Return the runs to keep, in order, each with the tensors it touches that nobody needs after it.
 
-    made: of an operation in a mode, pairs (tensor, its contribution as a bit). inputs: of an operation.
-    whole: per tensor, all its contributions. need: per tensor, the contributions that must be there; given
-    as it is behind the runs, left as it is before them. always: operations whose first run stays, needed or
-    not.
+    made: of an operation in a variant, pairs (tensor, its contribution as a bit). inputs: of an operation.
+    whole: per tensor, all its contributions.
+    need: per tensor, the contributions that must be resident: passed in as they are after the runs, left as
+    they are before them.
+    always: operations whose first run stays, needed or not.
     """
     first = {runs[position][0]: position for position in range(len(runs) - 1, -1, -1)}
     kept: list[tuple[Run, list[int]]] = []

@@ -71,7 +71,7 @@ def queue_name(names: Sequence[str], queue: int) -> str:
 
 
 _THREAD = -1
-"""The place of the training thread among the queues' times: behind them all."""
+"""Index of the training thread among the queues' times: the last."""
 
 Waits = dict[int, tuple[int, ...]]
 """Step -> the steps whose end it waits for besides its queue; below 0: of iterations before."""
@@ -81,9 +81,12 @@ _TOLERANCE = 1e-9
 
 
 class Played(NamedTuple):
-    """period: steady-state seconds of one iteration. ends: per step, of the iteration played last and, before
-    it, of those that its steps wait for. free: when each queue and, last, the thread were free, before and
-    after the last iteration."""
+    """Times of the iterations simulated last, in seconds.
+
+    period: of one iteration in the steady state. ends: per step, of the iteration played last and, before it,
+    of those that its steps wait for. free: when each queue and, last, the thread were free, before and after
+    the last iteration.
+    """
 
     period: float
     ends: Sequence[Sequence[float]]
@@ -120,7 +123,7 @@ def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[flo
 
 
 def _furthest_back(steps: int, waits: Waits) -> int:
-    """How many iterations back a step waits at most."""
+    """Return the most iterations back that a step waits."""
     return -min((other // steps for others in waits.values() for other in others if other < 0), default=0)
 
 

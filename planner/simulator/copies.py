@@ -23,7 +23,10 @@ Users = dict[Copy, dict[int, int]]
 
 
 class Copies:
-    """whole: per tensor, the set of all its contributions. memories: how many the machine has."""
+    """The copies of all tensors, and the transfers in flight.
+
+    whole: per tensor, the set of all its contributions. memories: the number that the machine has.
+    """
 
     def __init__(self, whole: Sequence[int], memories: int) -> None:
         self.whole = whole
@@ -75,9 +78,10 @@ class Copies:
             self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
 
     def contribute(self, copy: Copy, bit: int, queue: int, step: int, waits: list[int]) -> None:
-        """Step `step` on `queue` adds a contribution; others must know, unless the device makes it there.
+        """Add a contribution by step `step` on `queue`; readers wait for it, unless the device produces it
+        there.
 
-        One that is there already was made again and dropped: that concerns nobody.
+        A contribution that is already there was recomputed and dropped: nobody waits for it.
         """
         memory, x = copy
         if self.have[memory][x] & bit:

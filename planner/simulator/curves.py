@@ -1,6 +1,6 @@
-"""The bytes of every memory while each step runs, as the judge counts them.
+"""The bytes of every memory while each step runs, as the simulator counts them.
 
-For people to look at; the judge needs the largest of them alone.
+For people to look at; the simulator needs the largest of them alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def byte_curves(
 
 
 class _Counting(Walk):
-    """rows: of the last turn, per step the bytes of each ledger."""
+    """A memory pass that records the bytes in use.
+
+    rows: of the last iteration, per step the bytes of each ledger.
+    """
 
     def turn(self) -> object:
         self.rows: list[list[int]] = []

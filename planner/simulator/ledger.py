@@ -10,11 +10,13 @@ Entry = tuple[int, tuple[int, ...]]
 
 
 class Ledger:
-    """used: bytes counted now, pending deletes included.  settled: the same were every delete immediate.
+    """The account of one memory's bytes.
 
-    pending: deletes that still wait for transfers of their copy, oldest first.  rests: what allocations that
-    waited for a delete did not take of it: not counted any more, but who takes it waits for its transfers.
-    peak, least: the largest `used` and `settled` so far, with what runs at that moment.
+    used: bytes counted now, pending deletes included. settled: the same if every delete were immediate.
+    pending: deletes that still wait for transfers of their copy, oldest first.
+    rests: bytes of awaited deletes that the allocations did not take: not counted any more, but an allocation
+    that takes them waits for the same transfers.
+    peak, least: the largest `used` and `settled` so far, with the running step's transient bytes.
     """
 
     __slots__ = ("least", "limit", "peak", "pending", "rests", "settled", "used")

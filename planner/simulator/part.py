@@ -27,7 +27,10 @@ from .simulate import simulate
 def part_of(
     schedule: Schedule, part: Graph, places: Sequence[int], *, budget: int | None, machine: Machine | None
 ) -> Schedule:
-    """places: of the part's operations in the whole graph, in order."""
+    """Return the schedule of a part of a graph.
+
+    places: the indices of the part's operations in the whole graph, in order.
+    """
     index = {place: number for number, place in enumerate(places)}
     touched = (*part.input_lists, *part.operations.writes.lists())
     there = {x for row in touched for x in row} | set(part.persistent.nonzero()[0].tolist())
@@ -48,8 +51,11 @@ def part_of(
 
 
 class _Event(NamedTuple):
-    """What a step does with a tensor. memory: of the copy that it uses, changes, deletes or makes. source:
-    of the copy that it makes that from."""
+    """A step's action on a tensor.
+
+    memory: of the copy that it uses, changes, deletes or makes. source: of the copy that it makes that
+    from.
+    """
 
     step: int
     memory: int

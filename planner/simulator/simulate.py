@@ -1,12 +1,12 @@
-"""The judge: replays a schedule by the rules of plan-schedule/1 and knows no solver.
+"""The simulator: runs a schedule by the rules of plan-schedule/1 and knows no solver.
 
 Two passes that share nothing but a list of waits:
 
     steps ──walk──▶ peaks, and per step the steps it must wait for ──clock──▶ seconds
           (memory, in list order: walk.py, ledger.py)      (queues: clock.py)
 
-So time can never change memory. An iteration is one turn of a cycle: where transfers are under way
-when the list ends, it is walked again from what it left behind until that repeats (the steady state).
+So time can never change memory. An iteration is one period of a cycle: if transfers are under way
+when the list ends, it is walked once more from the state it left, until that repeats (the steady state).
 A schedule without transfers is walked once, in about 5 microseconds a step.
 """
 
@@ -30,11 +30,12 @@ _TURNS = 16
 
 @dataclass(frozen=True)
 class Figures:
-    """What a schedule costs. time: seconds per iteration. Peaks in bytes, by the rules' definition.
+    """The cost of a schedule: seconds per iteration, and peaks in bytes, by the rules' definition.
 
-    least_budget: the smallest budget with which this schedule is valid. pinned_peak: of those on the host the
-    bytes that are pinned. least_pinned: the smallest limit of these with which it is valid. deeper_peaks: of
-    the memories below the disk, in their order.
+    least_budget: the smallest budget with which this schedule is valid.
+    pinned_peak: of the bytes on the host those that are pinned.
+    least_pinned: the smallest limit of pinned bytes with which it is valid.
+    deeper_peaks: of the memories below the disk, in their order.
     """
 
     time: float
@@ -70,7 +71,7 @@ def simulate(
     budget: int | None = None,
     machine: Machine | None = None,
 ) -> Replay:
-    """Replay one iteration of `schedule`, and judge it.
+    """Simulate one iteration of `schedule`: validate it, and compute its time and peaks.
 
     budget: device bytes, None for no limit. machine: capacities and links; `graph.machine` by default.
     Raises InvalidScheduleError, which names the step, the tensor and the rule.

@@ -3,7 +3,7 @@
     D2H       ▒▒▒▒▒▒▒
     compute   ████·······████████        the second computation waited 7 for the copy: cause D2H
 
-For people to look at; the judge needs the period alone.
+For people to look at; the simulator needs the period alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOLERANCE = 1e-9
 class Timeline:
     """Arrays of shape (steps,), seconds; 0 is when the compute queue ended the iteration before.
 
-    queue: a Queue, NOTHING for a delete, which takes no time: it stands behind the computation before it.
+    queue: a Queue, NOTHING for a delete, which takes no time: it comes after the computation before it.
     idle: how long the queue stood still before the step. cause: why: the Queue of what it waited for last,
     LAUNCH, FENCE, or NOTHING where it did not wait. period: seconds of an iteration;
     what is under way at its end goes on into the next.

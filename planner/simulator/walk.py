@@ -241,7 +241,11 @@ class Walk:
         return self.sizes[x]
 
     def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
-        """ledger_of: a memory, or PINNED."""
+        """Allocate bytes for a step, and add the transfers that it must wait for to `waits`.
+
+        ledger_of: a memory, or PINNED. kept: bytes that stay. transient: bytes for the running step alone.
+        Raises InvalidScheduleError if they do not fit.
+        """
         ledger = self.ledgers[ledger_of]
         if not ledger.fits(kept + transient):
             where = "pinned host memory" if ledger_of == PINNED else self.names[ledger_of]
@@ -317,7 +321,7 @@ class Walk:
                     self.copies.stale.discard((memory, x))
 
     def _left_over(self) -> object:
-        """What the next iteration waits for, counted from its start: a snapshot, None if nothing."""
+        """Return what the next iteration waits for, counted from its start: a snapshot, None if nothing."""
         steps = len(self.schedule)
         users = self.copies.next_iteration(steps)
         pending = [ledger.next_iteration(steps) for ledger in self.ledgers]

@@ -1,4 +1,4 @@
-"""A training graph as one cycle of runs with weights that may be away between their uses.
+"""A training graph as one cycle of runs with weights that may be offloaded between uses.
 
     run      0    1    2    3    4    5    6    7  │ 0 …
              F1   F2   F3   loss B3   B2   B1      │ F1
@@ -52,10 +52,14 @@ class Absence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Cycle:
-    """seconds: per run. need: bytes on the device while it runs, without any weight; rest: likewise after
-    it. idle: between two turns. deaths: tensors deleted after a run. tensors, sizes, up, down: per weight
-    its tensor, bytes, seconds to the host and back. unused: persistent tensors of no run, always on the
-    host. changed_by: per version the weight and the run that begins it."""
+    """A graph on a machine as a cycle of runs, with its weights and their offload intervals.
+
+    seconds: per run. need: bytes on the device while it runs, without any weight; rest: likewise after it.
+    idle: bytes between two iterations. deaths: tensors deleted after a run.
+    tensors, sizes, up, down: per weight its tensor, bytes, seconds to the host and back.
+    unused: persistent tensors of no run, always on the host.
+    changed_by: per version the weight and the run that begins it.
+    """
 
     graph: Graph
     limit: int
@@ -97,7 +101,7 @@ class Cycle:
         ]
 
     def away(self, chosen: Iterable[int]) -> list[int]:
-        """Per run the bytes of the weights that are away, where these absences are chosen."""
+        """Return per run the bytes of offloaded weights, if these intervals are chosen."""
         change = [0] * (self.runs + 1)
         for number in chosen:
             absence, size = self.absences[number], self.sizes[self.absences[number].weight]
@@ -118,7 +122,8 @@ class Cycle:
 
     @property
     def least_budget(self) -> int:
-        """Bytes with which every weight can be sent away whenever no run uses it: no order needs less."""
+        """Return the bytes with which every weight can be offloaded whenever no run uses it: no order needs
+        less."""
         away = self.away(range(len(self.absences)))
         least = max((need - gone for need, gone in zip(self.need, away, strict=True)), default=self.idle)
         return least + sum(self.sizes)
@@ -209,7 +214,7 @@ def _absences(
 
 
 def _device_bytes(graph: Graph) -> tuple[list[int], list[int], list[list[int]]]:
-    """need, rest and deaths of the plain schedule without the persistent tensors."""
+    """Return need, rest and deaths of the baseline, without the persistent tensors."""
     schedule = plain_schedule(graph)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
     curve = (curve - int(graph.tensors.bytes[graph.persistent].sum())).tolist()

@@ -71,8 +71,11 @@ def _rows(run: Ints, runs: int) -> tuple[Ints, Ints]:
 
 
 class Scratch(NamedTuple):
-    """What stands where while an order is walked: per weight, per absence, per delete that waits. stored,
-    fetched, pending_copy: the newest copy, counted from the first turn; -1 for none. turn: for the clock."""
+    """The changing state of a walk over an order: per weight, per offload interval, per pending delete.
+
+    stored, fetched, pending_copy: the newest copy, counted from the first iteration; -1 for none.
+    turn: for the clock.
+    """
 
     here: NDArray[np.bool_]
     fresh: NDArray[np.bool_]

@@ -7,9 +7,9 @@ no room waits for the oldest of those copies (planner/simulator/walk.py). Here i
 planner/replay/clock.py plays it. The simulator has the last word on what is built from an order. Linear in
 the order and the turns.
 
-The walk is not planner/replay/walk.py: where only weights move, over two links, what a turn leaves behind is
+The walk is not planner/replay/walk.py: if only weights move, over two links, the state after an iteration is
 two numbers, and a row waits for one copy of each link at most. Read into rows for that walk, an order takes
-half as long again (docs/results.md).
+1.5 times as long (docs/results.md).
 """
 
 from __future__ import annotations

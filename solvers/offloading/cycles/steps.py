@@ -10,10 +10,12 @@ from .cycle import FROZEN, Cycle
 
 
 def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
-    """order: as in replay.py; of one that its `period` accepts.
+    """Return the schedule of an order, with its deletes and the memories in which weights start.
 
-    A turn is played once to see where the weights are when it ends, then once more for the steps. A host
-    copy is deleted when it gets stale.
+    order: as in replay.py; one that its `period` accepts.
+
+    An iteration is played once to see where the weights are when it ends, then once more for the steps. A
+    host copy is deleted when it gets stale.
     """
     residency = _Residency(cycle, order)
     residency.turn()
@@ -27,7 +29,11 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
 
 
 class _Residency:
-    """here: on the device. fresh: a copy on the host is. waiting: to leave, until that copy is on its way."""
+    """Where each weight is while an order is played.
+
+    here: it is on the device. fresh: a copy on the host is up to date.
+    waiting: it leaves the device as soon as its copy to the host is on its way.
+    """
 
     def __init__(self, cycle: Cycle, order: Sequence[int]) -> None:
         self.cycle, self.order = cycle, order

@@ -1,8 +1,8 @@
-"""Moves that change what is made again: a run takes place that was absent, or is absent that took place.
+"""Moves that change what is recomputed: an absent run is added, or a run is made absent.
 
-A run that takes place has its tensors gone before it, from their last use on. What it reads is there as long
-as somebody else needs it; else it is made again too, if it can be, or stays until then. A run that is absent
-takes with it those that ran for it alone; what it made stays from its last use on, or is away.
+An added run has its tensors freed before it, from their last use on. What it reads is resident as long
+as another run needs it; else it is recomputed too, if it can be, or stays until then. A run made absent
+takes with it those that ran for it alone; its results stay from their last use on, or are offloaded.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from .slots import optional
 from .state import State
 
 _ALONG = 0.8
-"""How likely what a run needs and nobody else is made again, too, where it can be."""
+"""Probability that an input which no other run needs is recomputed too, if it can be."""
 
 _AWAY = 0.5
-"""How likely what is no longer made again is away instead of staying."""
+"""Probability that a result which is no longer recomputed is offloaded instead of staying."""
 
 _MOST = 64
 """Runs that one move changes."""
 
 
 class Again:
-    """optional: positions of runs that may take place or not."""
+    """Moves on the runs that recompute.
+
+    optional: positions of the runs that may take place or be absent.
+    """
 
     def __init__(self, state: State, random: Random) -> None:
         self.state, self.random = state, random
@@ -40,8 +43,10 @@ class Again:
         self._makers = {x: producers[x].tolist() for made in self._written.values() for x in made}
 
     def change(self, instead: Absence | None = None) -> set[int]:
-        """The tensors that are gone, or stay, otherwise than before; none: nothing was changed. instead: what
-        is to be made again at the end of this absence, if it can be."""
+        """Add or remove a recomputation, and return the tensors whose lifetimes changed; none if nothing did.
+
+        instead: an offload interval whose tensor is to be recomputed at its end, if it can be.
+        """
         slots = self._within(instead) if instead else ()
         position = self.random.choice(slots or self.optional)
         if self.state.runs[position][1] == ABSENT:
@@ -49,7 +54,7 @@ class Again:
         return self._run_no_more(position)
 
     def _within(self, absence: Absence) -> list[int]:
-        """Where its tensor could be made again before it is over."""
+        """Return the slots in which the interval's tensor could be recomputed before its end."""
         makers = self._makers.get(absence.tensor, ())
         slots = [slot for maker in makers for slot in self._slots[maker]]
         return [slot for slot in slots if absence.after < slot < absence.before]
@@ -68,7 +73,8 @@ class Again:
         return changed
 
     def _slot(self, x: int, position: int) -> int | None:
-        """Where x could be made again for the run at a position, if that alone keeps it."""
+        """Return a slot in which x could be recomputed for the run at a position, if that run alone keeps
+        it."""
         before = after = None
         for other, touch in self.state.present(x):
             if other < position:

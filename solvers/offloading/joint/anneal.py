@@ -1,9 +1,9 @@
-"""Annealing over what is made again, what is away, and which updates run on the host.
+"""Annealing over what is recomputed, what is offloaded, and which updates run on the host.
 
-A move lets a tensor stay that was away, sending others away where the memory is tightest until all fits; or
-sends one away; or lets one go to be made again, or stay instead; or moves an update across the bus; or
-changes where transfers stand. Some are sought where the device waits. A move is judged by the compiled
-simulator, and taken back by the state.
+A move keeps a tensor that was offloaded, and offloads others where memory is tightest until all fits; or
+offloads one; or frees one to be recomputed, or keeps it instead; or moves an update across the bus; or
+changes when transfers run. Some are sought where the device waits. A move is timed by the compiled
+simulator, and undone by the state.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ from .stalls import Stalls
 from .state import Outcome, State
 
 HOT, WARM, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.15, 0.03, 5e-3
-"""Temperatures, in what a move changes at first (the median of those that make it slower). Where much can be
-made again a start that is refined comes farther than one that is forgotten. Else the first annealings begin
-at HOT, and WARM is where the best of them goes on. All end at COLD."""
+"""Temperatures, relative to what a move changes at first (the median of those that make it slower). If much
+can be recomputed, refining a start leads farther than forgetting it. Else the first annealings begin at HOT,
+and WARM is where the best of them continues. All end at COLD."""
 
 _HOTTEST_IF_MADE_AGAIN, _HOTTEST_COLD = 3e-4, 5e-6
-"""The most that these two are, of the period. Where tensors are few and large, most moves change much, and at
-what suits them all small losses would be taken: many of those lead far away."""
+"""Upper limits of these two, relative to the period. If tensors are few and large, most moves change much,
+and a temperature that fits them accepts all small losses, many of which lead far off."""
 
 _HEATS, _HEAT = 4, 0.06
-"""Where nothing can be made again: so many annealings from the start, each for a share of the time, before
-the best of them goes on. They end far apart, and the first moves decide where."""
+"""Number of annealings from the start if nothing can be recomputed, and the share of the time for each,
+before the best of them continues. They end far apart, and the first moves decide where."""
 
 _ELSEWHERE = 0.05
-"""What a second of links, disks or the CPU counts beside one of the period. What is busy there without need
-makes nobody slower now, but stands in the way of what comes next."""
+"""Weight of a busy second of links, disks or the CPU, compared with one of the period. Needless work there
+slows nothing down now, but stands in the way of what comes next."""
 
 _SAMPLE = 40
 
 _VICTIMS = 6
 _FARTHEST = 6
 _TIME, _UPDATE, _AGAIN, _DISK, _PLACE = 0.02, 0.13, 0.3, 0.1, 0.2
-"""The shares of moves that change how early fetches start; where an update runs; what is made again; which of
-host and disk something is on; and where a transfer stands. The rest let something leave or stay."""
+"""Shares of moves that change how early fetches start; where an update runs; what is recomputed; whether host
+or disk holds something; and when a transfer runs. The remaining moves offload a tensor or keep it."""
 
 _STALL = 0.2
-"""The share of what is made again, or leaves or stays, that is sought where the device waits (stalls.py)."""
+"""Share of the moves that recompute, offload or keep for which the tensor is sought where the device waits
+(stalls.py)."""
 
 _WIDE = 0.2
 """The share of transfers placed otherwise that go farther: up to half a turn, every length as likely."""
@@ -69,11 +70,11 @@ _DEEPER = 0.3
 
 _LOOK_AHEADS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 6.0)
 _RESERVES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
-"""Of the largest tensor that can leave: what early fetches leave free of the device, so that nobody has to
-wait for what still leaves."""
+"""Bytes of the device that early fetches leave free, relative to the largest tensor that can be offloaded, so
+that nothing has to wait for a copy to the host that is still under way."""
 
 _AROUND = 0.8
-"""How often a weight or state whose update comes to the device is away around it."""
+"""Probability that a weight or state whose update moves to the device is offloaded around it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,10 @@ class Snapshot:
 
 
 class Anneal:
-    """state: changed in place. modes: per operation the other mode in which its first run may take place."""
+    """Simulated annealing of one state.
+
+    state: changed in place. modes: per operation the other variant in which its first run may take place.
+    """
 
     def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
@@ -110,7 +114,8 @@ class Anneal:
         self.cool(part_of(progress, _HEATS * _HEAT, 1.0), WARM)
 
     def cool(self, progress: Callable[[], float], warm: float = HOT) -> None:
-        """Once, from where it stands. warm: where nothing can be made again, as HOT."""
+        """Anneal once, from the current state. warm: initial temperature if nothing can be recomputed, in
+        units as HOT."""
         change, period = self._usual_change, self.now.seconds
         hot = warm * change
         if self.again.optional:
@@ -119,7 +124,10 @@ class Anneal:
         self.restore(self.best)
 
     def _cool(self, progress: Callable[[], float], hot: float, cold: float) -> None:
-        """progress: of this cooling alone. hot, cold: seconds, at first and at last."""
+        """Anneal once between two temperatures.
+
+        progress: of this cooling alone. hot, cold: seconds, at first and at last.
+        """
         while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.again.optional):
             self.tried += 1
             temperature = hot * (cold / hot) ** done
@@ -182,7 +190,7 @@ class Anneal:
         return self._leave_or_stay()
 
     def _time(self) -> bool:
-        """How early fetches start, and what they leave free."""
+        """Change how early fetches start, or how many bytes they leave free."""
         if self.random.random() < 0.5:
             self.now = self.now._replace(look_ahead=self.random.choice(_LOOK_AHEADS))
         else:
@@ -201,7 +209,7 @@ class Anneal:
         return self._fit({*changed, *state.graph.read_lists[operation]})
 
     def _make_again(self) -> bool:
-        """What is made again, or no longer; in the room that comes free others stay."""
+        """Add or remove a recomputation; in the memory that becomes free other tensors stay."""
         changed = self.again.change(self._stalling())
         return bool(changed) and self._fit(changed) and self._fill(changed)
 
@@ -222,7 +230,7 @@ class Anneal:
         return self._fit({absence.tensor})
 
     def _send(self, absences: Sequence[Absence]) -> None:
-        """Those that are not away already."""
+        """Offload the tensors of these intervals that are not offloaded yet."""
         deeper = self.disk and self.random.random() < _DEEPER
         for each in absences:
             if each.place not in self.state.away:
@@ -267,7 +275,7 @@ class Anneal:
         return float(self.state.instance.limits[0])
 
     def _fit(self, staying: Collection[int]) -> bool:
-        """While it is too much, send another tensor away that is there at the worst moment."""
+        """Offload tensors that are resident at the worst moment until all fits; tell whether it does."""
         state, sent = self.state, 0
         while state.demand > self._limit:
             worst = int(state.curve.argmax())

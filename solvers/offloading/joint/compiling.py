@@ -1,4 +1,5 @@
-"""What `joint` compiles, in worker processes (workers/precompile.py): the replay, and the rest."""
+"""The compiled code of `joint`, built in worker processes (workers/precompile.py): the replay, and the
+rest."""
 
 from __future__ import annotations
 
@@ -18,8 +19,10 @@ from .state import State
 
 
 def load(options: Options) -> None:
-    """Have the compiled code at hand, so that it takes no time from the search. Raises KeyboardInterrupt
-    where it is not, and the answer is wanted at once."""
+    """Load the compiled code before the search, so that compiling takes none of its time.
+
+    Raises KeyboardInterrupt if it is not compiled yet and an answer is wanted at once.
+    """
     if assemble.signatures and replay.signatures:  # pyright: ignore[reportFunctionMemberAccess]
         return
     precompile(CODES, options.report, options.cancelled)

@@ -1,10 +1,10 @@
-"""Which activations can be made again, and the order of all first runs.
+"""The activations that can be recomputed, and the order of all first runs.
 
-A dropped tensor is made again right before the use that needs it, with what that needs and is dropped too;
+A dropped tensor is recomputed right before the use that needs it, with what that needs and is dropped too;
 from then on it stays (slots.py). So what crosses from block to block is the last to drop
-(graphs/structure/chain.py): without it all blocks would be made again at once, and stay. Updates move behind
-the last run that touches what they change, unless somebody behind them in the file depends on them. Linear in
-the runs.
+(graphs/structure/chain.py): without it all blocks would be recomputed at once, and stay. Updates move after
+the last run that touches what they change, unless an operation after them in traced order depends on them.
+Linear in the runs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from ....planner.schedule.sequence import Run, in_plain_mode
 
 
 class Drops:
-    """boundary: the first operation that is not forward; where no phases are told, that with most to keep.
-    makers: per tensor that may be dropped the operation that makes it. movable: updates that may run as soon
-    as what they touch is done with."""
+    """The tensors of a graph that may be dropped, and what recomputes them.
+
+    boundary: the first operation that is not forward; without phases, the one with most bytes to keep.
+    makers: per tensor that may be dropped the operation that produces it.
+    movable: updates that may run as soon as what they touch is not needed any more.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -40,7 +43,7 @@ class Drops:
                 self.makers[x] = maker
 
     def _recomputable(self, operation: int) -> bool:
-        """It may run a second time: nothing that it touches is changed in place by then."""
+        """Tell whether it may run a second time: nothing that it touches is changed in place by then."""
         graph = self.graph
         touched = {*graph.read_lists[operation], *graph.operations.writes[operation].tolist()}
         changes = {change for x in touched for change in graph.mutators[x].tolist() if change > operation}
@@ -49,19 +52,20 @@ class Drops:
 
     @cached_property
     def passing(self) -> frozenset[int]:
-        """What may be dropped and nobody needs in the backward part, unless for a dropped tensor."""
+        """Return the tensors that may be dropped and that backward needs only to recompute others."""
         last = self._last_readers
         return frozenset(x for x in self.makers if last[x] < self.boundary and x not in self.crossing)
 
     @cached_property
     def saved(self) -> list[int]:
-        """What may be dropped and is needed in the backward part: inside blocks first, by price."""
+        """Return the tensors that may be dropped and that backward needs: those inside blocks first, by
+        price."""
         graph, last = self.graph, self._last_readers
         across = [x for x in self.makers if last[x] >= self.boundary and graph.tensors.bytes[x] > 0]
         return sorted(across, key=lambda x: (x in self.crossing, self.price(x), x))
 
     def price(self, x: int) -> float:
-        """Seconds per byte of making it again from what makes it."""
+        """Return the seconds per byte of recomputing x from its producer's inputs."""
         return float(self.graph.repeat_seconds[self.makers[x]]) / float(self.graph.tensors.bytes[x])
 
     @cached_property
@@ -75,7 +79,8 @@ class Drops:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The file's order, each movable update behind the last run that touches what it changes or reads."""
+        """Return traced order, with each movable update right after the last run that touches what it
+        uses."""
         graph = self.graph
         runs = [operation for operation in range(len(graph.operations)) if operation not in self.movable]
         last = [-1] * len(graph.tensors)
@@ -92,7 +97,7 @@ class Drops:
         return in_plain_mode(order)
 
     def needed(self, operation: int, missing: set[int]) -> Iterator[int]:
-        """What must run again before an operation, in order; what that makes is missing no longer."""
+        """Yield the operations to recompute before an operation, in order; their results leave `missing`."""
         stack = [(operation, iter(self.graph.read_lists[operation]))]
         while stack:
             reader, rest = stack[-1]
@@ -109,7 +114,7 @@ class Drops:
 
 
 def _fullest(graph: Graph) -> int:
-    """The operation during which the plain order keeps most bytes that are not there anyway."""
+    """Return the operation during which the baseline keeps most bytes besides resident tensors."""
     change = np.zeros(len(graph.operations) + 1, np.int64)
     for x, producers in enumerate(graph.producers.lists()):
         if producers and not graph.resident[x]:
@@ -119,7 +124,7 @@ def _fullest(graph: Graph) -> int:
 
 
 def _movable(graph: Graph) -> frozenset[int]:
-    """The updates that nobody behind them in the file depends on, nor changes what they read."""
+    """Return the updates on which no later operation depends, and whose inputs none changes later."""
     updates = np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist()
     users, mutators = graph.consumers, graph.mutators
 

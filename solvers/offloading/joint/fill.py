@@ -1,10 +1,10 @@
-"""What stays on the device: greedily, the tensors that save most link time for the memory they take.
+"""Greedy choice of the tensors that stay on the device: those that save most link time for their memory.
 
-All are away first, which needs the least memory. Then absences are struck out, in some order of preference,
-wherever the memory has room. An absence costs the same transfers however long it is: the short ones, and
-those beside the peak, are the first to avoid (Belady's rule). Where the link is what counts, whole persistent
-tensors are better kept, which also saves their way down, and evenly spread over the iteration: between those
-that move, there is then work for the others to come in. No simulation is needed.
+All are offloaded first, which needs the least memory. Then offload intervals are removed, in some order of
+preference, wherever the memory has room. An interval costs the same transfers however long it is: the short
+ones, and those around the peak, are the first to avoid (Belady's rule). If the link limits the period, whole
+persistent tensors are better kept, which also saves their way down, and evenly spread over the iteration:
+between those that move, there is then work for the others to come in. No simulation is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def fill(state: State, chosen: Iterable[Absence], cap: float) -> None:
 
 @compiled
 def _fit(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float, kept: NDArray[np.bool_]) -> None:
-    """kept: set where a tensor stays, if the first that fit do. curve: changed."""
+    """Keep the tensors that fit, first come, first served.
+
+    starts, ends, sizes: per interval the moments that it spans, and bytes. cap: bytes.
+    curve: bytes per moment; changed. kept: set for the intervals whose tensor stays.
+    """
     turn = len(curve)
     for number in range(len(starts)):
         fits = True

@@ -1,11 +1,11 @@
-"""What the offloading program in fractions advises for starts: what to drop, which updates go, what stays.
+"""Advice for starts from the fractional offloading program: tensors to drop, updates for the CPU, what stays.
 
     order of first runs ──▶ fractions of the program ──▶ choices, an order of preference
 
-At the moments that an absence spans, the program has some part of its tensor on the device: the larger that
-is, the sooner the tensor stays there. A tensor of which less than some share is anywhere between forward and
-backward is dropped. Of the updates those of which most is on the CPU go there, as much of them as the
-program has there in all.
+At the moments that an offload interval spans, the program has some share of its tensor on the device: the
+larger that is, the sooner the tensor stays there. A tensor of which less than some share is anywhere between
+forward and backward is dropped. Of the updates those of which most is on the CPU go there, as much of them as
+the program has there in all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _DIGITS = 3
 
 
 class Guide:
-    """places: where the first runs of `drops.runs` stand in the line of the states that are filled."""
+    """The advice of one solution of the program.
+
+    places: positions of the first runs of `drops.runs` among the runs of the states to fill.
+    """
 
     def __init__(self, drops: Drops, advice: Fractions, places: Sequence[int]) -> None:
         self.drops, self._on_cpu = drops, advice.on_cpu
@@ -108,7 +111,7 @@ def guided(
 
 
 def _mean(values: Floats, chosen: NDArray[np.bool_], otherwise: float) -> Floats:
-    """Of the chosen values that are numbers, row by row."""
+    """Return per row the mean of the chosen values that are numbers; `otherwise` if there is none."""
     chosen = chosen & ~np.isnan(values)
     count = chosen.sum(axis=1)
     total = np.where(chosen, values, 0.0).sum(axis=1)

@@ -1,25 +1,25 @@
-"""Joint recomputation and offloading on any graph: what is kept, made again or moved, and where updates run.
+"""Joint recomputation and offloading on any graph: what is kept, recomputed or moved, and where updates run.
 
     graph ──drops──▶ runs ──fill──▶ what stays ──slots──▶ state ──assemble, replay──▶ seconds
               ▲                         ▲                   ▲
               start: shares and kinds ──┘         anneal: a few tensors or an update at a time
 
 Minimises the steady-state period itself, by the rules of the simulator, within the device's budget and the
-host's capacity. Two phases share the time: greedy starts over how much is made again and how many updates
+host's capacity. Two phases share the time: greedy starts over how much is recomputed and how many updates
 run on the CPU, some as a linear program advises; then annealing of the best, or of a schedule that another
 solver found. Nothing is proven here; the gap is to the bounds.
 
 Assumed: links both ways. First runs keep the file's order, but for updates, or that of the other solver's
-schedule. A tensor can be made again where slots.py has a place for it, and once more wherever that schedule
-does so. Tensors move whole. No paper has this: the method is ours; why, in docs/offloading.md.
+schedule. A tensor can be recomputed where slots.py has a slot for it, and once more wherever that schedule
+does so. Tensors move whole. No paper has this: the method is memplan's own, explained in docs/offloading.md.
 
-    drops.py      begin here: which activations a start makes again, and the runs that follow
+    drops.py      begin here: which activations a start recomputes, and the runs that follow
     state.py      a point of the search: decisions, and what they come to; lineup.py, its runs; parts.py, what
                   a tensor adds; total.py and rows.py, the tables of all
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk;
                   guide.py, what the offloading program in fractions advises
     opening.py    from another solver's schedule, or a start, to a state
-    anneal.py     moves from there; slots.py and again.py, those that change what is made again;
+    anneal.py     moves from there; slots.py and again.py, those that change what is recomputed;
                   stalls.py, where the device waits
     planner/residency/assembly.py, from a state to the steps of its schedule; planner/replay, their period
 
@@ -60,8 +60,8 @@ _FIRST_SHARE = 0.15
 """Of the annealing, for each start where there are several; the best of what they come to goes on."""
 
 _READ_SHARE = 0.1
-"""Of the time limit: behind that no other schedule is read where one will do to start from, and of the one
-at hand no more places of copies are sought."""
+"""Share of the time limit. After it no further schedule is read if one is there to start from, and no more
+shifts are sought for that one's transfers."""
 
 _MOST_MOVES, _MOST_RUNS, _MOST_CHOICES = 200_000, 50_000_000, 60
 """Without a time limit: moves of the annealing, runs that they replay, and starts."""
@@ -148,7 +148,7 @@ class _Clock:
 
     @property
     def share(self) -> float:
-        """Of the time that has passed; 1 and more: it is over."""
+        """Return the share of the time limit that has passed; the search is over at 1."""
         return inf if self.options.cancelled() else (monotonic() - self.begin) / max(self.limit, 1e-9)
 
 

@@ -18,8 +18,12 @@ ABSENT = -1
 
 
 class Lineup:
-    """runs: with modes, ABSENT ones among them. ways: per run the number of its way; ABSENT likewise.
-    touched: per tensor that takes part the runs, ABSENT ones too, that touch it in some mode."""
+    """The runs of a state, in order, with their times and accesses.
+
+    runs: with modes, ABSENT ones among them. ways: per run the number of its execution variant; ABSENT
+    likewise.
+    touched: per tensor that takes part the runs, ABSENT ones too, that touch it in some variant.
+    """
 
     def __init__(self, graph: Graph, numbers: Ways, runs: Sequence[Run]) -> None:
         self.graph, self._numbers = graph, numbers
@@ -28,7 +32,7 @@ class Lineup:
         self.touched = self._positions()
 
     def read(self, runs: Sequence[Run]) -> None:
-        """The same runs in other modes."""
+        """Take the same operations in other variants."""
         self.runs = list(runs)
         self.ways = np.array([self._way(run) for run in runs], np.int64)
         self._durations = np.array([self._seconds(run) for run in runs], np.float64)
@@ -51,7 +55,7 @@ class Lineup:
 
     @property
     def before(self) -> NDArray[np.int64]:
-        """How many runs take place before each, and in all."""
+        """Return the number of runs that take place before each, and in all."""
         self._count()
         return self._before
 
@@ -110,7 +114,7 @@ class Lineup:
 
 
 def _read_on_host(graph: Graph) -> list[int]:
-    """What some mode reads, changes or makes in host memory."""
+    """Return what some variant reads, changes or writes in host memory."""
     found: list[int] = []
     for operation, modes in graph.operations.modes.items():
         for mode in modes:

@@ -29,9 +29,10 @@ Opening = tuple[State, Outcome]
 def opened(
     problem: Problem, residences: Iterable[Residency], drops: Drops, enough: Callable[[], bool]
 ) -> Opening | None:
-    """The fastest of these decisions, with slots for what could be made again; without slots where the
-    fetches don't fit among them. None where they don't fit at all. enough: true once what is found will do:
-    one that fits, and the places of copies so far.
+    """Return the fastest state of these decisions; None if none fits.
+
+    A state has slots for what could be recomputed, or none if its fetches do not fit among them.
+    enough: true once what is found will do: one that fits, with the shifts found so far.
     """
     found = list[Opening]()
     for residence in residences:
@@ -53,7 +54,10 @@ def _read(
     places: Sequence[int],
     enough: Callable[[], bool],
 ) -> Opening:
-    """runs: the residence's and ABSENT ones. places: where its own stand among them."""
+    """Return the state of a residency's decisions, and what it comes to.
+
+    runs: the residency's runs and ABSENT ones. places: positions of its own runs among them.
+    """
     graph, machine = problem.graph, problem.machine or problem.graph.machine
     assert machine is not None, "it has links"
     state = State(graph, machine, device_limit(problem), runs)

@@ -1,6 +1,6 @@
-"""What one tensor adds to a state: its transfers and deletes, its bytes by moment, and where it can be away.
+"""The contribution of one tensor to a state: transfers and deletes, bytes by moment, and offload intervals.
 
-It depends on the modes of the runs that access it and on what is decided for its uses alone: it is kept by
+It depends on the modes of the runs that access it and on what is decided for its uses alone: it is cached by
 these. planner/residency/tensor_transfers.py derives it.
 """
 
@@ -20,7 +20,7 @@ from .lineup import Lineup
 ABSENCE = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
 
 _MOST_KEPT = 100_000
-"""Parts that are kept to be used again: some hundred MB at most."""
+"""Contributions that are cached: some hundred MB at most."""
 
 
 class Absence(NamedTuple):
@@ -37,9 +37,13 @@ class Absence(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """Per place of a use. away: where the tensor is behind it. leave: before which run the copy down stands,
-    if not at once. shift, read_shift: how many slots later the fetch for it stands, and the read from the
-    disk before that, than look-ahead and order of need say."""
+    """Decisions by the tensor and the position of a use.
+
+    away: the memory in which the tensor is after it. leave: before which run the copy down is, if not at
+    once.
+    shift, read_shift: number of slots by which the fetch for it, and the read from the disk before that, come
+    later than look-ahead and order of need say.
+    """
 
     away: dict[TensorUse, int]
     leave: dict[TensorUse, int]
@@ -51,14 +55,17 @@ class Decisions(NamedTuple):
 
 
 class Part(NamedTuple):
-    """transfers: what the tensor adds to the schedule. absences: rows ABSENCE."""
+    """What one tensor adds to a state.
+
+    transfers: what the tensor adds to the schedule. absences: its offload intervals, rows ABSENCE.
+    """
 
     transfers: TensorTransfers
     absences: Any
 
 
 class Parts:
-    """Of one line of runs, in any modes."""
+    """The contributions of all tensors for one sequence of runs, in any variants."""
 
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:
         self.graph, self.machine, self.lineup = graph, machine, lineup

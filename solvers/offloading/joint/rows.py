@@ -11,7 +11,10 @@ _SPARE = 2
 
 
 class Rows:
-    """field: of the rows, −1 in those that are not used."""
+    """An array of the rows of many tensors.
+
+    field: of the rows, −1 in those that are not used.
+    """
 
     def __init__(self, dtype: np.dtype[Any], field: str, tensors: int) -> None:
         self._rows, self._field, self._end = np.zeros(64, dtype), field, 0

@@ -1,9 +1,9 @@
-"""Where a tensor could be made again: runs that are absent at first, before uses that are waited for long.
+"""Slots for recomputation: runs that are absent at first, before uses that come long after the last one.
 
-A tensor that waits long for a use could go, and be made again before it, with what that needs. Three answers
-to "what is missing then" give the slots: that tensor alone; all that waits but what crosses from block to
-block; and all. So a tensor has a slot at its own use, one where its block is made again, and one where
-everything is; which take place is the search's to say (again.py). Linear in runs and uses.
+A tensor that waits long for a use could be freed, and recomputed before it, with what that needs. Three
+answers to "what is missing then" give the slots: that tensor alone; all that waits but what crosses from
+block to block; and all. So a tensor has a slot at its own use, one where its block is recomputed, and one
+where everything is; the search decides which are taken (again.py). Linear in runs and uses.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _LONG = 8
 
 
 class Slots:
-    """runs: the given ones and ABSENT ones among them. places: where each of the given ones stands there.
+    """A sequence of runs with slots for recomputation.
 
-    choices: sets of tensors to drop that must have slots of their own, beside those of all.
+    runs: the given ones and ABSENT ones among them. places: positions of the given ones there.
+    choices: sets of tensors to drop that must have slots of their own, in addition to those of all.
     """
 
     def __init__(self, drops: Drops, runs: Sequence[Run], choices: Iterable[AbstractSet[int]] = ()) -> None:
@@ -54,7 +55,8 @@ class Slots:
             self.runs.append(run)
 
     def again(self, dropped: AbstractSet[int]) -> list[int]:
-        """Which ABSENT runs take place where these tensors are dropped: where they are needed, or before."""
+        """Return the ABSENT runs that take place if these tensors are dropped: where they are needed, or
+        before."""
         found = [
             max((slot for slot in self._of.get(maker, ()) if slot[0] <= position), default=None)
             for position, maker in self._again(dropped)
@@ -62,7 +64,10 @@ class Slots:
         return [slot[1] for slot in found if slot]
 
     def _again(self, dropped: AbstractSet[int]) -> Iterator[tuple[int, int]]:
-        """What runs again where these go at the boundary, with all that only they need."""
+        """Yield pairs (position, producer): what is recomputed if these tensors are freed at the boundary.
+
+        Tensors that only they need are freed with them.
+        """
         boundary = [position for position, run in enumerate(self._given) if run[0] == self._drops.boundary]
         going = dict.fromkeys(boundary[:1], dropped | self._drops.passing)
         return _made_again(self._drops, self._given, going)
@@ -82,7 +87,8 @@ class Slots:
 
 
 def _waits(drops: Drops, runs: Sequence[Run]) -> dict[int, tuple[int, int]]:
-    """Per tensor that could be made again and waits long, the runs at both ends of its longest wait."""
+    """Return the longest wait of each tensor that could be recomputed and waits long: the runs at its
+    ends."""
     graph, longest, last = drops.graph, dict[int, tuple[int, int]](), dict[int, int]()
     for position, (operation, _mode) in enumerate(runs):
         read = graph.read_lists[operation]
@@ -98,8 +104,10 @@ def _waits(drops: Drops, runs: Sequence[Run]) -> dict[int, tuple[int, int]]:
 def _made_again(
     drops: Drops, runs: Sequence[Run], going: Mapping[int, AbstractSet[int]]
 ) -> Iterator[tuple[int, int]]:
-    """Pairs (position, maker): what has to run again before each run. going: what goes before a run, and
-    stays once it is made again."""
+    """Yield pairs (position, producer): the operations to recompute before each run.
+
+    going: per position the tensors that are freed before that run; they stay once they are recomputed.
+    """
     missing = set[int]()
     for position, (operation, _mode) in enumerate(runs):
         missing |= going.get(position, set())
@@ -109,8 +117,10 @@ def _made_again(
 
 
 def _until(graph: Graph, runs: Sequence[Run]) -> list[int]:
-    """Per operation the position of the first run behind its own that changes what it touches: no other run
-    of it may stand behind that."""
+    """Return per operation the position of the first later run that changes what it touches.
+
+    No other run of the operation may come after that.
+    """
     first = np.full(len(graph.operations), len(runs))
     for position in range(len(runs) - 1, -1, -1):
         first[runs[position][0]] = position

@@ -1,7 +1,7 @@
-"""What goes on to a deeper memory where one is too small: the longest absences, as few as needed.
+"""Spill of tensors to a deeper memory if one is too small: the longest offload intervals, as few as needed.
 
-Memory by memory from the host down. Absences of activations, and those of weights and states around the end
-of the turn: these are in the deeper memory then and nowhere else, which is where tensors may start. The
+Memory by memory from the host down. Intervals of activations, and those of weights and states around the end
+of the iteration: these are in the deeper memory then and nowhere else, which is where tensors may start. The
 number is found by bisection on the compiled simulator.
 """
 

@@ -22,21 +22,25 @@ _COMES = 0.7
 """How likely it is sought among what comes back, not what goes."""
 
 _TRIES = 8
-"""So many of these are asked whether they are away."""
+"""Number of these that are tried until one is offloaded."""
 
 _NEAREST = 2
 """Runs before a wait that are looked at, at least."""
 
 
 class Stalls:
-    """state: as it is when asked, that of the outcome."""
+    """Offload intervals near the device's waits.
+
+    state: at each call, the one that the outcome belongs to.
+    """
 
     def __init__(self, state: State, random: Random) -> None:
         self.state, self.random = state, random
         self._sums, self._left = list[float](), 0
 
     def absence(self, outcome: Outcome) -> Absence | None:
-        """One whose tensor is away and goes or comes back before some wait of this outcome, if any."""
+        """Return the interval of an offloaded tensor that leaves or returns before some wait of this outcome,
+        if any."""
         state, runs = self.state, len(self.state.runs)
         if not self._left:
             self._sums, self._left = np.cumsum(state.waits(outcome)).tolist(), _OFTEN

@@ -1,12 +1,5 @@
-"""Starts of the joint search: how much is made again, and which updates run on the host, by greedy filling.
-
-A *choice* is a set of tensors to drop and a set of updates for the host. What it is worth is found by
-fill.py, a few look-aheads and the compiled simulator. Some choices the offloading program in fractions
-advises (guide.py). The others are made by two shares - the cheapest tensors up to a share of all bytes, the
-last layers' updates up to a share of all - with steps from the best that become smaller; then the tensors of
-like name are all dropped, or none. The best of either kind is a start: the faster one is often not the one
-from which annealing comes farther.
-"""
+"""Starts of the joint search: how much is recomputed, and which updates run on the host, by greedy
+filling."""
 
 from __future__ import annotations
 
@@ -39,7 +32,7 @@ WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
 """Of the steps from there."""
 
 LEVELS = 16
-"""Of shares of bytes, for which the runs that make the tensors again have places of their own."""
+"""Number of shares of bytes for which the runs that recompute the tensors have slots of their own."""
 
 NEGLIGIBLE = 2e-3
 """Of the budget: tensors that take less than that all together never leave."""
@@ -50,7 +43,10 @@ ROOMS = (0.0, 2.0)
 
 @dataclass(frozen=True)
 class Choice:
-    """dropped: tensors. on_host: operations that run in the mode that they have for the host."""
+    """A choice of what is dropped and what runs on the host.
+
+    dropped: tensors. on_host: operations that run in the variant that they have for the host.
+    """
 
     dropped: frozenset[int]
     on_host: frozenset[int]
@@ -58,7 +54,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Start:
-    """residence: its decisions, without runs that are absent."""
+    """A choice with the decisions found for it.
+
+    residence: its decisions, without runs that are absent.
+    """
 
     choice: Choice
     outcome: Outcome
@@ -123,7 +122,7 @@ class Starts:
                 better |= self.attempt(choice)
 
     def _take_advice(self, seconds: float) -> None:
-        """Try what is advised; the best of that beside what is the best so far."""
+        """Try the choices that are advised, and keep the best of them apart from the best so far."""
         before, self.best = self.best, None
         try:
             places, over = self.slots.places, (lambda: not self.proceed())
@@ -160,7 +159,10 @@ class Starts:
         return True
 
     def choice(self, dropped_share: float, host_share: float, below: frozenset[int] = frozenset()) -> Choice:
-        """below: operations that write host memory."""
+        """Return the choice with these shares of bytes dropped and of updates on the host.
+
+        below: operations that write host memory, always included.
+        """
         sizes, saved = self.graph.tensors.bytes, self.drops.saved
         most = dropped_share * float(sizes[saved].sum()) if saved else 0.0
         dropped, total = set[int](), 0.0
@@ -216,7 +218,8 @@ class Starts:
                 return
 
     def _fillings(self) -> Iterator[tuple[Outcome, dict[TensorUse, int]]]:
-        """What filling comes to, by several orders, with and without room left for early fetches."""
+        """Yield the outcomes of filling, with what is offloaded, for several orders, look-aheads and reserved
+        bytes."""
         state = self.state
         everything = state.absences
         largest = float(self.graph.tensors.bytes[[absence.tensor for absence in everything]].max(initial=0))

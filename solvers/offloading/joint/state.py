@@ -1,10 +1,5 @@
-"""One point of the joint search: which runs take place, what is away when, which updates run on the host.
-
-    runs, decisions ──parts.py──▶ what each tensor adds ──total.py──▶ tables ──assemble, replay──▶ seconds
-
-A change touches few tensors; their parts are looked up or made once, all the rest is compiled. Every change
-is written down, and taken back by `rollback`.
-"""
+"""One point of the joint search: which runs take place, what is offloaded when, which updates run on the
+host."""
 
 from __future__ import annotations
 
@@ -33,9 +28,13 @@ from .total import Total
 
 
 class Outcome(NamedTuple):
-    """seconds: the period. excess: bytes above a limit, at worst; ∞ where a tensor would start where no
-    schedule can say. look_ahead, reserve: with which. elsewhere: seconds of a turn that links, disks and the
-    CPU are busy."""
+    """The figures of a state.
+
+    seconds: the period.
+    excess: bytes above a limit, at worst; ∞ if a tensor would start where no schedule can say.
+    look_ahead, reserve: those with which it was evaluated.
+    elsewhere: seconds of an iteration that links, disks and the CPU are busy.
+    """
 
     seconds: float
     excess: float
@@ -45,11 +44,14 @@ class Outcome(NamedTuple):
 
 
 class State:
-    """runs: with modes, ABSENT ones among them. decided: change it by `send`, `keep`, `delay`, `move`,
-    `read_at` and `switch`, then `evaluate`. A place that is no absence as the runs are now has no effect,
-    until it is one again.
+    """The decisions of one point of the search, and all that follows from them.
 
-    all_away: whatever can leave leaves, at first. smallest: bytes of a tensor that can leave.
+    runs: with modes, ABSENT ones among them. decided: change it by `send`, `keep`, `delay`, `move`, `read_at`
+    and `switch`, then `evaluate`. A decision for a use that begins no offload interval with the current runs
+    has no effect, until it begins one.
+
+    all_away: everything that can be offloaded is, at first. smallest: bytes from which a tensor can be
+    offloaded.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class State:
         self._renew_all(self._lineup.touched)
 
     def forget(self) -> None:
-        """What was changed until now stays."""
+        """Make all changes until now final: `rollback` keeps them."""
         self._journal.clear()
 
     def _change(self, table: dict[TensorUse, Any], values: Mapping[TensorUse, Any]) -> None:
@@ -154,7 +156,7 @@ class State:
         self._renew_all(touched)
 
     def _put_run(self, position: int, mode: int) -> Iterable[int]:
-        """What the operation touches."""
+        """Change the variant of a run, and return what the operation touches."""
         before = self._lineup.workspace(position)
         touched = self._lineup.put(position, mode)
         self._total.add_workspace(position, self._lineup.workspace(position) - before)
@@ -195,12 +197,13 @@ class State:
 
     @property
     def absences(self) -> list[Absence]:
-        """Between which uses on the device a tensor can be away: not between a run and the next."""
+        """Return the offload intervals between uses on the device; a run and the next one have none between
+        them."""
         return [Absence(*row) for row in self.absence_rows.tolist()]
 
     @property
     def absence_rows(self) -> Any:
-        """The same as an array: fields tensor, after, before."""
+        """Return the offload intervals as an array with the fields tensor, after, before."""
         if self._current is None:
             rows = self._total.absences.used
             self._current = rows[(rows["after"] >= 0) & self._useful(rows)]

@@ -1,4 +1,4 @@
-"""What all tensors and runs of a state add up to: tables of rows, bytes by moment, where tensors start."""
+"""Sums over all tensors and runs of a state: tables of rows, bytes by moment, where tensors start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Total:
     """
 
     def __init__(self, graph: Graph, lineup: Lineup, turn: int, hops: int) -> None:
-        """hops: one less than the machine's memories."""
+        """Start with the workspaces of the runs alone. hops: one less than the machine's memories."""
         tensors = len(graph.tensors)
         self.graph, self._parts = graph, dict[int, Part]()
         self._sizes: list[int] = graph.tensors.bytes.tolist()
@@ -39,7 +39,7 @@ class Total:
         self.unsaid = set[int]()
 
     def part(self, x: int) -> Part | None:
-        """What is counted for a tensor; None for one that takes no part."""
+        """Return what is counted for a tensor; None for one that takes no part."""
         return self._parts.get(x)
 
     def add_workspace(self, position: int, size: int) -> None:

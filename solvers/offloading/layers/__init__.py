@@ -1,4 +1,4 @@
-"""A training graph as layers: what each of them runs and owns, what is recomputed, what is away when.
+"""A training graph as layers: what each of them runs and owns, what is recomputed, what is offloaded when.
 
 Shared by LoHan, STRONGHOLD and both ZeRO systems; MemFerry, Offmate, POFO and joint take single files.
 Nothing is minimised here: a solver decides, these files turn that into runs and absences, planner/residency
@@ -15,13 +15,13 @@ used after its update; else NotAcceptedError says in one line what is missing.
 
     training.py       begin here: the layers of a graph
     runs.py           forward, recomputation inside layers, backward, updates: the runs
-    early_updates.py  updates right behind the last run that they wait for
+    early_updates.py  updates right after the last run that they wait for
     host_ways.py      the modes that can update on the CPU
-    absences.py       weights, gradients, states, activations that are away between passes
+    absences.py       weights, gradients, states, activations that are offloaded between passes
     cpu_updates.py    what these systems ask of graph and machine
     refusals.py       why no way fits: the least budget, or a host too small
 
-All is linear in the graph's edges, beside the chain and one sort.
+All is linear in the graph's edges, but for the chain and one sort.
 
 Doors: absences, cpu_updates, early_updates, host_ways, refusals, runs,
 training.

@@ -1,7 +1,7 @@
-"""Which tensors leave the device between a layer's passes, as `away` of a residence.
+"""The tensors that are offloaded between a layer's passes, as `offloaded` of a residency.
 
 Weights leave after their last use in each section of the runs (a layer's forward, a layer's backward) and,
-changed on the CPU, stay in host memory until then; gradients leave behind their last use; optimizer states
+changed on the CPU, stay in host memory until then; gradients leave after their last use; optimizer states
 that the CPU updates never come to the device. Linear in the uses.
 """
 
@@ -50,7 +50,10 @@ class Uses:
 def weight_absences(
     layers: TrainingLayers, uses: Uses, to: Memory, before_update: Memory = Memory.HOST
 ) -> dict[TensorUse, Memory]:
-    """Of all weights: away in `to` between sections; before_update: from backward to an update on the CPU."""
+    """Return the offload intervals of all weights: they are in `to` between sections.
+
+    before_update: the memory in which they are from backward to an update on the CPU.
+    """
     away: dict[TensorUse, Memory] = {}
     for x in (x for layer in layers.layers for x in layer.weights):
         updates = uses.host.get(x, [])
@@ -62,7 +65,7 @@ def weight_absences(
 
 
 def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[TensorUse, Memory]:
-    """Of optimizer states that the CPU alone uses: on the disk between their updates, if `to` says so."""
+    """Return the intervals of optimizer states that the CPU alone uses: on the disk, if `to` says so."""
     states = (x for layer in layers.layers for x in layer.states)
     if to != Memory.DISK:
         return {}
@@ -70,12 +73,15 @@ def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[Tenso
 
 
 def gradient_absences(gradients: Iterable[int], device: Positions) -> dict[TensorUse, Memory]:
-    """Of gradients: away once the device needs them no more, those that are results too."""
+    """Return the intervals of gradients: on the host after their last use on the device, results too."""
     return {(x, device[x][-1]): Memory.HOST for x in gradients if x in device}
 
 
 def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[TensorUse, Memory]:
-    """Of what forward makes and backward reads: away from its last use in forward on. swapped: to where."""
+    """Return the intervals of activations, from their last use in forward on.
+
+    swapped: per tensor that forward produces and backward reads, the memory for it.
+    """
     plan = uses.plan
     boundary = plan.starts[plan.turn]
     away: dict[TensorUse, Memory] = {}

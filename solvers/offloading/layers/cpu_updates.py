@@ -1,4 +1,4 @@
-"""What the systems that update weights on the CPU ask of a graph and of a machine."""
+"""Requirements on graph and machine of the systems that update weights on the CPU."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
 
 
 def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
-    """Raises NotAcceptedError where an update can't stand behind all that is none: what it reads is changed
-    later."""
+    """Raise NotAcceptedError if an update cannot run after all other operations: one changes what it
+    reads."""
     graph = layers.graph
     updates = {operation for layer in layers.layers for operation in layer.updates}
     read = dict[int, int]()  # tensor -> an update before this operation

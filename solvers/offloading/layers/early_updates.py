@@ -1,9 +1,9 @@
-"""Updates as early as they can run: right behind the last run that they must wait for.
+"""Updates as early as they can run: right after the last run that they must wait for.
 
 An update of a weight waits for its gradient, for the last run that reads the weight and for changes that
 stand before it in the file; one that draws random numbers for what draws before it. On the CPU it then runs
-beside the backward computations, and its gradient leaves the host. All other runs keep their order, with the
-updates that one of them waits for. Linear in the edges but for one sort.
+alongside the backward computations, and its gradient leaves the host. All other runs keep their order, with
+the updates that one of them waits for. Linear in the edges but for one sort.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....planner.schedule.sequence import Run
 
 
 def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
-    """The same runs, those of updates moved to the front as far as they can go."""
+    """Return the same runs, with updates moved to the front as far as they can go."""
     drawn, moved = _drawn(graph), movable_updates(graph)
     others = [run for run in runs if run[0] not in moved]
     last = {operation: position for position, (operation, _mode) in enumerate(others)}

@@ -23,10 +23,10 @@ from ...problem import NotAcceptedError, Problem
 def first_that_fits(
     solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency]
 ) -> tuple[Schedule, Figures]:
-    """Of ways to place everything, the first within the budget.
+    """Return the first schedule within the budget, of several ways to place everything.
 
-    Raises InfeasibleError with the least that any of them takes; NotAcceptedError where the host or the disk
-    is too small for all of them on a device of any size.
+    Raises InfeasibleError with the least that any of them takes; NotAcceptedError if the host or the disk is
+    too small for all of them on a device of any size.
     """
     limit, tried = device_limit(problem), list(ways)
     for way in tried:
@@ -39,7 +39,7 @@ def first_that_fits(
 def refused(
     solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency], beside: int = 0
 ) -> MemplanError:
-    """Why none of these ways fits. beside: device bytes that they leave out."""
+    """Return the error that says why none of these ways fits. beside: device bytes that they leave out."""
     graph, tried = problem.graph, list(ways)
     endless = replace(machine, device_capacity=None)
     held = [simulate_residency(graph, endless, 2**62, way) for way in tried]

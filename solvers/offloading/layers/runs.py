@@ -4,7 +4,7 @@
 
 The last layer's backward follows its forward at once, so nothing of it is recomputed. What a layer's forward
 makes is kept, or recomputed right before its backward from what is kept. Updates run early
-(early_updates.py), or behind the whole backward part; on the CPU where asked. Linear in the edges but for
+(early_updates.py), or after the whole backward part; on the CPU if requested. Linear in the edges but for
 one sort.
 """
 
@@ -25,8 +25,9 @@ from .training import TrainingLayers
 
 @dataclass(frozen=True)
 class LayerRuns:
-    """starts: the position at which each section of the picture starts, and the end of the last one.
+    """The runs of an iteration layer by layer, and the sections in which they are.
 
+    starts: the position at which each section of the picture starts, and the end of the last one.
     layer_of: per section its layer. Sections up to and with `turn` go forward, those from `turn` on backward;
     first_backward: the position where backward begins.
     """
@@ -41,19 +42,22 @@ class LayerRuns:
         return len(self.starts) // 2 - 1
 
     def section(self, position: int) -> int:
-        """Of a run; updates belong to the section behind whose runs they stand."""
+        """Return the section of a run; updates belong to the section after whose runs they come."""
         return min(bisect_right(self.starts, position), len(self.layer_of)) - 1
 
 
 def first_backward(graph: Graph, runs: Sequence[Run]) -> int:
-    """The position of the first backward run; behind all where there is none."""
+    """Return the position of the first backward run; the number of runs if there is none."""
     phase = graph.operations.phase
     return next((p for p, (o, _mode) in enumerate(runs) if phase[o] == Phase.BACKWARD), len(runs))
 
 
 def always_kept(layers: TrainingLayers) -> set[int]:
-    """What no layer can recompute by itself: outputs, shared tensors, what other layers' backward reads or
-    operations of no layer read, and what is made by operations that run once."""
+    """Return the tensors that no layer can recompute by itself.
+
+    These are outputs, shared tensors, what other layers' backward or operations of no layer read, and the
+    results of operations that run once.
+    """
     graph = layers.graph
     kept = set(layers.chain.shared)
     maker: dict[int, int] = {}
@@ -92,8 +96,11 @@ def recomputed(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> d
 def layer_runs(
     layers: TrainingLayers, kept: AbstractSet[int], *, host: bool = False, after: bool = False
 ) -> LayerRuns:
-    """kept: with all of `always_kept`. host: updates run on the CPU if they can. after: behind the rest, not
-    early."""
+    """Return the runs of an iteration, layer by layer.
+
+    kept: activations that are not recomputed, with all of `always_kept`.
+    host: updates run on the CPU if they can. after: updates come after all the rest, not early.
+    """
     graph, count = layers.graph, len(layers.layers)
     runs: list[Run] = []
     starts: list[int] = []
@@ -119,7 +126,8 @@ def layer_runs(
 
 
 def _first_runs(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> list[Run]:
-    """Of a layer's forward, without operations that its backward alone needs and recomputes."""
+    """Return the runs of a layer's forward, without operations that its backward alone needs and
+    recomputes."""
     graph, forward = layers.graph, layers.layers[number].forward
     later = recomputed(layers, number, kept)
     always = {o for o in forward if o not in later or graph.operations.random[o]}

@@ -5,8 +5,8 @@
 The layers are the blocks of the graph's chain (graphs/structure/chain.py); a block without weights belongs to
 the layer before it, or to the first. A weight belongs to the first layer whose forward reads it, wherever
 else it is read (tied weights); its gradient is what the updates that change it read, its states are what they
-change beside it. An update of several layers' weights is the first one's, whose gradients are complete last.
-Linear in the edges beside the chain.
+change with it. An update of several layers' weights is the first one's, whose gradients are complete last.
+Linear in the edges but for the chain.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class TrainingLayers:
-    """layers: in forward order. order: all operations as the chain runs them, updates where the file has them
-    (in the backward part, or behind it)."""
+    """A training graph as layers.
+
+    layers: in forward order. order: all operations as the chain runs them, updates as in traced order (in the
+    backward part, or after it).
+    """
 
     graph: Graph
     chain: Chain
@@ -54,7 +57,7 @@ class TrainingLayers:
     order: tuple[int, ...]
 
     def seconds(self, operations: Iterable[int]) -> float:
-        """Of the operations in their plain modes."""
+        """Return the seconds of the operations in their standard variants."""
         return float(self.graph.operations.time[list(operations)].sum())
 
     def size(self, tensors: Iterable[int]) -> int:

@@ -1,4 +1,5 @@
-"""How much LoHan swaps, tried: amounts around its estimate's, each as a schedule that is simulated.
+"""Search for the amount that LoHan swaps: amounts around its estimate's, each as a schedule that is
+simulated.
 
 LoHan swaps whatever its order names, and leaves the device's memory for a larger batch; here the batch is
 given, and of what is swapped some is kept on the device after all.
@@ -32,10 +33,12 @@ _IN_FLIGHT = (3, 6, 12)
 
 
 class Amounts:
-    """Amounts of swapped activations by how many of the swaps are made. forced: the share of what can be
-    swapped, for one amount and no other. late: updates stand behind backward. on_host: no activation goes to
-    the disk. tried: count -> simulated
-    seconds, ∞ where it does not fit. best: seconds, schedule and count."""
+    """A search over the number of swaps that are made, in their order.
+
+    forced: the share of what can be swapped, for one amount and no other. late: updates come after backward.
+    on_host: no activation goes to the disk. tried: count -> simulated seconds, ∞ if it does not fit.
+    best: seconds, schedule and count.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Amounts:
         self.best: tuple[float, Schedule, int] | None = None
 
     def _count_of(self, share: float) -> int:
-        """As many swaps as make up this share of the bytes of all."""
+        """Return the number of swaps that make up this share of the bytes of all."""
         first, last = self.prefixes[0].bytes, self.prefixes[-1].bytes
         return sum(prefix.bytes <= first + share * (last - first) for prefix in self.prefixes) - 1
 
@@ -92,8 +95,11 @@ class Amounts:
         )
 
     def next_count(self) -> int | None:
-        """The forced one alone. Else the estimate's, all, none; then the middle of the wider gap beside the
-        best so far."""
+        """Return the next number of swaps to try; None if there is none.
+
+        A forced number is the only one. Else the estimate's, all, none; then the middle of the wider gap
+        around the best so far.
+        """
         if self.forced is not None:
             return None if self.forced in self.tried else self.forced
         for count in (self.estimate.count, len(self.order.swaps), 0):
@@ -153,11 +159,10 @@ class Amounts:
 def kept_on_device(
     graph: Graph, machine: Machine, way: Residency, swapped: AbstractSet[int], room: int
 ) -> Residency:
-    """The same without the absences of those swapped activations that would be away shortest. room: device
-    bytes.
+    """Return the residency with the swapped activations of the shortest intervals kept. room: device bytes.
 
-    What is made last is needed first: it is kept as long as the bytes at every moment keep within the room,
-    all fetches just before their uses. Linear in the swapped tensors times the runs.
+    What is produced last is needed first: it is kept as long as the bytes at every moment stay within the
+    room, with all fetches just before their uses. Linear in the swapped tensors times the runs.
     """
     transfers = ResidencyTransfers(graph, machine.hierarchy, way)
     curve, away = transfers.device_curve, dict(way.offloaded)

@@ -55,7 +55,7 @@ class Decisions(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one tensor adds to a state.
+    """The contribution of one tensor to a state.
 
     transfers: what the tensor adds to the schedule. absences: its offload intervals, rows ABSENCE.
     """

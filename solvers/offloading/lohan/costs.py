@@ -19,7 +19,7 @@ Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model
 Corrected: (3) the share on disk is max(0, A - MEM), not A - MEM, whose name (4) changes to MEM_CPU; (5) lacks
 the CPU's own time, which limits a weak CPU and here is a fifth term. Without a disk its terms are nothing.
 The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `on_device`:
-the bytes of what is swapped that the device has room for after all, in the paper none. `late`: updates behind
+the bytes of what is swapped that the device has room for after all, in the paper none. `late`: updates after
 backward are a third stage, in which the disk brings and takes the states (section III-B, figure 7).
 """
 
@@ -77,7 +77,7 @@ class Traffic:
         return max(*passing, self._disk_seconds(self.states + on_disk, self.states), self.update)
 
     def update_seconds(self) -> float:
-        """Behind backward; none where updates run beside it."""
+        """Return the seconds of updates after backward; 0 if updates run alongside it."""
         return max(self.update, self._disk_seconds(self.states, self.states)) if self.late else 0.0
 
     def _disk_seconds(self, read: float, written: float) -> float:
@@ -100,7 +100,14 @@ def traffic_of(
     on_device: int = 0,
     late: bool = False,
 ) -> Traffic:
-    """in_flight: how many of the largest layer's model states the host holds beside activations."""
+    """Return the figures of the iteration in the paper's terms.
+
+    states: the memory of weights and optimizer states.
+    in_flight: number of layers as large as the largest whose model states the host holds alongside
+    activations.
+    duplex: the disk reads and writes at once. on_device: bytes of swapped activations that stay after all.
+    late: updates run after backward.
+    """
     graph, links = layers.graph, machine.links
     updates = [operation for layer in layers.layers for operation in layer.updates]
     runs = layers.host_modes(updates) or []
@@ -114,7 +121,7 @@ def traffic_of(
     kept = [x for layer in layers.layers for x in (*layer.weights, *layer.states)]
 
     def rate(link: Link | None, tensors: Sequence[int]) -> float:
-        """Of these, one by one; activations are taken to be as large."""
+        """Return the link's bytes/s for these tensors, one by one; activations are taken to be as large."""
         return link.rate_of(graph.tensors.bytes[list(tensors)].tolist()) if link else inf
 
     return Traffic(

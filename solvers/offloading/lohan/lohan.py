@@ -1,8 +1,9 @@
-"""LoHan: states on the disk, updates on the CPU beside backward, and as many activations swapped as pay.
+"""LoHan: states on the disk, updates on the CPU alongside backward, and as many activations swapped as pay.
 
 Minimises T_iter (costs.py) over A_G2M, how many activations are swapped, the rest being recomputed; then the
 simulated period, within the device's budget. Assumed: a chain of layers whose updates all run on the CPU.
-Weights come layer by layer from the disk (the host, where there is none), in forward and again in backward;
+Weights come layer by layer from the disk (the host, where there is none), in forward and once more in
+backward;
 a gradient goes to the host once it is complete, where its update runs at once: reading states from the disk,
 updating and writing back go on side by side for different weights (section IV-C).
 
@@ -21,17 +22,17 @@ GPU, 2024, arXiv:2403.06504.
     amounts.py   amounts around the estimate's, as schedules that are simulated; what is kept after all
 
 From decisions to a schedule. The paper says how much is swapped, not what goes to the disk: the activations
-of the first layers, which stay away longest, go there once the host is full. Where updates and fetches stand
-is worked out by planner/residency/prefetch_placement.py. The estimate assumes that everything overlaps; so
-other amounts around it are simulated too (`amounts`), and the fastest schedule is the answer. Where nothing
-need move, nothing moves; of what would, some is kept on the device where that has room (in the paper:
-keep=0).
+of the first layers, with the longest offload intervals, go there once the host is full. When updates and
+fetches run is worked out by planner/residency/prefetch_placement.py. The estimate assumes that everything
+overlaps; so other amounts around it are simulated too (`amounts`), and the fastest schedule is the answer.
+Where nothing need move, nothing moves; of what would, some is kept on the device where that has room (in the
+paper: keep=0).
 
 Its variants (V-D, V-E): `updates=late` is LoHan+ZeRO, whose first update waits for the last gradient; there
 is no barrier between iterations, so updates overlap the next forward, which the estimate leaves out. The
 naive one reads, updates and writes a layer's states before the next one's: that an update waits for a write
 is nothing that schedules can ask for, so it is refused. `swap` forces an amount of activations, as in
-figure 9b: the report has the estimate's time for it beside the simulated one. `activations=host` is
+figure 9b: the report has both the estimate's time for it and the simulated one. `activations=host` is
 LoHan+CpuAct, figure 8; the estimate still has the disk take what the host has no room for.
 """
 

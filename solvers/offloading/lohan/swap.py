@@ -1,9 +1,9 @@
 """LoHan's Algorithm 1: which activations are swapped, in the order of the time that each byte saves.
 
 Liao et al. (arXiv:2403.06504), section IV-D. A layer of the paper is here a forward operation, its activation
-what backward reads of its outputs. OB (6) = seconds to make them again from the others / their bytes.
+what backward reads of its outputs. OB (6) = seconds to recompute them from the others / their bytes.
 Recomputation stays within a layer of the chain (layers/runs.py), so the layers' outputs, A_interBlock, are
-always swapped; the last layer keeps all. O(n log n) for n operations beside the remaking of one layer each.
+always swapped; the last layer keeps all. O(n log n) for n operations besides recomputing one layer for each.
 
 Corrected. Printed, T_min starts at infinity, so the amount swapped so far is never compared with one layer
 more, and the test A >= A_interBlock counts the layer that is then left out. Here every prefix of the order,
@@ -27,7 +27,10 @@ from .costs import Traffic
 
 @dataclass(frozen=True)
 class Swap:
-    """tensors: of one operation, in layer `layer`. seconds: to recompute them from all other swaps."""
+    """One swap of Algorithm 1: the activations of an operation.
+
+    tensors: of one operation, in layer `layer`. seconds: to recompute them from all other swaps.
+    """
 
     layer: int
     tensors: frozenset[int]
@@ -51,7 +54,10 @@ class Prefix:
 
 
 class SwapOrder:
-    """always: what every prefix swaps. swaps: by benefit, the largest first."""
+    """The swaps in LoHan's order.
+
+    always: what every prefix swaps. swaps: by benefit, the largest first.
+    """
 
     def __init__(self, layers: TrainingLayers) -> None:
         self.layers = layers
@@ -71,7 +77,7 @@ class SwapOrder:
                 yield Swap(number, tensors, self.layers.size(tensors), seconds)
 
     def tensors(self, count: int) -> set[int]:
-        """What leaves the device with the first `count` swaps."""
+        """Return the tensors that the first `count` swaps offload."""
         return {x for swap in self.swaps[:count] for x in swap.tensors}.union(self.always)
 
     def prefixes(self, traffic: Traffic) -> list[Prefix]:

@@ -18,7 +18,7 @@ from .layers import Costs
 
 
 class Way(IntEnum):
-    """How a layer's weights are used (forward, backward)."""
+    """The uses of a layer's weights: how forward and backward each get at them."""
 
     GFGB = 0
     """on the device, on the device"""
@@ -27,7 +27,7 @@ class Way(IntEnum):
     DFGB = 2
     """in host memory, on the device"""
     TWICE = 3
-    """on the device, away in between, on the device: not the paper's, for weights that don't fit"""
+    """on the device, offloaded in between, on the device: not the paper's, for weights that don't fit"""
 
 
 PUBLISHED = (Way.GFGB, Way.DHA, Way.DFGB)

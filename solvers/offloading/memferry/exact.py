@@ -31,7 +31,10 @@ States = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Choice:
-    """seconds: by the model. exact: no other choice within the room is faster."""
+    """The result of the search.
+
+    ways: per layer. seconds: by the model. exact: no other choice within the room is faster.
+    """
 
     ways: list[Way]
     seconds: float
@@ -84,7 +87,10 @@ def best_choice(
 
 
 def _ends(states: States, left: float = 0.0) -> NDArray[np.float64]:
-    """left: seconds that the computations of further layers add at least."""
+    """Return per state a lower bound on the seconds of all choices that continue it.
+
+    left: seconds that the computations of further layers add at least.
+    """
     return np.maximum(states[:, 0] + states[:, 2] + left, states[:, 1] + states[:, 3])
 
 

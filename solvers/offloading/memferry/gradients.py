@@ -31,8 +31,12 @@ from .layers import groups, variant
 
 @dataclass(frozen=True)
 class GradientLayer:
-    """gradients: tensors. size: their bytes. makers: the operations that make them. direct: each of these has
-    a mode that writes them to the host. gain: seconds, 0 without such modes."""
+    """Gradients that operations produce together.
+
+    gradients: tensors. size: their bytes. makers: the operations that produce them.
+    direct: each of these has a variant that writes them to the host. gain: seconds, 0 without such
+    variants.
+    """
 
     gradients: tuple[int, ...]
     size: int
@@ -68,8 +72,11 @@ def _layer(graph: Graph, gradients: tuple[int, ...], makers: tuple[int, ...]) ->
 
 
 def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | None:
-    """The same with those of these that it makes written in host memory, and nothing else: the fastest such
-    mode."""
+    """Return the same run with those of these gradients that it produces, and nothing else, written in host
+    memory.
+
+    The fastest such variant is taken; None if there is none.
+    """
     operation, mode = run
     reads = graph.operations.modes[operation][mode - 1].reads_host if mode else ()
     made = {x for x, _bit in graph.contributions(operation, mode)}

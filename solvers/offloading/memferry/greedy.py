@@ -4,7 +4,7 @@ layers.
 | paper       | here       |                                                            |
 |-------------|------------|------------------------------------------------------------|
 | T_all       | total      | seconds of the forward part so far                         |
-| T_res       | spare      | seconds by which the computations end behind the link      |
+| T_res       | spare      | seconds by which the computations end after the link      |
 | tag         | first      | the first layer that backtracking may turn to DHA          |
 | P           | ways       |                                                            |
 
@@ -12,8 +12,8 @@ Where we differ from the print: line 3 compares with the seconds that the fetch 
 0); backtracking tries the GFGB layers in [tag, l-1] alone, from the last that waited (whose wait goes with
 its turn; turns before it give less than `gain` says), and counts what it has turned in T_all; line 30
 assigns T_all and T_res, it does not add to them. So T_all is what the model takes. The paper has no
-algorithm for DFGB: ours goes through the backward part and fetches a DHA layer's weights where that ends its
-backward earlier.
+algorithm for DFGB: this one goes through the backward part and fetches a DHA layer's weights where that ends
+its backward earlier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What MemFerry plans with: the weights in the order of their first use, and what each way to use them costs.
+"""MemFerry's input: the weights in the order of their first use, and the cost of each way to use them.
 
 A layer here is the finest there can be: weights that some operation reads together, with all runs that read
 them. Any graph with a forward and a backward part has such layers, a chain or not.
@@ -11,7 +11,7 @@ them. Any graph with a forward and a backward part has such layers, a chain or n
 | T(A_l,l+1)     | between, between_…   | seconds of others until the next layer's first, each way |
 | S_l            | size                 | bytes                                                    |
 
-A forward operation that runs again behind the first backward one counts as backward. A weight that several
+A forward operation that is recomputed after the first backward one counts as backward. A weight that several
 operations of one pass read (tied weights) is charged where the first of them stands.
 """
 
@@ -30,7 +30,7 @@ from ..layers.runs import first_backward
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one layer; seconds, and size in bytes."""
+    """The costs of one layer, in seconds, and its size in bytes."""
 
     fetch: float
     forward: float
@@ -44,7 +44,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """weights: tensors. forward, backward: the positions of the runs that read them, in order."""
+    """Weights that are used together.
+
+    weights: tensors. forward, backward: the positions of the runs that read them, in order.
+    """
 
     weights: tuple[int, ...]
     forward: tuple[int, ...]
@@ -74,7 +77,8 @@ def weights_read(graph: Graph, operation: int) -> list[int]:
 
 
 def direct_run(graph: Graph, run: Run) -> Run | None:
-    """The same with the weights read in host memory, and nothing else: the fastest such mode."""
+    """Return the same run with the weights, and nothing else, read in host memory: the fastest such
+    variant."""
     return variant(graph, run, set(weights_read(graph, run[0])), set(graph.made_on_host(*run)))
 
 
@@ -96,7 +100,10 @@ def variant(graph: Graph, run: Run, reads_host: set[int], writes_host: set[int])
 
 
 def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h2d: Link) -> list[Costs]:
-    """What stands before the first layer, or behind the last, is alike in every plan: left out."""
+    """Return the costs of each layer.
+
+    Runs before the first layer, or after the last, take the same time in every plan and are left out.
+    """
     seconds = [graph.seconds(*run) for run in runs]
     direct = [_direct_seconds(graph, run) for run in runs]
     between, between_backward = _between(graph, runs, layers, seconds)

@@ -26,11 +26,11 @@ computation, INFOCOM 2025.
     plan.py       one way to run an iteration; schedule.py, its schedule
     search.py     the options; choices judged by the simulator
 
-With `exact` the simulator takes the fastest of it, the published choice and the plain ways, and turns single
-layers while that helps (`flips` simulations): gradients and updates, which the model leaves out, share the
-machine. Gradients leave right behind what makes them, or never come to the device where operations have modes
-that write them to the host (`writes_host`); by default both are tried. Activations
-stay (keep), or only each layer's output does and the layer runs again (checkpoint, for chains); auto tries
+With `exact` the simulator takes the fastest of it, the published choice and the same one for all layers, and
+changes single layers while that helps (`flips` simulations): gradients and updates, which the model leaves
+out, share the machine. Gradients leave right after what produces them, or never come to the device where
+operations have modes that write them to the host (`writes_host`); by default both are tried. Activations
+stay (keep), or only each layer's output does and the layer is recomputed (checkpoint, for chains); auto tries
 both.
 """
 

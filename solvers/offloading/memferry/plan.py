@@ -23,9 +23,12 @@ from .schedule import memferry_residence, memferry_schedule, with_host_updates
 
 
 class Plan:
-    """runs: of an iteration, in modes on the device. checkpoint: some of them repeat forward operations.
-    direct: gradients that are not kept are written to the host by what makes them, where modes do that.
-    kept: the gradients that stay on the device, at most this share (`reserve`) of all bytes."""
+    """The runs of an iteration, and what MemFerry decides about on them.
+
+    runs: of an iteration, in variants on the device. checkpoint: some of them recompute forward operations.
+    direct: gradients that are not kept are written to the host by their producers, in variants that do that.
+    kept: the gradients that stay on the device, at most this share (`reserve`) of all bytes.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Plan:
 
     @cached_property
     def beside(self) -> int:
-        """Bytes on the device beside weights and states, gradients that are kept included."""
+        """Return the bytes on the device besides weights and states; gradients that are kept are included."""
         sizes = self.graph.tensors.bytes
         moved = np.isin(self.graph.tensors.kind, (Kind.PARAMETER, Kind.OPTIMIZER_STATE))
         moved[[x for layer in self._below for x in layer.gradients]] = True

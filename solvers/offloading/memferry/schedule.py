@@ -3,8 +3,9 @@
 What the paper leaves to its runtime is derived here. The weights' home is the host, where the CPU updates
 them; GFGB layers come to the device before their forward, DFGB layers before their backward, DHA layers
 never: the mode of each run says so. Optimizer states never leave the host. A gradient goes to the host once
-it is complete, beside the next computations, so that only what is on its way takes memory; or its operation
-writes it there (GO-MemFerry). A kept gradient's buffer stays to the end of the iteration, as in the paper.
+it is complete, alongside the next computations, so that only what is on its way takes memory; or its
+operation writes it there (GO-MemFerry). A kept gradient's buffer stays to the end of the iteration, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def memferry_residence(
     ways: Sequence[Way],
     gradients: Iterable[int],
 ) -> Residency:
-    """runs: of the iteration, updates in their modes on the host. gradients: those that nothing updates from
-    go to the host too."""
+    """Return MemFerry's decisions as a residency.
+
+    runs: of the iteration, updates in their variants on the host.
+    gradients: those to send to the host, those that nothing updates from too.
+    """
     chosen = list(runs)
     for layer, way in zip(layers, ways, strict=True):
         read_there = layer.forward if way in (Way.DHA, Way.DFGB) else ()

@@ -1,4 +1,4 @@
-"""The fastest that MemFerry finds: choices of its algorithms, judged by the simulator."""
+"""The fastest that MemFerry finds: choices of its algorithms, validated by the simulator."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ class Found:
 
 
 class Search:
-    """best: the fastest found within the budget. stopped: by the time limit.
+    """A search over plans and choices.
 
-    The last plan has the file's order, for budgets in which no other fits: an update that makes a tensor may
-    take less memory where it stands.
+    best: the fastest found within the budget. stopped: by the time limit.
+
+    The last plan has traced order, for budgets in which no other fits: an update that makes a tensor may take
+    less memory at its own position.
     """
 
     def __init__(self, problem: Problem, settings: Settings, options: Options) -> None:
@@ -185,7 +187,7 @@ class Search:
         ]
 
     def _iterations(self) -> Iterator[tuple[list[Run], bool]]:
-        """The runs of an iteration, and whether layers run again."""
+        """Yield the runs of an iteration, and whether layers are recomputed."""
         graph = self.problem.graph
         if self.settings.activations != "checkpoint":
             yield early_updates(graph, in_plain_mode(range(len(graph.operations)))), False

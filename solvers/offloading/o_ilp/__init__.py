@@ -2,7 +2,7 @@
 
 Minimises Σ_t Time_t, the seconds of an iteration of 2L steps (the forward and backward parts of L blocks),
 within M_GPU and M_CPU bytes. Assumed: one option a block; what a block needs is on the device for all of its
-step; what comes in a step takes memory from its start, what leaves until its end; behind each step stands a
+step; what comes in a step takes memory from its start, what leaves until its end; after each step comes a
 barrier.
 
 Reference: X. Zhao, Optimizing memory usage when training deep neural networks, thesis, Université de

@@ -77,11 +77,15 @@ class Columns:
         return self.model.column(0.0, upper)
 
     def fetching(self, before: int) -> int:
-        """What is copied back in a step so many before the one that needs it."""
+        """Add and return a column: the amount copied back in a step so many before the one that needs it."""
         return self.column(inf if before <= NEAR else 0.0)
 
     def leaving(self, steps: int) -> list[int]:
-        """What has left before each of so many steps from the one that makes it."""
+        """Add and return columns: the amounts that have left before each of so many steps, from the
+        producer's on.
+
+        Steps beyond NEAR share the last column.
+        """
         early = [self.column() for _ in range(min(steps, NEAR + 1))]
         return early + early[-1:] * (steps - len(early))
 
@@ -89,7 +93,7 @@ class Columns:
         return self.model.program()
 
     def after_computation(self, t: int, column: int, amount: float) -> None:
-        """`amount` units leave in step t behind its computation (L_t)."""
+        """Count `amount` units that leave in step t after its computation (L_t)."""
         self.loads.compute[t].append((column, amount * self.byte / self.limits.d2h / self.second))
 
 

@@ -1,6 +1,6 @@
-"""What O-ILP knows of an iteration: steps, blocks with their options, groups of weights; numbers and names.
+"""O-ILP's input: steps, blocks with their options, groups of weights; numbers and names.
 
-    step 0 … L-1: forward of block 0 … L-1;  L … 2L-1: backward of block L-1 … 0;  then what runs behind all
+    step 0 … L-1: forward of block 0 … L-1;  L … 2L-1: backward of block L-1 … 0;  then what runs after all
 
 The steps are a cycle: the next iteration's first follows the last.
 """
@@ -78,8 +78,12 @@ class Carried:
 
 @dataclass(frozen=True)
 class Iteration:
-    """blocks: their options. base_bytes: per step, what is on the device whatever is decided (A_t beside the
-    options' peaks). after_seconds: of the steps behind all blocks. after: their runs."""
+    """The input of the program, for one iteration.
+
+    blocks: their options.
+    base_bytes: per step, what is on the device whatever is decided (A_t, in addition to the options' peaks).
+    after_seconds: of the steps after all blocks. after: their runs.
+    """
 
     blocks: tuple[tuple[Option, ...], ...]
     groups: tuple[Group, ...]
@@ -101,8 +105,11 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine gives. M_GPU, M_CPU: device_bytes, host_bytes.  β: d2h, h2d.  H: management seconds a
-    step. disk_bytes 0: no disk. Rates in bytes/s, None for no limit of bytes."""
+    """The machine's limits.
+
+    M_GPU, M_CPU: device_bytes, host_bytes. β: d2h, h2d. H: management seconds per step. disk_bytes 0: no
+    disk. Rates in bytes/s, None for no limit of bytes.
+    """
 
     device_bytes: int
     host_bytes: int | None

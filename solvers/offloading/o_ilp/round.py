@@ -1,7 +1,8 @@
-"""The integers behind a fractional answer of O-ILP: an option a block, an update a parcel; then solved again.
+"""Rounding of O-ILP's fractions to integers: an option per block, an update per parcel; then the rest is
+re-solved.
 
-Errors are handed on from block to block (error diffusion), so blocks that are alike and have the same
-fractions get the options in turn, and links and memory stay evenly loaded.
+Errors are handed on from block to block (error diffusion), so identical blocks with the same fractions get
+the options in turn, and links and memory stay evenly loaded.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from .tensors import Rounding
 
 @dataclass(frozen=True)
 class Choice:
-    """options: per block the number of its option. hosted: per group the numbers of its parcels that are
-    updated on the CPU."""
+    """The integers of an answer.
+
+    options: per block the number of its option.
+    hosted: per group the numbers of its parcels that are updated on the CPU.
+    """
 
     options: tuple[int, ...]
     hosted: tuple[frozenset[int], ...]

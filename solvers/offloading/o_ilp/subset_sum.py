@@ -1,4 +1,4 @@
-"""Subsets whose sizes come close to a target: the special knapsack behind Offmate's SELECT.
+"""Subsets whose sizes come close to a target: the special knapsack problem of Offmate's SELECT.
 
 Reachable sums are grown item by item, each with one subset that makes it: exact while there are at most MOST
 sums, then thinned to one a cell of total / MOST bytes, so the error stays below n · total / MOST.

@@ -5,7 +5,7 @@ Steps are counted from the one where all tensors are on the device. In each, ten
 comes back. As what leaves in a step is there until its end (4.7 read strictly), the deletes of a step choose
 among what left in earlier ones. O(steps) subset-sum problems.
 
-Where a group has few tensors the rounding is coarse, and its errors add up over groups that are alike. So
+If a group has few tensors the rounding is coarse, and its errors add up over identical groups. So
 `Rounding` first moves each group's wish to a subset's size and hands the difference on to the next group.
 """
 
@@ -33,8 +33,11 @@ class Absence(NamedTuple):
 
 
 def absences(sizes: Sequence[int], stored: Sequence[float], left: Sequence[float] | None) -> list[Absence]:
-    """stored: per step from 0, the bytes wanted on the device. left: per step, the bytes copied out before it
-    (None: all are, always). After the last step all are needed again."""
+    """Return the offload intervals of whole tensors that follow the program's bytes.
+
+    stored: per step from 0, the bytes wanted on the device. left: per step, the bytes copied out before it
+    (None: all are, always). After the last step all tensors are needed once more.
+    """
     total, steps = sum(sizes), len(stored)
     noise = LITTLE * total
     alive = set(range(len(sizes)))
@@ -71,7 +74,10 @@ def _select(sizes: Sequence[int], items: set[int], target: float) -> set[int]:
 
 @dataclass
 class Rounding:
-    """carry: per key, the bytes that groups before this wanted away beyond what they got."""
+    """Rounding to subsets, with the error carried from group to group.
+
+    carry: per key, the bytes that groups before this wanted to offload beyond what they got.
+    """
 
     carry: dict[object, float] = field(default_factory=lambda: defaultdict[object, float](float))
 
@@ -84,8 +90,10 @@ class Rounding:
         return chosen
 
     def wish(self, key: object, sizes: Sequence[int], stored: Sequence[float]) -> list[float]:
-        """What is wanted on the device from step to step of a gap, scaled so that the most that is away is
-        the size of a subset."""
+        """Return the bytes wanted on the device from step to step of a gap, scaled to a subset's size.
+
+        The most bytes offloaded in the gap are then the size of a subset.
+        """
         total = sum(sizes)
         most = max((total - s for s in stored), default=0.0)
         if most <= LITTLE * total:

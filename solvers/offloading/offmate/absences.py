@@ -1,4 +1,4 @@
-"""Which tensors are away when: the fractions of an answer, group by group, through Algorithm 8.
+"""The offload intervals of whole tensors: the fractions of an answer, group by group, through Algorithm 8.
 
 Of a group, the part updated on the CPU is taken to leave the device first and to come back last, as in the
 program: that costs no copy out.
@@ -20,7 +20,8 @@ from ..o_ilp.weights import WeightStocks
 
 
 def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
-    """What is away, over all groups, states and activations. item: the tensor. Steps of the cycle."""
+    """Yield the offload intervals of all groups, states and activations, in steps of the cycle. item: the
+    tensor."""
     rounding = Rounding()
     order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)
     for g in order:

@@ -1,6 +1,6 @@
 """From a training graph to the steps, groups and options of O-ILP.
 
-The blocks are those of the graph's chain, updates early (layers/early_updates.py); what stays behind the
+The blocks are those of the graph's chain, updates early (layers/early_updates.py); what stays after the
 backward part runs in steps of its own. Gradients that are results, and tensors that several blocks share,
 stay on the device.
 """
@@ -26,7 +26,10 @@ from .options import Asked, block_options
 def iteration_of(
     graph: Graph, chain: Chain, copy_seconds: float, asked: Asked, proceed: Callable[[], bool]
 ) -> Iteration:
-    """copy_seconds: for a byte, out and back. asked: options of the blocks."""
+    """Return O-ILP's input for a chain.
+
+    copy_seconds: for a byte, out and back. asked: options of the blocks.
+    """
     chain = updates_moved(graph, chain)
     after = _chunks(graph, chain)
     parcels = parcels_of(graph)
@@ -49,7 +52,7 @@ def iteration_of(
 
 
 def updates_moved(graph: Graph, chain: Chain) -> Chain:
-    """The chain with updates early, in the blocks behind whose operations they then stand."""
+    """Return the chain with updates early, in the blocks after whose operations they then run."""
     order = (operation for operation, _mode in early_updates(graph, in_plain_mode(chain.order())))
     forward = {o for block in chain.blocks for o in block.forward}
     block_of = {o: number for number, block in enumerate(chain.blocks) for o in block.backward}
@@ -69,7 +72,8 @@ def _is_update(graph: Graph, operation: int) -> bool:
 
 
 def _chunks(graph: Graph, chain: Chain) -> list[tuple[int, ...]]:
-    """What runs behind all, in steps that need no more persistent bytes than the largest block."""
+    """Return the operations after all blocks, in steps with no more persistent bytes than the largest
+    block."""
     sizes, persistent = graph.tensors.bytes, graph.persistent
 
     def of(operations: Iterable[int]) -> set[int]:

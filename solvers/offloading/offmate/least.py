@@ -1,4 +1,4 @@
-"""The residences that need the least memory: whatever the next run does not need is away.
+"""The residences that need the least memory: whatever the next run does not need is offloaded.
 
 Blocks run as thrifty as they can, all updates are on the CPU or none is, and every tensor leaves the device
 between two uses that are not neighbours, operation by operation. What the simulator then asks for is the

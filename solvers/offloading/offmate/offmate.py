@@ -20,7 +20,7 @@ on a single GPU by re-materialization and offloading, 2024.
 | –      | search.py: the loop around all this; least.py, its last resort                      |
 
 Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start
-inside blocks; a disk. The program's time is of steps with a barrier behind each: without barriers a schedule
+inside blocks; a disk. The program's time is of steps with a barrier after each: without barriers a schedule
 can be faster than the program says, with whole tensors slower. Both are reported. Nothing is claimed but the
 time of all operations as a bound.
 

@@ -1,13 +1,13 @@
 """The options of a block (thesis, 4.4): what waits on the device between its forward and its backward part.
 
-1. plain: all that backward reads;
-2. recompute: nothing but the block's input; forward runs again, operation by operation as backward needs it;
-3. selective: what takes longer to make again than to copy out and back; that is then offloaded as far as the
-   program wants (in the thesis: always and all of it).
+1. keep: all that backward reads;
+2. recompute: nothing but the block's input; forward is recomputed, operation by operation as backward needs
+it; 3. selective: what takes longer to recompute than to copy out and back; that is then offloaded as far as
+the program wants (in the thesis: always and all of it).
 
 More options (not in the thesis) keep the sets that Rk-Rotor's greedy search finds (blocks/greedy.py),
 spread evenly over the bytes kept, or come from integer programs (Rk-Checkmate's, blocks/kinds.py: the
-fastest way to run the block that keeps at most so many bytes). Blocks that are alike share the work.
+fastest way to run the block that keeps at most so many bytes). Identical blocks share the work.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ PAPER = 3
 
 @dataclass(frozen=True)
 class Asked:
-    """most: options a block, without those of integer programs. programs: of these, for each kind of block.
-    seconds: the most for one of them. settings: of their solver."""
+    """The options to find for a block.
+
+    most: options per block, without those of integer programs. programs: of these, for each kind of block.
+    seconds: the most for one of them. settings: of their solver.
+    """
 
     most: int = PAPER
     programs: int = 0
@@ -51,9 +54,9 @@ def block_options(
     asked: Asked,
     proceed: Callable[[], bool],
 ) -> list[tuple[Option, ...]]:
-    """Per block. uncounted: tensors whose bytes are counted elsewhere. copy_seconds: a byte, out and back.
+    """Return the options of each block. Stops looking for more when `proceed` says so.
 
-    Stops looking for more when told to.
+    uncounted: tensors whose bytes are counted elsewhere. copy_seconds: of a byte, out and back.
     """
     found: list[tuple[Option, ...]] = [()] * len(blocks)
     for alike in groups(blocks):

@@ -1,7 +1,7 @@
 """From an answer of O-ILP to runs and absences of whole tensors: planner/residency/residency.py makes the
 schedule.
 
-Which tensors are away between two uses follows the answer (absences.py); so does where CPU updates
+Which tensors are offloaded between two uses follows the answer (absences.py); so does where CPU updates
 stand (updates.py). When copies start is left to planner/residency/prefetch_placement.py, operation by
 operation, or taken from the answer's steps.
 """
@@ -54,7 +54,7 @@ def residence_of(
 
 
 def _steps(program: OffloadProgram, choice: Choice, x: Floats) -> list[list[Run]]:
-    """The runs of every step, and of one behind all."""
+    """Return the runs of every step, and of one more step after all."""
     iteration, blocks = program.iteration, range(len(program.choice))
     chosen = [iteration.blocks[b][choice.options[b]] for b in blocks]
     order = [list(option.forward) for option in chosen]

@@ -1,10 +1,10 @@
-"""From the program to a schedule that holds: relax, round, solve again, make whole, place, simulate, repair.
+"""From the program to a schedule that holds: relax, round, re-solve, make whole, place, simulate, repair.
 
-    fractions ──round──▶ options and updates fixed ──▶ fractions of the rest ──Algorithm 8──▶ tensors away
-        ▲                                                                                        │
+    fractions ──round──▶ options and updates fixed ──▶ fractions of the rest ──Algorithm 8──▶ tensors
+    offloaded ▲                                                                                        │
         └────────── more of the device in reserve, where it doesn't fit or to be faster ◀── simulated
 
-The relaxed program is solved by interior points, which spread a choice evenly over blocks that are alike.
+The relaxed program is solved by interior points, which spread a choice evenly over identical blocks.
 Small programs are also solved with their integers, from the rounded answer.
 """
 
@@ -56,7 +56,10 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Found:
-    """planned: seconds of the program's answer. reserve: its part of the device."""
+    """A schedule, and where it comes from.
+
+    planned: seconds of the program's answer. reserve: the share of the device that the program left free.
+    """
 
     schedule: Schedule
     figures: Figures
@@ -65,7 +68,10 @@ class Found:
 
 
 class _Answer(NamedTuple):
-    """planned: seconds by the program. x may be of the relaxed program, before the choice."""
+    """An answer of the program.
+
+    planned: seconds by the program. x may be of the relaxed program, before the choice.
+    """
 
     choice: Choice
     x: Floats
@@ -73,7 +79,10 @@ class _Answer(NamedTuple):
 
 
 class Search:
-    """best: the fastest schedule found. relaxation: the program with fractions, seconds; None: unknown."""
+    """A search for the fastest schedule.
+
+    best: the fastest schedule found. relaxation: seconds of the program with fractions; None: unknown.
+    """
 
     def __init__(
         self,
@@ -92,7 +101,7 @@ class Search:
         self.relaxation: float | None = None
 
     def try_plain(self) -> None:
-        """The plain schedule, where it fits."""
+        """Take the baseline if it fits."""
         runs = in_plain_mode(range(len(self.graph.operations)))
         found = simulate_residency(self.graph, self.machine, self.limits.device_bytes, Residency(runs))
         if found is not None:
@@ -124,8 +133,11 @@ class Search:
         return self.relaxation is not None and self.best.figures.time <= self.relaxation * (1 + CLOSE)
 
     def _answers(self, program: OffloadProgram, written: Program, known: Choice | None) -> Iterator[_Answer]:
-        """With the choice of the last reserve if there is an answer; else relaxed, rounded and solved again,
-        and with its integers where the program is small."""
+        """Yield answers of the program.
+
+        With the choice of the last reserve if that has an answer; else relaxed, rounded and re-solved, and
+        with its integers too if the program is small.
+        """
         if known is not None and (answer := self._with(program, written, known)):
             yield answer
             return

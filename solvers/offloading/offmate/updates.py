@@ -1,6 +1,6 @@
 """When the CPU runs which update: in the order of their deadlines, among those whose gradient is there.
 
-A weight updated on the CPU is needed again by the first step that uses it in the next iteration (f_w);
+A weight updated on the CPU is needed next by the first step that uses it in the next iteration (f_w);
 blocks with a lower number have less time between their backward and their next forward (thesis, 4.6).
 Earliest deadline first, without preemption, over the steps' times as the program has them; the CPU's queue
 runs on into the next iteration, so the second of two iterations is read.
@@ -16,8 +16,11 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class HostUpdate:
-    """release: the step after which its gradient can be on the host. deadline: the step of the next iteration
-    that needs the weight. seconds: on the CPU."""
+    """An update on the CPU.
+
+    release: the step after which its gradient can be on the host. deadline: the step of the next iteration
+    that needs the weight. seconds: on the CPU.
+    """
 
     release: int
     deadline: int
@@ -25,7 +28,8 @@ class HostUpdate:
 
 
 def start_steps(updates: Sequence[HostUpdate], times: Sequence[float]) -> list[tuple[int, int]]:
-    """(step, number of the update) in the order in which they start. Step `len(times)`: behind all."""
+    """Return pairs (step, number of the update) in the order in which they start. Step `len(times)`: after
+    all."""
     starts = [0.0, *accumulate(times)]
     now = 0.0
     order: list[tuple[int, int]] = []

@@ -1,6 +1,6 @@
 """POFO: recomputation and activation offload together on a chain of blocks.
 
-Minimises the seconds of an iteration within the device's budget: per block, what is kept, made again, or
+Minimises the seconds of an iteration within the device's budget: per block, what is kept, recomputed, or
 offloaded. Weights, gradients and optimizer states stay on the device. The program's assumptions on memory
 and links, and where it is our reading rather than the paper's recurrence, stand in table.py; what the paper
 claims of its answers is checked in docs/results.md.
@@ -10,7 +10,7 @@ offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.
 
 | table.py     | in code                                                       |
 |--------------|---------------------------------------------------------------|
-| L, M         | `len(costs)`; `slots`, the memory beside what is resident     |
+| L, M         | `len(costs)`; `slots`, the memory besides what is resident     |
 | x_i, x̄_i     | `rotor.input[i]`, `rotor.saved[i]`, slots                     |
 | K, Q         | `Choice.kept`, `Choice.backlog`, slots                        |
 | β            | `rate`, bytes/s of the slower link, latencies included         |
@@ -26,7 +26,7 @@ offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.
 From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:
 so it goes on beyond the budget, and of its answers for all amounts of memory the largest that fits is found
 by bisection. That and its neighbours are simulated, Rotor's own answer too, and the fastest is taken. An
-offloaded tensor is away between the two uses that lie farthest apart. Where none fits, three that save
+offloaded tensor leaves between the two uses that lie farthest apart. Where none fits, three that save
 memory first are tried. Complexity: the table's (table.py), and `tries` ways that are simulated.
 """
 

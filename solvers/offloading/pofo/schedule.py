@@ -1,4 +1,4 @@
-"""From POFO's segments to runs, and which tensors are away between which uses."""
+"""From POFO's segments to runs, and to the tensors offloaded between uses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def decided(
 def residence(
     chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], link: Link | None = None
 ) -> Residency:
-    """Each offloaded tensor is away between the two uses that lie farthest apart.
+    """Return the residency of a choice: each tensor is offloaded between the two uses that lie farthest
+    apart.
 
     Unless its copy would end, by this link, when backward has begun: what the program counts in the backlog
     then is still on the device, and needed first.

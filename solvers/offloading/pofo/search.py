@@ -31,8 +31,11 @@ LIKELY = 1.5
 
 
 class Search:
-    """best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.
-    way: from which it comes. left: ways still to be simulated."""
+    """A search over POFO's answers for all amounts of memory.
+
+    best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.
+    way: the residency from which it comes. left: residencies still to be simulated.
+    """
 
     def __init__(
         self, problem: Problem, chained: ChainProblem, linked: LinkedMachine, tries: int, clock: Clock

@@ -1,4 +1,4 @@
-"""What POFO's program chooses among: segments of a chain, and what each leaves behind."""
+"""The choices of POFO's program: segments of a chain, and the state after each."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """seconds: of the segment, by the slots that K and Q leave free. kept, backlog: what is added to K and Q.
-    served: of the backlog while it runs. after: the state of block `end`'s input. extra: slots beside K and Q
-    while the segment's backward runs."""
+    """One way to run a segment.
+
+    seconds: of the segment, by the slots that K and Q leave free. kept, backlog: what is added to K and Q.
+    served: of the backlog while it runs. after: the state of block `end`'s input.
+    extra: slots in addition to K and Q while the segment's backward runs.
+    """
 
     seconds: Values
     end: int

@@ -1,10 +1,10 @@
 """POFO's dynamic program: recomputation and activation offload together, on a chain of blocks.
 
 Beaumont, Eyraud-Dubois, Shilova, "Efficient combination of rematerialization and offloading for training
-DNNs" (NeurIPS 2021). Minimises the seconds of an iteration in which forward leaves a row of segments behind,
+DNNs" (NeurIPS 2021). Minimises the seconds of an iteration in which forward leaves a row of segments,
 
     (a) one block that keeps all its backward reads, x̄_i (and x_i), or
-    (b) blocks i … j-1 that keep their input x_i alone, run again by Rotor's program when backward comes,
+    (b) blocks i … j-1 that keep their input x_i alone, recomputed by Rotor's program when backward comes,
 
 each kept on the device or offloaded, and ends with blocks i … L-1 that Rotor's program turns around. This is
 our reading of the paper's idea on Rotor's costs (chains/costs.py), not its own recurrence.
@@ -36,7 +36,7 @@ from .segments import Choice, Input, Segment, Values
 
 
 class PofoTable:
-    """V for all boundaries. slots: of memory beside what is resident. rate: bytes/s of the slower link."""
+    """V for all boundaries. slots: of memory besides what is resident. rate: bytes/s of the slower link."""
 
     def __init__(self, costs: ChainCosts, rotor: ChainTable, rate: float) -> None:
         self.costs, self.rotor, self.slots = costs, rotor, rotor.slots

@@ -1,8 +1,7 @@
-"""What STRONGHOLD's model takes from a graph: the figures of its layers, and the memory that windows may
-fill.
+"""The input of STRONGHOLD's model: the figures of a graph's layers, and the memory that windows may fill.
 
-`room` is what the budget leaves beside a run of the whole iteration without any
-weight, gradient or state: activations, inputs, workspace, and what is no layer's.
+`room` is what the budget leaves besides a run of the whole iteration without any weight, gradient or state:
+activations, inputs, workspace, and what belongs to no layer.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .terms import LayerFigures
 
 
 def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine) -> list[LayerFigures]:
-    """A forward run behind the first backward one counts as backward."""
+    """Return the figures of each layer. A forward run after the first backward one counts as backward."""
     graph = found.graph
     forward, backward = [0.0] * len(found.layers), [0.0] * len(found.layers)
     for position, (operation, mode) in enumerate(plan.runs):

@@ -6,10 +6,10 @@
 
 The first m layers stay from the end of the backward part into the next iteration and are updated on the
 device, where all others' updates run on the CPU if they can; the last m stay from forward to backward.
-Gradients that nothing updates from are results, and leave behind the window. A weight that several layers
+Gradients that nothing updates from are results, and leave after the window. A weight that several layers
 read (tied) is in the window with each of them.
 
-Where the disk holds what is out of the window (III-G), weights go there behind forward and behind their
+Where the disk holds what is out of the window (III-G), weights go there after forward and after their
 update, and come to the host ahead of their fetch; from backward to the update they wait on the host. States
 of updates on the CPU come from the disk for them and go back.
 """
@@ -31,8 +31,11 @@ from ..layers.training import TrainingLayers
 def window_residence(
     found: TrainingLayers, plan: LayerRuns, size: int, states: Memory = Memory.HOST
 ) -> Residency:
-    """plan: all in modes on the device. size: layers in the window. states: where the others' weights and
-    optimizer states lie, host or disk."""
+    """Return the working window's decisions as a residency.
+
+    plan: all in variants on the device. size: layers in the window.
+    states: where the others' weights and optimizer states are, host or disk.
+    """
     plan = replace(plan, runs=_with_host_updates(found, plan.runs, size))
     uses = Uses(found.graph, plan)
     turn = _Turn(found, plan, size, uses.device)
@@ -60,9 +63,12 @@ def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) ->
 
 
 class _Turn:
-    """uses: per weight, the position and the step of each run that uses it, in order; without its updates on
-    the CPU, which leave no copy on the device. Step: i in the forward part of layer i, 2n - 1 - i from its
-    backward part on."""
+    """The window over one iteration.
+
+    uses: per weight, the position and the step of each run that uses it, in order; without its updates on the
+    CPU, which leave no copy on the device. Step: i in the forward part of layer i, 2n - 1 - i from its
+    backward part on.
+    """
 
     def __init__(self, found: TrainingLayers, plan: LayerRuns, size: int, device: Positions) -> None:
         self.layers, self.size = len(found.layers), size

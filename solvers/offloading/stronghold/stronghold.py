@@ -1,9 +1,9 @@
 """STRONGHOLD: a working window of layers moves over the device, forward and back.
 
-Minimises m, the layers in the window, under P1, P2 and (3): transfers and CPU updates are hidden behind
+Minimises m, the layers in the window, under P1, P2 and (3): transfers and CPU updates are hidden by
 computations, and the window fits within S_avail. Where no window hides all, the largest that fits is taken.
-Assumed: a chain of layers; weights are fetched one layer ahead of the window and leave behind it, gradients
-go to the host, where the CPU updates the weights beside the backward part; the first window's layers stay on
+Assumed: a chain of layers; weights are fetched one layer ahead of the window and leave after it, gradients
+go to the host, where the CPU updates the weights alongside backward; the first window's layers stay on
 the device and are updated there.
 
 Reference: X. Sun et al., STRONGHOLD: fast and affordable billion-scale deep learning model training, SC22,
@@ -19,7 +19,7 @@ The paper's symbols, and where we differ from the print: terms.py.
 The analytic model is no proof: transfers share their links first in first out, a computation waits for
 memory as well, and the model's memory is a sum of maxima. So the simulator judges: windows that do not fit
 after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
-stay (keep), or only each layer's output does and the layer runs again (checkpoint, as in the paper's
+stay (keep), or only each layer's output does and the layer is recomputed (checkpoint, as in the paper's
 evaluation); auto tries both. The disk (III-G) holds what is out of the window where it is asked for, or where
 the host is too small; the model's terms do not know of it, as in the paper. Complexity: window.py, and one
 simulation for each size tried.
@@ -118,8 +118,11 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Search:
-    """best: the fastest found within the budget. memories: where what is out of the window may lie, to be
-    tried in turn until something fits. stopped: by the time limit."""
+    """A search over window sizes.
+
+    best: the fastest found within the budget. memories: where what is out of the window may be, tried in
+    order until something fits. stopped: by the time limit.
+    """
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Sun et al., "STRONGHOLD: fast and affordable billion-scale deep learning model training" (SC22,
 doi:10.1109/SC41404.2022.00076), III-D. While layer k runs, the window holds m layers from k on in the
-direction of the pass, and the next one is fetched beside them.
+direction of the pass, and the next one is fetched alongside them.
 
 | paper                  | here                          | unit    |
 |------------------------|-------------------------------|---------|
@@ -31,11 +31,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Of one layer: seconds, then bytes.
+    """The figures of one layer: seconds, then bytes.
 
-    forward_return: of its weights, where they are updated on the device. backward_return: of its gradients,
-    of its weights where no CPU can update them. host_update: None where no CPU can; then its states never
-    move.
+    forward_return: of its weights, if they are updated on the device. backward_return: of its gradients, and
+    of its weights if no CPU can update them. host_update: None if no CPU can; then its states never move.
     """
 
     forward: float
@@ -79,7 +78,7 @@ def fits(layers: Sequence[LayerFigures], size: int, room: int) -> bool:
 
 
 def fetched_in_time(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> bool:
-    """(1b), (2b): the window's computations last as long as what moves beside them, at every place."""
+    """(1b), (2b): the window's computations last as long as what moves meanwhile, at every place."""
     for window, following in _places(layers, size):
         busy = sum(layer.forward + 2 * call_seconds for layer in window)
         if following and busy < following.fetch:

@@ -1,4 +1,4 @@
-"""How many layers STRONGHOLD's working window on the device holds: P1 and P2 (terms.py).
+"""The size of STRONGHOLD's working window on the device, in layers, by P1 and P2 (terms.py).
 
 A larger window needs more memory, so the largest that fits is found by bisection. O(n²) for n layers and
 windows of few.
@@ -24,7 +24,7 @@ from .terms import (
 
 class Overlap(StrEnum):
     HIDDEN = "hidden"
-    """P1, P2 and (3) hold: all transfers and updates are behind computations"""
+    """P1, P2 and (3) hold: all transfers and updates are hidden by computations"""
     STALLS = "stalls"
     """the window fits, and something waits"""
     OUT_OF_MEMORY = "out of memory"
@@ -33,8 +33,11 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """size: layers, 0 where none fits. needed: the least that P1 and P2's hard terms (b) ask for, None where
-    no size will do. largest: that (c) allows. seconds: the paper's estimate where all is hidden."""
+    """The chosen window.
+
+    size: layers, 0 if none fits. needed: the least that P1 and P2's hard terms (b) require, None if no size
+    is enough. largest: that (c) allows. seconds: the paper's estimate if all is hidden.
+    """
 
     size: int
     overlap: Overlap

@@ -75,7 +75,7 @@ def _put(room: Ints, order: Ints) -> int:
 
 @compiled
 def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
-    """One move away; empty where the move can't be made."""
+    """Return an order that is one move from this one; empty if the move cannot be made."""
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
     length, kind = len(order), np.random.random()
     if kind < 0.2 and len(facts.weight) == 0:

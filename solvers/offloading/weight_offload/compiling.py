@@ -1,4 +1,4 @@
-"""What `offload-greedy` compiles, in a worker process (workers/precompile.py)."""
+"""The compiled code of `offload-greedy`, built in a worker process (workers/precompile.py)."""
 
 from __future__ import annotations
 

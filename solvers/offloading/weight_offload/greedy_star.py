@@ -2,9 +2,9 @@
 
 Minimised, assumed, symbols and where to read: as in offload_greedy.py, but for this. A second absence of a
 version counts in full when absences are chosen (`discount`), and is placed and paid for: the weight counts as
-changed where it comes back (`copied_each_time`), so that Algorithm 2 copies it to the host again. The fastest
-of the variants that hold is taken; nothing is searched then. Complexity: that of Algorithms 1 and 2 there,
-and one simulation for each variant.
+changed where it comes back (`copied_each_time`), so that Algorithm 2 copies it to the host once more. The
+fastest of the variants that hold is taken; nothing is searched then. Complexity: that of Algorithms 1 and 2
+there, and one simulation for each variant.
 
 Reference: O. Beaumont et al., Weight offloading strategies for training large DNN models, 2022,
 hal-03580767, section 7.

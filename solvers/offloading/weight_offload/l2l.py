@@ -1,10 +1,10 @@
 """L2L: every weight lives on the host, and is on the device only while its layer runs.
 
-Nothing is minimised: a baseline, where the plain schedule does not fit. Assumed as in offload_greedy.py,
-where the room's files are listed; this one needs starts.py (`lazy_order`) alone. A weight is fetched right
-before its forward and again before its backward, and written back as soon as it is updated; nothing is
-fetched ahead. In a chain the period is Σ u + 2 Σ |w| / β (symbols: cycles/cycle.py) less the two copies that
-neighbouring uses save (the last layer's second fetch, the first layer's). Linear.
+Nothing is minimised: a baseline, if the schedule that keeps everything does not fit. Assumed as in
+offload_greedy.py, where the room's files are listed; this one needs starts.py (`lazy_order`) alone. A weight
+is fetched right before its forward and once more before its backward, and written back as soon as it is
+updated; nothing is fetched ahead. In a chain the period is Σ u + 2 Σ |w| / β (symbols: cycles/cycle.py) less
+the two copies that neighbouring uses save (the last layer's second fetch, the first layer's). Linear.
 
 Reference: B. Pudipeddi et al., Training large neural networks with constant memory using a new execution
 algorithm, 2020, arXiv:2002.05645; as read in Beaumont et al. 2022, hal-03580767, section 7.

@@ -84,8 +84,10 @@ def _solved(
 def _memory(
     model: Model, cycle: Cycle, chosen: Sequence[int], covers: Sequence[Sequence[int]], spare: float
 ) -> bool:
-    """One row for each run, in units of the limit; rows that another implies are left out. False where a run
-    does not fit although all that can is away."""
+    """Add one row for each run, in units of the limit; rows that another implies are left out.
+
+    Returns False if a run does not fit although all weights that can be are offloaded.
+    """
     covering: list[list[int]] = [[] for _ in range(cycle.runs)]
     for number, runs in enumerate(covers):
         for run in runs:

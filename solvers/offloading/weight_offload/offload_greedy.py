@@ -2,7 +2,7 @@
 
 Minimises the period of the training cycle within the budget: the paper's OFF(L, M_GPU, β), strongly NP-hard
 by 3-partition. Assumed: every operation runs once, in the file's order; activations stay, updates run on the
-device; a weight, whole, may be away between any two of its uses; the links have fixed rates and do not slow
+device; a weight, whole, may be offloaded between any two uses; the links have fixed rates and do not slow
 each other. The paper's chain of L layers is any graph here.
 
 Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, X. Zhao, Weight offloading strategies for training
@@ -58,7 +58,7 @@ PROGRAM_SECONDS = 3.0
 """The most that one integer program may take."""
 
 SPARE = (0.0, 1.0, 2.0)
-"""Room beside what the runs need, in weights of the run's own size."""
+"""Memory free in addition to what the runs need, in weights of the run's own size."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ decides: what is freed and what is fetched between two demands for memory must b
 (Beaumont et al. 2022, Theorem 1: 3-partition). So each such class is packed into bins that it fills
 exactly:
 
-- bins of the bytes that one transfer the other way has, or that a link moves during one run, all alike;
+- bins of the bytes that one transfer the other way has, or that a link moves during one run, all equal;
 - or those of the runs that follow the class's instant, one after the other.
 
 A packing is a cover by multisets of sizes with a bin's sum (enumerated, `_PATTERNS` at most), found by an
@@ -123,14 +123,14 @@ def _likely(windows: Iterable[int], others: Counter[int]) -> list[int]:
 
 
 def _window_bytes(cycle: Cycle) -> list[int]:
-    """What the slower link moves during each run that takes time."""
+    """Return the bytes that the slower link moves during each run that takes time."""
     links = cycle.machine.links
     rate = min(link.rate_of(cycle.sizes) for link in (links.d2h, links.h2d) if link is not None)
     return [round(seconds * rate) for seconds in cycle.seconds if seconds > 0.0]
 
 
 def _ranks(cycle: Cycle, weights: Sequence[int], groups: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Per weight its place in the groups put one behind the other."""
+    """Return per weight its position in the concatenated groups."""
     by_size: dict[int, list[int]] = {}
     for weight in weights:
         by_size.setdefault(cycle.sizes[weight], []).append(weight)

@@ -1,4 +1,4 @@
-"""What the solvers that move weights share: the plain schedule where it fits, and the refusals."""
+"""Code shared by the solvers that move weights: the baseline if it fits, and the errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .selection import moved_bytes
 def solved(
     solver: str, problem: Problem, options: Options, schedules: Callable[[Cycle], Iterable[Schedule]]
 ) -> Answer:
-    """The plain schedule where it fits, else the fastest of `schedules` for the cycle, in the time there is.
+    """Return the baseline if it fits, else the fastest of `schedules` for the cycle, within the time limit.
 
     Raises NotAcceptedError (no links, no weights, host too small), InfeasibleError.
     """
@@ -64,7 +64,7 @@ def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
 
 
 def must_leave(cycle: Cycle) -> int:
-    """Bytes of weights that are away at the run that needs most, at least."""
+    """Return the least bytes of weights that must be offloaded at the run that needs most."""
     return max(0, max((cycle.idle, *cycle.need)) + sum(cycle.sizes) - cycle.limit)
 
 

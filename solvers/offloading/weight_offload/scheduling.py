@@ -52,8 +52,11 @@ def greedy_order(
 
 @dataclass
 class _Queues:
-    """As the turns go by. fetches: the absences in order of need; `following` is the place of the
-    next. used: bytes of weights on the device, those of pending deletes included."""
+    """The state of links and memory while iterations are played.
+
+    fetches: the offload intervals in order of need; `following` is the index of the next.
+    used: bytes of weights on the device, those of pending deletes included.
+    """
 
     cycle: Cycle
     distances: dict[int, int]
@@ -105,7 +108,7 @@ class _Queues:
             self.first_of[absence.version] = number
 
     def turn(self) -> list[int] | None:
-        """What stands in the list during one turn; None where a run does not fit."""
+        """Play one iteration and return its list of runs and transfers; None if a run does not fit."""
         order: list[int] = []
         base = self.cycle.idle
         for run in range(self.cycle.runs):
@@ -178,7 +181,10 @@ class _Queues:
             self.in_flight.add(version)
 
     def _after(self, run: int, order: list[int]) -> None:
-        """What changes begins a version; what leaves is deleted, copied to the host first where need be."""
+        """Update the state after a run: changes begin versions, and weights leave.
+
+        A weight that leaves is deleted, after a copy to the host if it needs one.
+        """
         for version in self.begun.get(run, []):
             self.fresh[version] = False
             if self.cycle.absences[self.first_of[version]].after != run:
@@ -216,8 +222,10 @@ class _Queues:
         return 0.0 if version == FROZEN else self.stored[version]
 
     def _room(self, size: int, waited: int = 0) -> float | None:
-        """When so many bytes beside the weights are there, None if never. waited: bytes for which somebody
-        else has waited."""
+        """Return when so many bytes are free besides the weights, None if never.
+
+        waited: bytes for which another transfer or run has waited already.
+        """
         used, when, limit = self.used, 0.0, self.cycle.limit
         for freed, end in self.pending:
             if used + size <= limit:

@@ -1,4 +1,4 @@
-"""The best order found: annealing from the best start, again with other random numbers while that helps.
+"""The best order found: annealing from the best start, repeated with other random numbers while that helps.
 
 Compiled code runs for a part of a second at a time, then this looks at the clock. Ends at once where the
 period is the time of all runs: no schedule is faster.
@@ -33,7 +33,10 @@ _PATIENCE = 2
 
 
 class Search:
-    """best: the order so far, None before any start holds; seconds: its period."""
+    """A search over the orders of a cycle.
+
+    best: the order so far, None before any start holds; seconds: its period.
+    """
 
     def __init__(self, cycle: Cycle, options: Options) -> None:
         self.facts = facts_of(cycle)
@@ -48,7 +51,7 @@ class Search:
         self.interrupted = False
 
     def _load_replay(self) -> None:
-        """Have the compiled code at hand, so that it takes no time from what is limited."""
+        """Load the compiled replay, so that compiling takes none of the limited time."""
         if not period.signatures:  # pyright: ignore[reportFunctionMemberAccess]
             self.options.report(COMPILING)
             period(self.facts, np.arange(len(self.facts.seconds)), self.turn)
@@ -89,7 +92,8 @@ class Search:
         return True
 
     def anneal(self, moves: int, number: int) -> None:
-        """Once; again while the limit leaves time and it helps. number: of the random numbers."""
+        """Anneal once, and repeat while the limit leaves time and it helps. number: seed of the random
+        numbers."""
         without_gain = 0
         self._load()
         while not self.done and without_gain < _PATIENCE and self.best is not None:

@@ -12,7 +12,7 @@ Where this differs from the paper, and why:
 - the printed E_o counts the operation's own weight twice (M_o of eq. (1) has it already). Counted once,
   nothing is left for a transfer under way; what is counted more is room for some. `spare`: how often more.
 - an absence whose runs take less time than its two copies, 2 |w| / β, exposes them: it is taken only where
-  the others do not suffice (`patient`). So is one of a weight that latencies make too dear (links.py).
+  the others do not suffice (`patient`). So is one of a weight that latencies make too expensive (links.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ _SIZES = 16
 
 @dataclass(frozen=True)
 class Variant:
-    """spare: of the own weight, as room for transfers. patient: absences too short for their copies come
-    last. discount: a second absence of a version costs half."""
+    """A variant of the selection.
+
+    spare: room for transfers, in weights of the run's own size. patient: intervals too short for their copies
+    come last. discount: a second interval of a version costs half.
+    """
 
     spare: float = 1.0
     patient: bool = True
@@ -141,5 +144,5 @@ def _siblings(cycle: Cycle) -> dict[int, list[int]]:
 
 
 def moved_bytes(cycle: Cycle, chosen: Sequence[int]) -> int:
-    """Of the weights that the chosen absences send away."""
+    """Return the bytes of the weights that the chosen intervals offload, each counted once."""
     return sum(cycle.sizes[weight] for weight in {cycle.absences[number].weight for number in chosen})

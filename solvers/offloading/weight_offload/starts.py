@@ -15,7 +15,7 @@ VARIANTS = (Variant(2.0), Variant(1.0), PUBLISHED)
 """Room for two transfers, for one; with and without the filter by time."""
 
 CLOSE_VARIANTS = (Variant(0.0), Variant(0.0, patient=False))
-"""No room beside what the runs need: tried where the others find nothing."""
+"""Variants without room in addition to what the runs need: tried if the others find nothing."""
 
 
 def greedy_orders(cycle: Cycle, variants: Sequence[Variant]) -> list[list[int]]:

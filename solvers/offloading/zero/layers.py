@@ -1,14 +1,15 @@
-"""What ZeRO-Offload and ZeRO-Infinity share: layers with their gradients and optimizer states on the CPU.
+"""The rules shared by ZeRO-Offload and ZeRO-Infinity: gradients and optimizer states of layers on the CPU.
 
 Ren et al., "ZeRO-Offload" (USENIX ATC 2021, arXiv:2101.06840); Rajbhandari et al., "ZeRO-Infinity" (SC 2021,
 doi:10.1145/3458817.3476205), on one device, without the delayed update that changes what is learnt. Gradients
-go to the host as they are made, all updates run on the CPU behind the backward part, and a fixed rule says
+go to the host as they are produced, all updates run on the CPU after the backward part, and a fixed rule says
 what happens to activations: kept, recomputed inside layers from the layers' inputs, or that with the inputs
 in host memory.
 
 The updates keep the order of the parameters: the first waits for the last gradient, so none overlaps
 backward. What the simulator does not know is the barrier between iterations: a layer's forward starts once
-its own weights are back, in the real systems once all are. So these baselines come out faster than they are.
+its own weights are back, in the real systems once all are. So these baselines come out faster than they
+are.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def activation_rules(chosen: str) -> tuple[str, ...]:
 def zero_residence(
     layers: TrainingLayers, rule: str, states: Memory, weights: Memory | None, ahead: bool
 ) -> Residency:
-    """rule: of ACTIVATIONS. states, weights: where they lie; weights None: on the device.
+    """Return the decisions of the ZeRO rules as a residency.
 
+    rule: of ACTIVATIONS. states, weights: the memory in which they are; weights None: on the device.
     ahead: what a layer needs is on its way while the layer before it runs; else just before its use.
     """
     graph = layers.graph

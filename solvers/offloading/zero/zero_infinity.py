@@ -2,13 +2,13 @@
 
 Nothing is minimised: a baseline, as users have it today. Every weight leaves after each use of its layer
 whether the memory is short or not, the next layer's is fetched while one layer runs, and the updates run on
-the CPU behind the whole backward part. Where the memory does not hold two layers, each is fetched when it is
+the CPU after the whole backward part. If the memory does not hold two layers, each is fetched when it is
 needed. The first way that fits the budget is taken. Assumptions, where to read: zero_offload.py.
 
 Reference: S. Rajbhandari, O. Ruwase, J. Rasley, S. Smith, Y. He, ZeRO-Infinity: breaking the GPU memory wall
 for extreme scale deep learning, SC 2021, doi:10.1145/3458817.3476205.
 
-Linear in the edges, beside one simulation for each way that is tried.
+Linear in the edges, plus one simulation for each way that is tried.
 """
 
 from __future__ import annotations

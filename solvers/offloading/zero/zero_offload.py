@@ -2,7 +2,7 @@
 
 Nothing is minimised: a baseline, as users have it today. The first rule on activations that fits the budget
 is taken (kept, recomputed, offloaded). Assumed: a chain of layers whose updates all have a mode on the CPU;
-they run behind the whole backward part, and the updated weights come back to the device right behind each
+they run after the whole backward part, and the updated weights come back to the device right after each
 update, one after the other.
 
 Reference: J. Ren et al., ZeRO-Offload: democratizing billion-scale model training, USENIX ATC 2021,
@@ -12,7 +12,7 @@ arXiv:2101.06840.
     zero_infinity.py   weights leave too
     ../layers          layers, runs and absences, from which the rules are made
 
-Linear in the graph's edges, beside one simulation for each rule on activations that is tried.
+Linear in the graph's edges, plus one simulation for each rule on activations that is tried.
 """
 
 from __future__ import annotations
